@@ -55,7 +55,7 @@ def bracketed(address: str) -> str:
 
 
 def resolve(host: str) -> tuple[str, ...]:
-    """Return the addresses of a host, IPv4 first; empty where it does not resolve. Link-local ones count only without others."""
+    """Return the addresses of a host, IPv4 first; empty if it does not resolve. Link-local addresses are included only without others."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError, ValueError):
@@ -82,7 +82,7 @@ def is_own(address: str) -> bool:
 
 
 def route_to(address: str) -> str | None:
-    """Return the address of this host on the way to another address; None without a route. Sends nothing."""
+    """Return this host's address on the route to another address; None without a route. Sends nothing."""
     with socket.socket(_number(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
@@ -128,7 +128,7 @@ class HubAddresses:
 
     @property
     def scope(self) -> Scope:
-        """Return why it listens there."""
+        """Return the reason for these addresses."""
         if self.listens:
             return Scope.GIVEN
         return Scope.NAME_IS_LOOPBACK if any(map(is_loopback, self.resolved)) else Scope.NOT_OWN
@@ -140,10 +140,10 @@ class HubAddresses:
 
 
 def hub_addresses(host: str) -> HubAddresses:
-    """Return where rank 0 listens on this host, if this is its host.
+    """Return where rank 0 listens on this host, if `host` is this host.
 
-    /etc/hosts of Debian and Ubuntu maps a host's own name to 127.0.1.1. Other hosts resolve the same name to an address that this host
-    cannot find out, so rank 0 then listens at every address. A loopback address that was given as such is used as it is.
+    /etc/hosts of Debian and Ubuntu maps a host's own name to 127.0.1.1. Other hosts resolve the name to an address that this
+    host cannot determine, so rank 0 then listens at every address. A loopback address that the user gave is used unchanged.
     """
     resolved = resolve(host)
     own = tuple(address for address in resolved if is_own(address))

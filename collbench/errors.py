@@ -2,13 +2,13 @@
 
     CollbenchError            the root: a sentence for the user, never a traceback
     ├── UsageError            2  bad input, a missing backend, a folder that cannot be written
-    ├── NoVerdict             3  nothing wrong was shown, and nothing right either
+    ├── NoVerdict             3  the data shows neither an error nor its absence
     └── RunFailed             4  wrong data, hang, crash, launcher and communicator disagree
         ├── WaitExpired       4  a rank did not arrive within the deadline
         └── PeerFailed        4  another rank failed and sent the reason
             └── Orphaned      4  rank 0 has ended: this rank reports it
 
-Exit code 1 is kept for a negative verdict of the gate or the doctor; 130 and 143 for signals, which raise Interrupted.
+Exit code 1 means a negative verdict of the gate or the doctor; 130 and 143 mean signals, which raise Interrupted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from signal import SIGINT, Signals
 FINE, NEGATIVE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
 
-_MOST_LETTERS = 8000  # of a sentence: what a file calls a name may be as long as the file
+_MOST_LETTERS = 8000  # of a message: a name from a file may be as long as the file
 
 
 class CollbenchError(Exception):
     """An error for the user: what is wrong, where, and what to do, in one sentence.
 
     exit_code  the exit code of the process
-    rank       the rank that failed, where the sentence names it; else None
-    phase      the phase in which it failed, where the sentence names it; else ""
+    rank       the rank that failed, if the sentence names it; else None
+    phase      the phase in which it failed, if the sentence names it; else ""
     """
 
     exit_code = FAILED
@@ -36,7 +36,7 @@ class CollbenchError(Exception):
         self.rank, self.phase = rank, phase
 
     def __str__(self) -> str:
-        """Return the sentence, without its middle where it quotes too much: the remedy is at its end."""
+        """Return the sentence. The middle of a long one is cut, since the remedy is at the end."""
         text, half = super().__str__(), _MOST_LETTERS // 2
         return text if len(text) <= _MOST_LETTERS else f"{text[:half]} … {text[-half:]}"
 
@@ -72,7 +72,7 @@ class PeerFailed(RunFailed):
 
 
 class Orphaned(PeerFailed):
-    """The loss of rank 0, which has ended, is stopped or cannot be reached; the sentence is this rank's own."""
+    """Rank 0 has ended, is stopped or cannot be reached; the sentence is this rank's own."""
 
 
 class Interrupted(KeyboardInterrupt):

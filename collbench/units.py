@@ -1,4 +1,4 @@
-"""Sizes, times and rates as text, and their parsers. Inside collbench all values are SI floats and bytes; only this module makes text."""
+"""Sizes, times and rates as text, and their parsers. Inside collbench all values are SI floats and bytes; only this module renders them."""
 
 from __future__ import annotations
 

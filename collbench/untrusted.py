@@ -1,7 +1,7 @@
 """Reading of files of unknown origin: only regular ones, without waiting, and up to a limit.
 
-A pipe or a terminal in a file's place would block forever, and a device may act when it is opened. A sparse file may be larger than
-the memory. A refused file raises OSError with the reason in `strerror`, which callers show as they do for a missing file.
+A pipe or a terminal instead of a file would block forever, and a device may act when it is opened. A sparse file may be larger than
+the memory. A rejected file raises OSError with the reason in `strerror`, which callers show like that of a missing file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{_MOST_PA
 def open_file(path: Path) -> BinaryIO:
     """Return a regular file, opened. Raises OSError, also for another kind of file."""
     try:
-        _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: some devices act on that
+        _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before opening, which some devices react to
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
         raise OSError(errno.EINVAL, "not a valid file name", str(path)) from error
@@ -41,7 +41,7 @@ def open_file(path: Path) -> BinaryIO:
 def read_file(path: Path, most: int) -> bytes:
     """Return the content of a regular file. Raises OSError, also for a file of more than `most` bytes."""
     with open_file(path) as file:
-        data = file.read(most + 1) or b""  # None: some files of the kernel have no content at the moment
+        data = file.read(most + 1) or b""  # None: some kernel files are empty at the moment
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
     return data
@@ -71,7 +71,7 @@ def _check_kind(path: Path, mode: int) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch the garbage collector off in the block: searching a million values that stay takes a third of the time, and finds nothing."""
+    """Switch garbage collection off in the block. With a million permanent values it takes a third of the time, and finds nothing."""
     looked = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-// How fast a GPU's memory is. All take whole vectors of 16 bytes: n_bytes is a multiple of 16, and so are the addresses.
+// Kernels that measure the rate of a GPU's memory, in vectors of 16 bytes. n_bytes and the addresses are multiples of 16.
 #include "vectors.h"
 
 struct Sum {
@@ -38,14 +38,14 @@ struct Reduce {
   __device__ void store(u64 i, const Vector &value) const { out[i] = value; }
 };
 
-// Each thread leaves the sum (modulo 2^64) of the 64-bit words it read in sums[thread]: all of them together prove that all was read.
+// Each thread stores the sum (modulo 2^64) of its 64-bit words in sums[thread]. The total proves that all words were read.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) read_memory(const Vector *in, u64 n_bytes, u64 *sums) {
   Sum step = {in, 0};
   sweep<8>(n_bytes / sizeof(Vector), step);
   sums[this_thread()] = step.total;
 }
 
-// Every 16 bytes become value, ~value.
+// Writes value, ~value to every 16 bytes.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) write_memory(Vector *out, u64 n_bytes, u64 value) {
   Write step = {out, {{value, ~value}}};
   sweep<4>(n_bytes / sizeof(Vector), step);
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) copy(Vecto
   sweep<4>(n_bytes / sizeof(Vector), step);
 }
 
-// a = b + scale · c, float64; `scale` is the bits of a float64.
+// Computes a = b + scale · c in float64; `scale` has the bits of a float64.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     triad(Vector *a, const Vector *b, const Vector *c, u64 n_bytes, u64 scale) {
   Vector bits = {{scale, 0}};
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
   sweep<4>(n_bytes / sizeof(Vector), step);
 }
 
-// out = a + b, float32: one step of a ring, in which b may lie in a peer's memory.
+// Computes out = a + b in float32: one step of a ring, in which b may be in a peer's memory.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     reduce_copy(Vector *out, const Vector *a, const Vector *b, u64 n_bytes) {
   Reduce step = {out, a, b};

@@ -1,5 +1,5 @@
-// Memory of another GPU, mapped here (peer access or IPC): loads and stores of the multiprocessors instead of the copy engine.
-// The two waiting kernels end by themselves after timeout_ns. Words of both sides are 0 before.
+// Kernels on another GPU's memory, mapped here (peer access or IPC): loads and stores of the multiprocessors, not the copy engine.
+// The two waiting kernels end after timeout_ns. The words of both sides must be 0 before.
 #include "vectors.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) peer_read(Vector *here, const Vector *there, u64 n_bytes) {
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) peer_write
   sweep<4>(n_bytes / sizeof(Vector), step);
 }
 
-// n_bytes each way at once: even blocks read, odd ones write. The grid is an even number of blocks.
+// Copies n_bytes in both directions at the same time: even blocks read, odd ones write. The grid has an even number of blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     peer_both(Vector *here_out, const Vector *there_in, Vector *there_out, const Vector *here_in, u64 n_bytes) {
   const bool reads = blockIdx.x % 2 == 0;
@@ -20,15 +20,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
   sweep<4>(n_bytes / sizeof(Vector), step, blockIdx.x / 2, gridDim.x / 2);
 }
 
-// Waits until *word is at least `value`; false once `deadline` has passed.
+// Waits until *word is at least `value`. Returns false after `deadline`.
 __device__ inline bool arrives(const volatile u64 *word, u64 value, u64 deadline) {
   for (u64 look = 1; *word < value; look++)
     if (look % 64 == 0 && nanoseconds() > deadline) return false;
   return true;
 }
 
-// A word to and fro: launched on both sides, `mine` where this side looks, `theirs` where the other does, one of them with starts = 1.
-// The first round trip is the other side's start and not timed. Result: round trips timed, their nanoseconds.
+// Exchanges a word: launched on both sides, one of them with starts = 1. This side reads `mine`, the other side reads `theirs`.
+// The first round trip waits for the other side's start and is not timed. Result: timed round trips, their nanoseconds.
 extern "C" __global__ void pingpong(volatile u64 *mine, volatile u64 *theirs, u64 rounds, u64 starts, u64 timeout_ns, u64 *result) {
   if (this_thread() != 0) return;
   u64 begin = nanoseconds(), end = begin, done = 0;
@@ -45,7 +45,7 @@ extern "C" __global__ void pingpong(volatile u64 *mine, volatile u64 *theirs, u6
   result[1] = end - begin;
 }
 
-// Walks `steps` links of a chain of indices; each load waits for the one before. Result: where it ends, nanoseconds.
+// Follows `steps` links of a chain of indices; each load waits for the previous one. Result: the final index, nanoseconds.
 extern "C" __global__ void pointer_chase(const volatile u64 *chain, u64 start, u64 steps, u64 *result) {
   if (this_thread() != 0) return;
   const u64 begin = nanoseconds();

@@ -1,14 +1,14 @@
-// What the kernels share. No CUDA header is included: nvcc, NVRTC and, with tests/cuda_kernels/shim.h, g++ compile the same text.
-// Every argument of a kernel is one word of 64 bits. Threads need not run at once: none waits for another of its own launch.
+// Common code of the kernels. It includes no CUDA header, so that nvcc, NVRTC and, with tests/cuda_kernels/shim.h, g++ compile it.
+// Every argument of a kernel is one word of 64 bits. Threads of a launch do not wait for each other.
 #pragma once
 
 typedef unsigned char u8;
 typedef unsigned long long u64;
 
-#define THREADS 256       // of a block; kernels.py launches with as many
-#define BLOCKS_AT_ONCE 4  // of a multiprocessor: 1024 threads, which every GPU from sm_75 on holds, with 64 registers each
+#define THREADS 256       // of a block; the same number as in device/kernels.py
+#define BLOCKS_AT_ONCE 4  // of a multiprocessor: 1024 threads with 64 registers each, which every GPU from sm_75 on supports
 
-// 16 bytes: the most that one load or store of a thread moves.
+// 16 bytes: the most that one load or store of a thread transfers.
 union alignas(16) Vector {
   u64 words[2];
   double doubles[2];
@@ -28,7 +28,7 @@ __device__ inline u64 all_threads() { return (u64)gridDim.x * blockDim.x; }
 __device__ inline u64 this_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 
 // Runs step.store(i, step.load(i)) for every vector i < n, UNROLLED loads of a thread before their stores.
-// `block` of `blocks`: those of a grid that share this sweep.
+// `block` of `blocks`: the blocks of the grid that share this work.
 template <int UNROLLED, class Step>
 __device__ inline void sweep(u64 n, Step &step, u64 block, u64 blocks) {
   const u64 tile = (u64)blockDim.x * UNROLLED;

@@ -1,8 +1,8 @@
-// Deterministic data, and proof of what arrived. A table of bytes, repeated without end, is what must stand in memory.
-// A thread keeps its 16 bytes of the table in registers and strides over the memory by whole repetitions, so that little more than the memory is read.
+// Kernels that write deterministic data and verify received data. The expected memory is a table of bytes, repeated.
+// A thread keeps its 16 bytes of the table in registers and strides over the memory by whole repetitions. So it reads little more than the memory.
 #include "vectors.h"
 
-// Addresses split into vectors of 16 bytes and what hangs over at both ends.
+// Memory divided into vectors of 16 bytes and the remaining bytes at both ends.
 struct Span {
   u64 head, vectors, tail;  // bytes, vectors, bytes
   __device__ Span(const u8 *address, u64 n_bytes) {
@@ -13,7 +13,7 @@ struct Span {
   }
 };
 
-// The table's repetition, cut into vectors, repeats itself after `columns` vectors; `lanes` threads share a column.
+// The repeated table, cut into vectors, has a period of `columns` vectors; `lanes` threads share a column.
 struct Columns {
   u64 columns, lanes;
   __device__ Columns(u64 table_bytes) {
@@ -25,7 +25,7 @@ struct Columns {
   __device__ u64 stride() const { return columns * lanes; }
 };
 
-// The `width` (at most 8) bytes that stand at `offset` in the endless table, the first in the lowest bits.
+// Returns the `width` (at most 8) bytes at `offset` of the repeated table, the first one in the lowest bits.
 __device__ inline u64 wanted_at(const u8 *table, u64 table_bytes, u64 offset, int width) {
   u64 at = offset % table_bytes, word = 0;
 #pragma unroll
@@ -54,14 +54,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) fill(u8 *o
   }
 }
 
-// What a thread found: how many elements are wrong, and the first of them.
+// The result of a thread: the number of wrong elements, and the first of them.
 struct Found {
   u64 count, first, width, tolerance, head;
 
-  // The first element of a vector.
+  // Returns the first element of a vector.
   __device__ u64 first_at(u64 vector) const { return (head + 16 * vector) / width; }
 
-  // Steps between two values of a type with a sign bit, as the bit patterns of floating-point numbers count them; 0 and -0 are one.
+  // Returns the steps between two values with a sign bit, in the order of floating-point bit patterns; 0 and -0 are equal.
   __device__ u64 steps(u64 a, u64 b) const {
     const u64 sign = 1ull << (8 * width - 1);
     a = a & sign ? sign - (a - sign) : sign + a;
@@ -88,11 +88,11 @@ struct Found {
   }
 };
 
-// The bits in which two vectors differ, folded; 0: none.
+// Returns the different bits of two vectors, combined by OR; 0: none.
 __device__ inline u64 difference(const Vector &a, const Vector &b) { return (a.words[0] ^ b.words[0]) | (a.words[1] ^ b.words[1]); }
 
-// One column of the table against every vector that must equal it, from `begin` by `stride`. Where one of a batch differs, the batch
-// is read again, element by element: the loop that matters keeps its registers. A difference that is gone by then counts as one.
+// Compares one column of the table with every vector that must equal it, from `begin` by `stride`. If one of a batch differs, the batch
+// is read again by element, so that the main loop needs fewer registers. A difference that has disappeared by then counts as one.
 __device__ inline void verify_column(const Vector *vectors, u64 n, const Vector &wanted, u64 begin, u64 stride, Found &found) {
   constexpr int UNROLLED = 8;
   const Vector *const end = vectors + n;
@@ -112,8 +112,8 @@ __device__ inline void verify_column(const Vector *vectors, u64 n, const Vector 
   }
 }
 
-// Result: result[0] += wrong elements of `width` (1, 2, 4, 8) bytes, result[1] = the least index of one. Address and n_bytes are
-// multiples of the width. tolerance: steps of the bit pattern that are allowed, 0: none, and then 0 and -0 differ, too.
+// Result: result[0] += wrong elements of `width` (1, 2, 4, 8) bytes, result[1] = the smallest index of one. Address and n_bytes are
+// multiples of the width. tolerance: allowed steps of the bit pattern; with 0, also 0 and -0 differ.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     verify(const u8 *in, u64 n_bytes, const u8 *table, u64 table_bytes, u64 width, u64 tolerance, u64 *result) {
   const Span span(in, n_bytes);
@@ -133,14 +133,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
   atomicMin(&result[1], found.first);
 }
 
-// What verify adds to: nothing wrong, and no index.
+// Sets the result to which verify adds: no wrong element, and no index.
 extern "C" __global__ void no_errors(u64 *result) {
   if (this_thread() != 0) return;
   result[0] = 0;
   result[1] = ~0ull;
 }
 
-// Flips the bits of `mask` in one byte: proves that verify sees it.
+// Flips the bits of `mask` in one byte, to prove that verify detects it.
 extern "C" __global__ void corrupt(u8 *address, u64 offset, u64 mask) {
   if (this_thread() == 0) address[offset] ^= (u8)mask;
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# wheelhouse.sh DIR [EXTRAS]   collects in DIR what install.sh needs on a cluster without a network. Run it on a machine with one, then copy DIR.
+# wheelhouse.sh DIR [EXTRAS]   collects in DIR the files that install.sh needs on a cluster without a network. Run it on a machine with a network, then copy DIR.
 #
 # The wheels fit one kind of processor and one version of Python: use those of the cluster (PYTHON, default python3). collbench itself is
 # included as source, so that its timing loop is built by the cluster's compiler, for the cluster's libc. EXTRAS: as for install.sh, default

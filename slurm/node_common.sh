@@ -14,7 +14,7 @@ cd / || exit 0 # load no program and no module from the current folder
 umask 022
 node=${SLURMD_NODENAME:-$(uname -n)} node=${node%%.*}
 job=${SLURM_JOB_ID:-}
-unset SLURM_JOB_ID SLURMD_NODENAME NODE_HOOK # the measurement is a launch of its own, not a step of the job
+unset SLURM_JOB_ID SLURMD_NODENAME NODE_HOOK # the measurement is a separate launch, not a step of the job
 
 COLLBENCH=collbench KEEP=/var/lib/collbench/node_check
 quiet=''                      # not empty: print the reason on stdout instead of draining

@@ -20,9 +20,9 @@ from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 
-# The best row of each operation over each backend, which a report begins with. Never an average over sizes.
+# The best row of each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
-# Rows that differ in one of these have separate peaks. Of other differences (type, placing, algorithm …) the best row has the value.
+# Rows that differ in one of these have separate peaks. For other differences (type, placement, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
 # A row with bytes on another path than the expected one is a peak only if nothing else was measured.
 _ELSEWHERE = frozenset({"above_bound", "other_path"})
@@ -32,11 +32,11 @@ _ELSEWHERE = frozenset({"above_bound", "other_path"})
 class Peak:
     """The best rows of one operation over one backend.
 
-    row       the row of the highest bus bandwidth with right data, at its largest size if it occurs twice. Rows above the hard limit, or
-              with bytes on another path, are chosen only without others. Without any bandwidth (a barrier, one rank), or where the time is
+    row       the row of the highest bus bandwidth with right data; of several the one at the largest size. Rows above the hard limit, or
+              with bytes on another path, are chosen only without others. Without any bandwidth (a barrier, one rank), or if the time is
               the result (a ping-pong), the row of the shortest time. Without valid figures, the first row
     smallest  the fastest row of the smallest size that has a time, for the latency; None without one, or without sizes
-    cases     (the number of rows, how many of them have valid figures)
+    cases     (the number of rows, the number of rows with valid figures)
     """
 
     row: Row
@@ -86,8 +86,8 @@ def _time(row: Row) -> float:
 
 # Scaling efficiency of a training step, from the times of computing and exchanging.
 #
-# A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training lies
-# between. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
+# A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training is
+# between these. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
 
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6}
 _DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE | re.ASCII)
@@ -95,7 +95,7 @@ _DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UN
 
 @dataclass(frozen=True)
 class Share:
-    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None where it has no interval."""
+    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None if it has no interval."""
 
     value: float
     low: float | None = None
@@ -104,10 +104,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """The share of a training step that is spent computing.
+    """The share of a training step that is spent on computing.
 
     apart    computing and exchanging one after the other: t / (t + c), the lowest with this network
-    overlap  perfectly at the same time: t / max(t, c), the highest
+    overlap  computing and exchanging at the same time: t / max(t, c), the highest
     """
 
     compute_s: float
@@ -122,7 +122,7 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
     """
     if not compute_s > 0 or not exchange_s >= 0:
         raise ValueError(f"a step computes for more than 0 s and exchanges for 0 s or more, not {compute_s:g} and {exchange_s:g}")
-    # The longer the exchange, the lower the efficiency: the interval's ends change places.
+    # A longer exchange means a lower efficiency, so the ends of the interval are exchanged.
     times = (exchange_s, high_s, low_s)
     apart = Share(*(None if c is None else compute_s / (compute_s + c) for c in times))  # type: ignore[arg-type]  # the first is a number
     overlap = Share(*(None if c is None else compute_s / max(compute_s, c) for c in times))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Ceilings and link rates that changed between two runs: a link that became slower lowers the ceiling, and percentages hide the loss.
 
-Only ceilings that come from links are compared. A measured reference varies with the load of the machine, and a given one is the user's.
+Only ceilings from links are compared. A measured reference varies with the load of the machine, and the user sets a given one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collbench.results.row import Row
 from collbench.units import format_rate
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
-_FELL = 0.99  # a rate below this share of the old one has fallen; a smaller change is rounding
+_FELL = 0.99  # a change to more than this share of the old rate is rounding
 _MOST_BACKENDS = 4
 
 
@@ -41,7 +41,7 @@ class LinkCeiling(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return what two ceilings must have in common to be compared."""
+        """Return the columns that two ceilings must have in common to be compared."""
         return self[:7]
 
 
@@ -76,7 +76,7 @@ class LinkChange:
 class Fallen:
     """The links that became slower between two runs, and the ceilings that they lower.
 
-    same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings belong to different machines
+    same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are of different machines
     """
 
     links: tuple[LinkChange, ...]

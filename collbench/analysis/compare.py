@@ -25,10 +25,10 @@ _STATE = 1.20  # a state probe that differs by more belongs to another state of 
 class CaseRatio:
     """A case that both sides have, and its ratio of times.
 
-    time      the time of b / the time of a with its 95 % interval; None where a side has no time
+    time      the time of b / the time of a with its 95 % interval; None if a side has no time
     launches  whether the interval is over launches of both sides; else it is from within a launch, and another one may differ by more
-    canary_s  (a, b): the median of the state probe in seconds, None where it was not measured
-    runs      how many launches of a and of b measured the case; (0, 0) where a and b are rows of one run
+    canary_s  (a, b): the median of the state probe in seconds, None if it was not measured
+    runs      how many launches of a and of b measured the case; (0, 0) if a and b are rows of one run
     margin    largest difference that counts as no change: 0.05 is ±5 %
     """
 
@@ -42,7 +42,7 @@ class CaseRatio:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Return the outcome; None where a side has no time."""
+        """Return the outcome; None if a side has no time."""
         return None if self.time is None else outcome_of(self.time.low, self.time.high, self.margin, self.launches)
 
     @property
@@ -70,12 +70,12 @@ class CaseRatio:
 
     @property
     def wrong(self) -> bool:
-        """Return whether a side's data were wrong: then its time has no meaning."""
+        """Return whether a side has wrong data, so that its time is not valid."""
         return bool(self.a.wrong or self.b.wrong)
 
     @property
     def state_differs(self) -> bool:
-        """Return whether the state probes differ by more than 20 %: another machine state, which alone may explain the ratio."""
+        """Return whether the state probes differ by more than 20 %. Another machine state alone may explain the ratio."""
         a, b = self.canary_s
         return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
 
@@ -143,7 +143,7 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def worst_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
-    """Return the cases in the order to check them: wrong data, cases that b has lost, then the surest slowdown."""
+    """Return the cases in the order to check them: wrong data, cases that b has lost, then the most certain slowdown."""
     return sorted(cases, key=lambda case: (_rank(case), -_sure(case)))
 
 
@@ -238,7 +238,7 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: floa
 
 
 def median_of(row: Row) -> Median:
-    """Return the row's median with its interval, None where that is not valid. Raises ValueError for a row without a time."""
+    """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
 SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
-# Flags by how much they reduce the value of a figure: first those of figures of another machine or path; then those of a time that is
-# not one number, or not the library's; then those of a wide interval.
+# Flags, the one that reduces the value of a figure most first: figures of another machine or path, then times that are not one number,
+# or not the library's, then wide intervals.
 DOUBTS = (
     "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
     "other_path", "path_unproven", "clock_stepped",
@@ -27,10 +27,10 @@ DOUBTS = (
     "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
-# For information: the figure is not in doubt.
+# These are notes: the figure is valid.
 REMARKS = ("unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
-_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # several launches show these by their spread
-_BREAKS = ("hang", "abort")  # kinds of events after which a run has no end of its own
+_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these
+_BREAKS = ("hang", "abort")  # kinds of events after which a run records no end
 _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
 
 

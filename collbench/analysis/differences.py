@@ -1,4 +1,4 @@
-"""Differences between two runs besides their figures: software, settings, links, machines, ranks, options."""
+"""Differences between two runs in addition to their figures: software, settings, links, machines, ranks, options."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-# Interfaces that carry no traffic of a run and come and go with containers and virtual machines: veth pairs, bridges, taps, tunnels.
-# What has a PCI address, a bond, a VLAN or an RDMA device is part of the machine.
+# Interfaces without traffic of a run, which containers and virtual machines add and remove: veth pairs, bridges, taps, tunnels.
+# Interfaces with a PCI address, bonds, VLANs and RDMA devices are part of the machine.
 
 _WORD = re.compile(r"[\w.@-]+")
 _IDLE = {"veth or the like", "tap", "bridge", "tunnel or the like"}  # values of `Nic.virtual`
@@ -127,14 +127,14 @@ def _machines_once(facts: Facts) -> Facts:
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
 NOTHING = "–"
-# Launches that differ in one of these do not repeat one another.
+# Launches that differ in one of these are not repetitions of each other.
 _APART = ("software", "environment", "topology", "hosts")
 _SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
 _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
 _LARGEST_TOPOLOGY = 16 << 20
 _MOST_FACTS, _DEEPEST = 20_000, 8
-# Attributes of a machine that are not compared: how it was read, and what differs each time.
+# Attributes of a machine that are not compared: its sources, and values that change with every reading.
 _PASSING = {
     "hostname", "hostnames", "sources", "unknown", "origins", "disagreements", "doubts", "counters", "lid", "guid", "uuid", "memory_bytes",
 }  # fmt: skip
@@ -291,7 +291,7 @@ def _lasting(value: Any) -> Any:
         return named if len(named) == len(value) else [_lasting(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    idle = {"link"} if value.get("kind") == "gpu" else set()  # a GPU at rest slows its link down
+    idle = {"link"} if value.get("kind") == "gpu" else set()  # an idle GPU reduces the speed of its link
     return {name: _lasting(inner) for name, inner in value.items() if name not in _PASSING | idle}
 
 
@@ -340,21 +340,21 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# What differs in each fresh allocation and is not a change: addresses, the order of machines, boot parameters.
+# Differences between fresh allocations that are not changes: addresses, the order of machines, boot parameters.
 
 _OF_BOOT = re.compile(r"\b(?:BOOTIF|ip|root|hostname|rd\.\S+?|resume|nfsroot|systemd\.machine_id|systemd\.hostname)=\S*\s*", re.ASCII)
-_ALIKE = 0.05  # memory that the firmware keeps differs from node to node, and with it what is set aside for /dev/shm
-_MOST_MACHINES = 64  # kinds of them; beyond, they are compared by their numbers
+_ALIKE = 0.05  # the firmware's memory differs between nodes, and with it the size of /dev/shm
+_MOST_MACHINES = 64  # kinds of machines; with more they are compared by their numbers
 _Machine = Mapping[tuple[str, ...], str]  # by the path within it
 
 
 def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
-    """Return both without what differs in each allocation, each machine under the number of the one to compare it with.
+    """Return both without the differences of fresh allocations. Each machine has the number of the one to compare it with.
 
-    A run stores equal machines once. Where one of many changed, a second kind of machine appears: it is compared with the most similar one
-    of the other side.
+    A run stores equal machines once. If one of many has changed, a second kind of machine appears. It is compared with the
+    most similar one of the other side.
     """
-    # `without_idle` again: a baseline may have been written by an earlier collbench.
+    # `without_idle` again, since an earlier collbench may have written the baseline.
     a, b = _lasting_facts(without_idle(before)), _lasting_facts(without_idle(after))
     one, other = _machines(a), _machines(b)
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:

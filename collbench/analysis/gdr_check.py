@@ -1,6 +1,6 @@
 """The effect of GPUDirect RDMA: the same cases with and without it (NCCL_NET_GDR_LEVEL=LOC), in interleaved launches.
 
-The effect shows what no log proves: that the bytes take this path. Interleaved launches are pairs, so drift affects both sides.
+Logs cannot show that the bytes take this path, but the effect can. Interleaved launches form pairs, so drift affects both sides.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Latency and bandwidth of a series: t(size) = α + β·size, fitted over its sizes in up to three regimes (protocols).
 
-The cases of a series differ in size only. Its fit needs at least 4 sizes.
-Cases with a time that is not one number, or not the library's, are left out and reported: n/a, wrong data, `oversubscribed`
-(waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`.
-`target_missed` and `warmup_unsettled` are kept: their median is less certain, but the best available. `skew_limited` is kept, since it is
-usual for the smallest sizes: their times, and so α, may be overestimated by at most the ranks' exit skew.
-Over several launches a `drift` within one of them is kept too: their median is one number.
-A series of one rank has no bus bandwidth, and a barrier has no bytes: neither has a fit.
+The cases of a series differ in size only. Its fit needs at least 4 sizes. Cases with a time that is not one number, or not the
+library's, are left out and reported: n/a, wrong data, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and
+`budget_exceeded`. Flags of cases that are kept:
+- `target_missed`, `warmup_unsettled`: their median is less certain, but the best available.
+- `skew_limited`: common for the smallest sizes. Their times, and so α, may be overestimated by at most the ranks' exit skew.
+- `drift` within one of several launches: the median over launches is one number.
+A series of one rank has no bus bandwidth, and a barrier has no bytes, so neither has a fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
 _FEWEST = 4
-_NEVER_S = 1e9  # no time beyond it was ever measured: the file is broken or hostile
+_NEVER_S = 1e9  # a longer time can only be from a broken or hostile file
 _WITHOUT = frozenset({"oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"})
 
 
@@ -73,7 +73,7 @@ def line_fits(rows: Iterable[Row]) -> list[LineFit]:
 
 
 def _line_fit(members: list[Row]) -> LineFit | None:
-    used = {row.size_bytes: row for row in members if not reason(row)}  # a size measured again counts once, as it was last
+    used = {row.size_bytes: row for row in members if not reason(row)}  # of a repeated size the last measurement counts
     rows = [used[size] for size in sorted(used)]
     factor = _bus_factor(rows[-1]) if len(rows) >= _FEWEST else None
     if factor is None:

@@ -21,9 +21,10 @@ from collbench.results.row import SERIES, Row, Times
 
 # The identity of a case: only rows of the same case are combined or compared.
 
-WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
+# the meaning of None in these fields; in others it means that the case does not have them
+WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}
 _NAMED = attrgetter(*SERIES, "size_bytes")
-SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
+SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
 
 
 def case_of(row: Row) -> tuple[Any, ...]:
@@ -53,7 +54,7 @@ def known(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
 
 
-# A resumed run: its rows are from several launches, although they are in one table.
+# A resumed run: its rows are from several launches, though in one table.
 
 
 def rows_by_launch(run: Run) -> list[int]:
@@ -91,7 +92,7 @@ def _notes(run: Run) -> list[dict[str, Any]]:
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16
-# Of the reasons of several launches, the first of these is shown, since it explains most.
+# Of several launches' reasons the first one here is shown, since it explains most.
 _STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision")
 
 

@@ -80,16 +80,16 @@ def _upper_middle(values: Figures) -> float:
 
 # The deviation of a cell or a place of a pair matrix that chance explains.
 #
-# The rests are assumed to follow Student's t with 4 degrees of freedom, the tails that launches showed. Lighter tails are not used even
-# if the cells show them: a million cells determine the probability of one in a thousand, not of one in a billion. So with many places a
-# single pair that was measured once is hardly ever named. The scale is the larger of two: that of the slower half of the cells, and that
-# of the slowest tenth without the worst. Up to a tenth of the cells may be slow without an effect on it. If more are, they are part of
-# the network's structure: the scale grows, and no pair is named.
+# The rests are assumed to follow Student's t with 4 degrees of freedom, which has the tails that launches showed. Lighter tails are not
+# used even if the cells show them: a million cells determine the probability of one in a thousand, not of one in a billion. So with many
+# places a pair that was measured only once is hardly ever named. The scale is the larger of two: that of the slower half of the cells, and
+# that of the slowest tenth without the worst. Up to a tenth of the cells may be slow without an effect on the scale. If more are slow, they
+# are part of the network's structure: the scale grows, and no pair is named.
 
 TAILS = 4.0  # degrees of freedom
 _MOST_SLOW = 0.1
 _LEAST_SLOW = 2
-_EXACT = 1e-9  # medians fit some cells exactly: those do not show the noise
+_EXACT = 1e-9  # medians fit some cells exactly, which do not show the noise
 _MEDIAN_ERROR = 1.34  # of n values of Student's t with 4 degrees, times scale / √n
 _SMALLEST_CHANCE = 1e-11
 
@@ -105,7 +105,7 @@ def quantile(chance: float, degrees: float) -> float:
 
 
 def noise_scale(rest: Figures) -> float:
-    """Return the scale of a cell from the rests; 0 where medians fit nearly all of them exactly."""
+    """Return the scale of a cell from the rests; 0 if medians fit nearly all of them exactly."""
     known = rest[np.isfinite(rest)]
     depths = np.sort(-known[known < -_EXACT])[::-1]
     return max(_near(depths), _far(depths, len(known))) if len(depths) > _LEAST_SLOW else 0.0
@@ -126,12 +126,12 @@ def _far(depths: Figures, cells: int) -> float:
     return float(depths[worst]) / quantile((worst + 1) / cells, TAILS) if 2 * (worst + 1) < cells else 0.0
 
 
-# The effect of a round: all its pairs run some per cent faster or slower than in the next round.
+# The effect of a round: all its pairs are faster or slower by some percent than in another round.
 #
-# Fitted together with the places' effects: the median over each round of the rests of a two-way fit is subtracted, repeatedly.
-# The fit includes the slow places, so a round full of them does not count as a slow round.
+# It is fitted together with the places' effects: the median over each round of the rests of a two-way fit is subtracted, repeatedly.
+# The fit includes the slow places, so that a round with many of them does not count as a slow round.
 
-PAIR_ROUNDS_LEAST_CELLS = 6  # of fewer the median takes away more than the round put in
+PAIR_ROUNDS_LEAST_CELLS = 6  # with fewer the median removes more than the effect of the round
 _TIMES = 2
 
 
@@ -165,10 +165,10 @@ def _middles(rest: Figures, turns: NDArray[np.int64], number: int) -> Figures:
 Mask = NDArray[np.bool_]
 
 LEAST_PLACES = 4
-_MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells among each other
-_LEAST_TESTS = 10  # pairs: of the six latencies of four places, four make the places' effects
-_FAST = 0.5  # of the effect: a place that is less slow with a partner is as fast there as the others
-_EXCEPTIONS = 100  # one partner in this number may be as fast by chance
+_MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells
+_LEAST_TESTS = 10  # pairs: of the six latencies of four places, four determine the places' effects
+_FAST = 0.5  # of the effect: with a partner with which a place is less slow, it counts as fast
+_EXCEPTIONS = 100  # one of so many partners may be fast by chance
 
 
 class NamingLevel(NamedTuple):
@@ -202,7 +202,7 @@ class MatrixView:
     quantity   "bandwidth" or "latency"
     where      the kind of path; "" where there is only one
     speeds     logarithms [n × n], high is fast; NaN: another kind of path, or unknown
-    errors     standard errors of the speeds from their own intervals, NaN where unknown
+    errors     standard errors of the speeds from their own intervals, NaN if unknown
     again      pairs that were measured again, both ways
     """
 
@@ -234,7 +234,7 @@ class MatrixView:
 
     @cached_property
     def error(self) -> float:
-        """Return the standard error of a typical cell, from its own interval; 0 where no cell has one."""
+        """Return the standard error of a typical cell, from its own interval; 0 if no cell has one."""
         known = self.errors[self.there & np.isfinite(self.errors)]
         return float(np.median(known)) if len(known) else 0.0
 

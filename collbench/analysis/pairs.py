@@ -130,11 +130,11 @@ def _times(ratio: float) -> str:
 
 
 _LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path between the others
-_PARTNERS = 3  # with which a place is measured again
-_ROUND = 4  # a disturbed round: this part of the number of places, as disjoint slow pairs
+_PARTNERS = 3  # partners with which a place is measured again
+_ROUND = 4  # disjoint slow pairs as a part of the number of places: a disturbed round
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
-_HARDLY = 0.95  # what reaches less than a twentieth does not work at all
+_HARDLY = 0.95  # a loss of more than that means no function at all
 _WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 _OUTSIDE, _INSIDE = "to other hosts", "inside its host"
 _TOO_FEW = {
@@ -166,7 +166,7 @@ def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[
 
 
 def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
-    """Return the results in run.json's list of judged suspects; None where there is no such list."""
+    """Return the results in run.json's list of judged suspects; None if there is no such list."""
     if judged is None:
         return None
     return [Remeasured(tuple(each["places"]), each["state"], (each["evidence"] or [each["state"]])[-1]) for each in judged]
@@ -254,7 +254,8 @@ class PairEffects:
     def _places(self, view: MatrixView) -> list[PairFinding]:
         """Return a finding per slow place, and a single one for a host with slow places only."""
         slow = np.flatnonzero(view.senders().steady | view.receivers().steady)
-        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady  # if one way is slow, the other may be
+        # if one direction is slow, the other one may be slow
+        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady
         found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
         for members in self._whole_hosts(view):
             if members <= found.keys():

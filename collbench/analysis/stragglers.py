@@ -43,15 +43,15 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_percent
 
-_ALARMS = 0.001  # false ones per run of like ranks; the estimate of the independent samples eats up a part of the 1 % aimed at
+_ALARMS = 0.001  # false alarms per run of equal ranks; the estimate of independent samples uses up a part of the intended 1 %
 _NOTICEABLE = 0.05
 _CLOCK_S = 10e-9
 _OFTEN = 0.25
-_ENOUGH = 20  # independent samples; with fewer the estimate of their number is no better than a guess
-_DIRECT = frozenset({"alltoall", "alltoallv"})  # operations in which a rank receives from every other one directly
-_FEWEST = 4  # ranks: of three, one may wait for another alone
+_ENOUGH = 20  # independent samples; with fewer their number cannot be estimated
+_DIRECT = frozenset({"alltoall", "alltoallv"})  # operations in which a rank receives directly from every other one
+_FEWEST = 4  # ranks; one of three may wait for only one other
 _SLOWER_LINK = 0.99
-_SETS = (0.85, 1.001)  # what of a link's rate is left after the headers of its packets: a ceiling in this range is that of the link
+_SETS = (0.85, 1.001)  # share of a link's rate without packet headers: a ceiling in this range is that of the link
 _WITHOUT = frozenset({"oversubscribed", "skew_limited"})
 
 
@@ -244,7 +244,7 @@ def _alike_by_design(row: Row) -> bool:
 def _compared(run: Run, row: Row) -> Compared | None:
     try:
         slowest, medians = run.array(row, "slowest_rank"), run.array(row, "rank_p50_s")
-    except UsageError:  # not stored, or cut off: the ranks of this case are unknown
+    except UsageError:  # not stored, or incomplete: the ranks of this case are unknown
         return None
     sound = slowest.ndim == medians.ndim == 1 and len(slowest) and len(medians) > 1
     if not (sound and slowest.dtype.kind in "iu" and slowest.min() >= 0 and slowest.max() < len(medians)):

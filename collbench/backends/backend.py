@@ -64,7 +64,7 @@ class Group:
         return self.names[rank] if self.names else rank
 
     def part(self, ranks: Sequence[int]) -> Group | None:
-        """Return a group of some of these ranks of the job, over the same handle; None where this process drives none of them."""
+        """Return a group of some of these ranks of the job, with the same handle; None if this process drives none of them."""
         mine = self._turns
         driven = tuple(place for place, rank in enumerate(ranks) if rank in mine)
         if not driven:
@@ -75,17 +75,17 @@ class Group:
 
     @cached_property
     def _turns(self) -> dict[int, int]:
-        """Rank of the job -> its position in `driven`, for the ranks that this process drives."""
+        """By rank of the job its position in `driven`, for the ranks that this process drives."""
         return {self.ranks[place]: turn for turn, place in enumerate(self.driven)}
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        """Rank of the job -> its rank within the group."""
+        """By rank of the job its rank within the group."""
         return {rank: place for place, rank in enumerate(self.ranks)}
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package from pip's metadata, without importing it; None where it is not installed."""
+    """Return the version of a package from pip's metadata, without importing it; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -93,12 +93,12 @@ def installed(package: str) -> str | None:
 
 
 def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
-    """Return what `load` imports. Its output to stdout is discarded. Raises UsageError, with the remedy, for any exception."""
+    """Return the result of `load`, an import. Its output to stdout is discarded. Raises UsageError, with the remedy, for any exception."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
             return load()
-    except (Exception, SystemExit) as error:  # a broken extension can raise anything
+    except (Exception, SystemExit) as error:  # a broken extension can raise any exception
         cause = (str(error).strip() or printed.getvalue().strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"{package} {installed(package)} is installed, but does not load ({cause}): {remedy}") from error
 
@@ -112,7 +112,7 @@ class Available:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The backend cannot be opened here: `why`, and the `remedy`; both are texts. `fact` has their fields where they are known."""
+    """The backend cannot be opened here: `why`, and the `remedy`, both as text. `fact` has the same as a fact, if there is one."""
 
     why: str
     remedy: str
@@ -120,11 +120,11 @@ class Unavailable:
 
     @classmethod
     def because(cls, obstacle: Obstacle) -> Unavailable:
-        """Return the answer of `probe` for one of the facts of backends/unavailable.py or device/unavailable.py."""
+        """Return the result of `probe` for a fact of backends/unavailable.py or device/unavailable.py."""
         return cls(obstacle.cause(), obstacle.remedy(), obstacle if isinstance(obstacle, Fact) else None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `collbench backends --format json` prints."""
+        """Return the object that `collbench backends --format json` prints."""
         return {"why": self.why, "remedy": self.remedy, "fact": None if self.fact is None else as_json(self.fact)}
 
     def __str__(self) -> str:
@@ -157,24 +157,24 @@ class Tuning:
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that runs operations. All ranks call all methods, in the same order, except where a method's docstring differs.
+    """A library that runs operations. All ranks call all methods, in the same order, with exceptions noted in the docstrings.
 
-    name             what users type: "gloo"; api: the key in `Operation.steps`: "torch"
+    name             as users type it: "gloo"; api: the key in `Operation.steps`: "torch"
     devices          where buffers can be: {"cpu"}, {"cuda"} or both. May change in `open`
-    steps            by operation, step functions of the backend's own; they take precedence over those of the operation
-    ranks            number of ranks, once open: that of processes × GPUs per process, or of simulated ranks
-    local_path       how data moves inside a host: "memory", "loopback" (TCP), or "" where unknown. Selects the measured reference
+    steps            by operation, the backend's own step functions; they take precedence over those of the operation
+    ranks            number of ranks, once open: processes × GPUs per process, or simulated ranks
+    local_path       how data moves inside a host: "memory", "loopback" (TCP), or "" if unknown. Selects the measured reference
     takes_tuning     whether `group` supports a `Tuning`
     passes_messages  whether its bindings have `send_to`, `post_send` etc., so that `Operation.by_messages` can be used
     takes_streams    whether it supports several connections per pair
     gpus             the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
     uses_nccl        whether it loads NCCL; NCCL's log shows the paths
     ask_ras          returns which ranks NCCL's RAS service reports as late, or None; the session sets it after `open`
-    nccl             (library handle, version as of ncclGetVersion), once open; None where the backend has no handle of it
+    nccl             (library handle, version as of ncclGetVersion), once open; None if the backend has no handle of it
     flags            flags of all rows of this backend ("simulated")
-    no_cuda          why the opened library does not support CUDA memory, as text; "" where it does, or never could
+    no_cuda          why the opened library does not support CUDA memory, as text; "" if it does, or if no backend of this kind does
     virtual          whether ranks are simulated, so that CPUs, counters and links of the hosts do not affect the times
-    own_ceiling      the expected bandwidth where only the backend knows it (a simulated link), else None
+    own_ceiling      the expected bandwidth if only the backend knows it (a simulated link), else None
     """
 
     name: str
@@ -205,31 +205,32 @@ class Backend(Protocol):
         ...
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """Return a group of these ranks of the job; None on ranks outside it. All ranks of the job call. Raises RunFailed on all.
+        """Return a group of these ranks of the job; None on ranks outside it. All ranks of the job must call it.
 
-        `tuning` is None unless `takes_tuning`.
+        `tuning` is None unless `takes_tuning`. Raises RunFailed on all ranks.
         """
         ...
 
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
-        """Return a group of two ranks of the job for messages between them; None on processes that drive neither. Only these two call.
+        """Return a group of two ranks of the job for messages between them; None on processes that drive neither.
 
-        `whole` is the group of all ranks (None where this process is in none); most backends return a part of it.
+        Only these two ranks call it. `whole` is the group of all ranks, None if this process is in no group; most backends return
+        a part of it.
         """
         ...
 
     def release(self, group: Group) -> None:
-        """Free a group that is no longer needed. The ranks of the group call."""
+        """Free a group that is no longer needed. The ranks of the group call it."""
         ...
 
     def free_bytes(self, case: Case) -> int | None:
-        """Return how many bytes each rank of this process can still allocate on the case's device; None: check the host's memory."""
+        """Return how many bytes each rank of this process can still allocate on the case's device. None: check the host's memory."""
         ...
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why the library cannot run this case (a sentence, or a fact of operations/unsupported.py), or None.
+        """Return why the library cannot run this case (a text, or a fact of operations/unsupported.py), or None.
 
-        What all backends have in common is checked before: device, placement, redop and data type, options (`unsupported_reason`).
+        `unsupported_reason` has checked before what applies to all backends: device, placement, redop and data type, options.
         """
         ...
 
@@ -245,15 +246,15 @@ class Backend(Protocol):
         ...
 
     def sync(self, group: Group) -> Program | None:
-        """Return the library's synchronisation before each isolated sample; None: use collbench's, through shared memory and TCP."""
+        """Return the library's synchronization before each isolated sample. None: use collbench's, through shared memory and TCP."""
         ...
 
     def clock(self) -> Clock | DeviceClock:
-        """Return the clock for samples: a `Clock` where calls return when done, a `DeviceClock` where calls only enqueue work."""
+        """Return the clock for samples: a `Clock` if calls return when done, a `DeviceClock` if calls only enqueue work."""
         ...
 
     def fence(self, deadline_s: float) -> None:
-        """Wait until everything issued so far has completed. Raises RunFailed after `deadline_s` seconds."""
+        """Wait until all calls issued so far have completed. Raises RunFailed after `deadline_s` seconds."""
         ...
 
     def abort(self, why: str) -> None:
@@ -301,7 +302,7 @@ Usual = BackendBase  # the name before 0.2; to be removed in 0.3
 
 
 def unsupported_reason(backend: Backend, operation: Operation, case: Case) -> Fact | None:
-    """Return why this backend cannot run this case, or None: first what is common to all backends, then the backend's own answer."""
+    """Return why this backend cannot run this case, or None: first the checks for all backends, then the backend's own."""
     if case.device not in backend.devices:
         return DeviceUnsupported(backend.name, case.device, tuple(sorted(backend.devices)), backend.no_cuda)
     misfit = _unsupported_form(backend, operation, case) or (undefined_redop(case.redop, case.dtype) if case.redop else None)
@@ -316,17 +317,17 @@ def can_do(backend: Backend, operation: Operation, case: Case) -> str | None:
 
 
 def steps_of(backend: Backend, operation: Operation) -> Steps | None:
-    """Return the backend's own steps of the operation, else the operation's for its api, else by messages, else None."""
+    """Return the backend's own steps of the operation, else the operation's for its api, else those by messages, else None."""
     return backend.steps.get(operation.name) or operation.steps_of(backend.api, backend.passes_messages)
 
 
 def in_place_only(backend: Backend, operation: Operation) -> bool:
-    """Return whether this backend has the operation in place only."""
+    """Return whether this backend supports the operation in place only."""
     return has_mark(steps_of(backend, operation), "in_place_only")
 
 
 def _unsupported_form(backend: Backend, operation: Operation, case: Case) -> Fact | None:
-    """Return why a backend does not have the operation, or not in place, out of place or in groups as the case asks; else None."""
+    """Return why a backend does not support the operation, or its placement or groups in this case; else None."""
     steps = steps_of(backend, operation)
     if steps is None:
         return OperationUnsupported(backend.name, operation.name)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
 
-# torch's events as a clock.
+# torch's CUDA events as a clock.
 
 _LOOK_S = 20e-6
 
@@ -23,7 +23,7 @@ class EventClock:
     native, queued = False, True
 
     def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
-        """Create the clock. `ask` returns which ranks are late, called after work exceeded the deadline."""
+        """Create the clock. `ask` returns which ranks are late; it is called if work exceeds the deadline."""
         self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
 
     def stamp(self) -> Any:
@@ -50,9 +50,9 @@ class EventClock:
             time.sleep(_LOOK_S)
 
 
-# The time of simulated ranks: their operations advance it.
+# The time of simulated ranks. Their operations advance it.
 
-_SPREAD = 0.02  # made up: relative noise of a rank's time
+_SPREAD = 0.02  # invented: relative noise of a rank's time
 
 
 class VirtualClock:
@@ -65,8 +65,9 @@ class VirtualClock:
         self._random = np.random.default_rng(seed)
 
     def advance(self, ranks: Sequence[int], seconds: float) -> None:
-        """Simulate an operation of `seconds` at these ranks: it starts when the last rank arrives, and ends with small random
-        differences.
+        """Simulate an operation of `seconds` at these ranks.
+
+        It starts when the last rank arrives, and ends with small random differences between the ranks.
         """
         noise = self._random.lognormal(0, _SPREAD, len(ranks))
         self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
@@ -125,18 +126,19 @@ class MonotonicClock:
 
 @dataclass(frozen=True)
 class DeviceClock:
-    """CUDA events on the streams that calls are enqueued on. A sample is the time between two events of a stream.
+    """CUDA events on the streams on which calls are enqueued. A sample is the time between two events of a stream.
 
-    The timed loop records them, waits for the streams and reads them in C, with these functions, which are given as addresses.
+    The timed loop records them, waits for the streams and reads them in C; it gets the addresses of these functions.
 
     streams, starts, ends   one each per rank that this process drives; the events before and after a sample
-    record, query, elapsed  cuEventRecord(event, stream); cuStreamQuery(stream): 0 done, 600 not yet; cuEventElapsedTime(float *ms,
-    a, b)
-    comms, async_error      ncclCommGetAsyncError(comm, int *error) of each communicator; 0: none to check. Errors 0 and 7 mean no
-    error yet
+    record                  cuEventRecord(event, stream)
+    query                   cuStreamQuery(stream): 0 done, 600 not yet
+    elapsed                 cuEventElapsedTime(float *ms, a, b)
+    comms, async_error      ncclCommGetAsyncError(comm, int *error) of each communicator; 0: none to check. Error codes 0 and 7
+                            mean no error so far
     deadline_s              time limit for enqueued work, in seconds
     device_error, library_error   return the text for an error code of these functions
-    stuck                   called with the error when work failed or did not end: aborts the library, and returns the final message
+    stuck                   called with the error if work failed or did not end: aborts the library, and returns the final message
     """
 
     streams: tuple[int, ...]

@@ -152,7 +152,7 @@ class OneGpu:
     """
 
     def __init__(self, world: World) -> None:
-        """Exchange the GPUs' addresses. All ranks call."""
+        """Exchange the GPUs' addresses. All ranks must call it."""
         from collbench.device.present import identities
 
         found = identities()
@@ -196,9 +196,9 @@ class HostOrGpuBackend(HostBackend):
     _gpu: OneGpu | None = None
 
     def look_for_gpus(self, world: World, refusal: Callable[[], str | None]) -> None:
-        """Enable CUDA where every rank has a GPU and the library accepts its memory; else set `no_cuda` to the reason. All ranks call.
+        """Enable CUDA if every rank has a GPU and the library accepts its memory; else set `no_cuda` to the reason. All ranks must call it.
 
-        refusal: returns why the library does not support CUDA memory; called only where there is a GPU.
+        refusal: returns why the library does not support CUDA memory; called only if there is a GPU.
         """
         none = no_gpu()
         missing = world.first_error(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")

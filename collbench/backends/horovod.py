@@ -2,9 +2,8 @@
 
 A timed call blocks until Horovod's own thread has found and moved the data at every rank. The thread checks for work once per
 HOROVOD_CYCLE_TIME (ms, default 1), which determines the latency of small messages; every row has it. Support for groups at run time
-also costs time in every cycle, so Horovod is restarted with it only for the first group. All-gather,
-all-to-all and reduce-scatter return a new tensor; its allocation is part of the call. It is copied to
-the receive buffer only when a result is verified.
+also costs time in every cycle, so Horovod is restarted with it only for the first group. All-gather, all-to-all and reduce-scatter
+return a new tensor, and its allocation is part of the call. It is copied to the receive buffer only when a result is verified.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The binding: functions of horovod.torch on tensors over collbench's buffers, each call under the same name at all ranks.
+# The binding: functions of horovod.torch on tensors over collbench's buffers. Each call has the same name at all ranks.
 
-NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # what returns a new tensor
+NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # operations that return a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
 _SCATTERED = ("sum", "avg")  # GlooReducescatter ignores the op and adds (gloo_operations.cc, 0.28.1)
-_COUNTED = 2**31  # elements of a tensor, in an int (the same)
+_COUNTED = 2**31  # limit of a tensor's elements, counted in an int (the same file)
 
 
 class HorovodBinding(TorchBinding):
@@ -54,7 +53,7 @@ class HorovodBinding(TorchBinding):
         case = self.case
         self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[case.redop]) if case.redop else None
         words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
-        self._name = "collbench." + ".".join(map(str, words))  # one for all slots: a name's first call is slower
+        self._name = "collbench." + ".".join(map(str, words))  # the same name for all slots, since the first call of a name is slower
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """Return a call of a function of horovod.torch on the group."""
@@ -62,7 +61,7 @@ class HorovodBinding(TorchBinding):
 
     @property
     def alike(self) -> dict[str, str]:
-        """Return the name by which Horovod matches the calls of the ranks."""
+        """Return the name with which Horovod matches the calls of the ranks."""
         return {"name": self._name}
 
     def copied(self, call: Call) -> PythonCall:
@@ -137,7 +136,7 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
 _KNOWN = "0.28."
 _GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 _OTHER_LAUNCH = "start collbench with --ranks, mpirun, srun or torchrun instead"
-_LATER = 2  # Gloo's timeout is longer than the watchdog's, which can name the missing ranks
+_LATER = 2  # factor of Gloo's timeout to the watchdog's, which is shorter since it can name the missing ranks
 
 
 def obstacle(env: Mapping[str, str]) -> Obstacle | None:
@@ -160,13 +159,13 @@ def _folder() -> Path:
 
 
 def _misbuilt(found: str, torch: str, folder: Path) -> Obstacle | None:
-    """Return why this build does not fit this torch, or None; `folder/metadata.json` has the version that it was built for."""
+    """Return why this build does not fit this torch, or None. `folder/metadata.json` has the torch version of the build."""
     if not any(folder.glob("torch/mpi_lib_v2*.so")):
         return WrongBuild("horovod", found, "was built without torch", _GET)
     try:
         built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # unknown here; loading it will show
+        return None  # not known here; an import error would report it
     if built.partition("+")[0] != torch.partition("+")[0]:
         return WrongBuild("horovod", found, f"was built for torch {built}, but torch {torch} is installed", _GET)
     return None
@@ -182,7 +181,7 @@ def load_horovod() -> Any:
 
 def _import() -> Any:
     hvd = import_module("horovod.torch")
-    if not hasattr(hvd, "init"):  # it prints why, and goes on without its library
+    if not hasattr(hvd, "init"):  # without its library the module prints the reason, and raises no error
         raise ImportError
     return hvd
 
@@ -200,7 +199,7 @@ def of_user(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
-    """Return the variables by which horovodrun numbers the ranks (horovod/runner/gloo_run.py, 0.28.1), and whether process sets follow."""
+    """Return horovodrun's variables for the ranks (horovod/runner/gloo_run.py, 0.28.1). grouped: with process sets."""
     local = [member.rank for member in world.on_host()].index(world.rank)
     across = [host for host in world.hosts if len(world.on_host(host)) > local]
     place = {"RANK": world.rank, "SIZE": world.size, "LOCAL_RANK": local, "LOCAL_SIZE": len(world.on_host())}
@@ -212,7 +211,7 @@ def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
 
 @contextmanager
 def rendezvous(world: World) -> Iterator[None]:
-    """Run a rendezvous server of Horovod at rank 0 while the ranks join, and send its address to all; later it would only use CPU time."""
+    """Run Horovod's rendezvous server at rank 0 while the ranks join, and send its address to all. Later it would only use CPU time."""
     server, port = None, 0
     if world.rank == 0:
         server = import_module("horovod.runner.http.http_server").RendezvousServer()
@@ -269,7 +268,7 @@ class HorovodBackend(HostBackend):
             self._hvd.init()
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """Return a process set, created once per set of ranks. All ranks call."""
+        """Return a process set, created once per set of ranks. All ranks must call it."""
         key = tuple(sorted(ranks))
         if key not in self._sets:
             if not self._grouped:
@@ -284,7 +283,7 @@ class HorovodBackend(HostBackend):
         return HorovodBinding(self._torch, self._hvd, buffers, group, slot)
 
     def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
-        """Return the program. Where Horovod returns a new tensor, verification uses a separate program with a copy."""
+        """Return the program. If Horovod returns a new tensor, verification uses a separate program with a copy."""
         program = super().bind(operation, case, group, buffers)
         if operation.name not in NEW:
             return program
@@ -297,7 +296,7 @@ class HorovodBackend(HostBackend):
         return unsupported(self._torch, self._hvd, operation, case, self.ranks)
 
     def sync(self, group: Group) -> Program | None:
-        """Return None: collbench's synchronisation is faster than Horovod's barrier, which takes a cycle."""
+        """Return None: collbench's synchronization is faster than Horovod's barrier, which takes a cycle."""
         return None
 
     def versions(self) -> Mapping[str, str]:

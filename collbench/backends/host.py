@@ -24,9 +24,9 @@ from collbench.operations.data import BufferExtent, Mismatch, compare, grows, po
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, Program
 
-# Host buffers: page-aligned, touched before use, with several slots. The page size is chosen by size, and stored with the row.
+# Host buffers: page-aligned, written before use, with several slots. The page size depends on the buffer's size, and is stored in the row.
 
-_HUGE_FROM = 4 * 2**20  # bytes; numpy's threshold too. Smaller buffers get ordinary pages, as in most programs
+_HUGE_FROM = 4 * 2**20  # bytes, numpy's threshold; smaller buffers have ordinary pages, as in most programs
 Elements = NDArray[Any]
 
 
@@ -60,7 +60,7 @@ class AnyBuffers(Protocol):
         ...
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """Return for each driven rank what is wrong with its received elements in a slot, or None."""
+        """Return for each driven rank the errors in its received elements in a slot, or None."""
         ...
 
 
@@ -69,7 +69,7 @@ class HostMemory(Protocol):
 
     @property
     def page_bytes(self) -> int:
-        """The page size in bytes; 0 where the library allocates the memory."""
+        """The page size in bytes; 0 if the library allocates the memory."""
         ...
 
     def slot(self, index: int) -> NDArray[np.uint8]:
@@ -121,7 +121,7 @@ class Buffers:
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected.
 
-        Timed in-place sums use zeros, and products ones: other values would grow with each call (float16 overflows after 16).
+        Timed in-place sums use zeros, and products use ones. Other values would grow with each call (float16 overflows after 16).
         """
         for driven, place in enumerate(self.places):
             if for_check:
@@ -133,7 +133,7 @@ class Buffers:
                 write_digits(send, seeded(place, slot))
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """Return for each driven rank what is wrong with its received elements in a slot, or None."""
+        """Return for each driven rank the errors in its received elements in a slot, or None."""
         return [compare(self.operation, seeded(place, slot), self.recv(driven, slot)) for driven, place in enumerate(self.places)]
 
 
@@ -148,7 +148,7 @@ class MappedBlock:
             self._map = mmap.mmap(-1, total + (_huge_page() if self.huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(f"no memory for {total} bytes") from error
-        with suppress(OSError):  # fails on a kernel without huge pages; `page_bytes` returns the real size
+        with suppress(OSError):  # fails on a kernel without huge pages; `page_bytes` returns the actual size
             self._map.madvise(mmap.MADV_HUGEPAGE if self.huge else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(self._map, np.uint8)
         start = -whole.ctypes.data % _huge_page() if self.huge else 0
@@ -163,7 +163,7 @@ class MappedBlock:
 
     @property
     def page_bytes(self) -> int:
-        """The page size in use, in bytes: that of huge pages only if most of the mapping consists of them."""
+        """The page size in bytes: that of huge pages if most of the mapping consists of them, else the ordinary one."""
         if not self.huge:
             return mmap.PAGESIZE
         return _huge_page() if _huge_bytes_at(self._bytes.ctypes.data) * 2 > len(self._bytes) else mmap.PAGESIZE
@@ -177,7 +177,7 @@ def _huge_page() -> int:
 
 
 def _huge_bytes_at(address: int) -> int:
-    """Return AnonHugePages of the mapping that contains `address`, in bytes, from /proc/self/smaps; 0 where it cannot be read."""
+    """Return AnonHugePages of the mapping that contains `address`, in bytes, from /proc/self/smaps; 0 if it cannot be read."""
     inside = False
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()
@@ -263,7 +263,7 @@ class HostBackend(BackendBase, ABC):
 
     @abstractmethod
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """Return the library's handle of a group of ranks. All ranks call; the result is ignored on ranks outside the group."""
+        """Return the library's handle of a group of ranks. All ranks must call it; the result is ignored on ranks outside the group."""
 
     @abstractmethod
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> Any:
@@ -287,7 +287,7 @@ class HostBackend(BackendBase, ABC):
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
 
     def sync(self, group: Group) -> Program | None:
-        """Return None: use collbench's synchronisation."""
+        """Return None: use collbench's synchronization."""
         return None
 
     def clock(self) -> Clock | DeviceClock:

@@ -1,8 +1,8 @@
 """jax on CPUs: collectives of jax.lax under jit and shard_map, run by XLA over Gloo.
 
 A timed call is one call of the compiled function and the wait for its result, a new array that XLA allocates. Compilation and
-copies between collbench's buffers and jax's arrays are not timed. XLA (of jax 0.10.2) sends bfloat16 as float32, 8-bit floats as
-float16.
+copies between collbench's buffers and jax's arrays are not timed. XLA (of jax 0.10.2) sends bfloat16 as float32, and 8-bit floats
+as float16.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# jax's arrays beside the buffers in the host's memory: what is sent is copied there when it is written, what arrived when it is checked.
+# jax's arrays in addition to the host buffers. Inputs are copied to them when they are filled, results from them when they are checked.
 #
-# jax's arrays are immutable: every call creates a new one. Both copies are outside of the timed part.
+# jax's arrays are immutable: every call creates a new one. Neither copy is timed.
 
 AXIS = "ranks"
 
@@ -68,7 +68,7 @@ class JaxBuffers(Buffers):
         self.results[slot] = None
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """Return what is wrong with the result of the last call. Without a call, the poison values remain and are reported."""
+        """Return the errors in the result of the last call. Without a call, the poison values remain and are reported."""
         if self.results[slot] is not None:
             (shard,) = self.results[slot].addressable_shards
             self.recv(0, slot)[:] = np.asarray(shard.data)
@@ -86,11 +86,11 @@ class JaxBuffers(Buffers):
         return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
 
 
-# Whether jax is usable here, and how its CPU ranks connect; only `load_jax` imports jax.
+# Whether jax is usable here, and how its ranks connect. Only `load_jax` imports jax.
 
 _INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
-_OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma came with 0.7; jax is not at 1 yet
-# The values that these variables must have where they are set: the backend measures jax on CPUs with Gloo only.
+_OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma needs 0.7; jax 1 does not exist yet
+# The values that these variables must have if they are set: the backend measures jax only on CPUs with Gloo.
 _REQUIRED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
 
 
@@ -139,7 +139,7 @@ _CONFIG = {
     "jax_platforms": "cpu",
     "jax_cpu_collectives_implementation": "gloo",
     "jax_enable_x64": True,  # for 64-bit types
-    "jax_enable_preemption_service": False,  # it would take SIGTERM
+    "jax_enable_preemption_service": False,  # it would handle SIGTERM
 }
 
 
@@ -152,7 +152,7 @@ def free_port(host: str) -> int:
 def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:
     """Join as rank `place[0]` of `place[1]` and return the first device of each rank. Waits for all ranks. Raises RunFailed.
 
-    After joining, jax itself ends a rank that loses its coordinator: SIGABRT, with a stack trace.
+    Afterwards, jax itself ends a rank that loses its coordinator, with SIGABRT and a stack trace.
     """
     host, port = coordinator
     address = f"{bracketed(host)}:{port}"
@@ -190,7 +190,7 @@ def _use_interface(jax: Any, name: str) -> None:
 
 
 def connect(jax: Any, mesh: Any) -> None:
-    """Run one sum over a mesh; all of its ranks call. Gloo then connects and prints to stdout, which is suppressed."""
+    """Run one sum over a mesh; all of its ranks must call it. Gloo then connects and prints to stdout, which is suppressed."""
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
     with _quiet_stdout():
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
@@ -204,7 +204,7 @@ def mesh_of(jax: Any, devices: Sequence[Any]) -> Any:
 
 @contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """Discard what libraries of this process write to stdout inside the block."""
+    """Discard the output of this process's libraries to stdout inside the block."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -217,9 +217,9 @@ def _quiet_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-# The operations in jax: one function over the mesh of a group's ranks, compiled before timing.
+# The operations in jax: one function over the mesh of a group's ranks, compiled before it is timed.
 #
-# The figures' source is jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute; each makes a new array.
+# The functions are those of jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute. Each creates a new array.
 
 REDUCTIONS = {"sum": "psum", "max": "pmax", "min": "pmin", "avg": "pmean"}
 _COLLECTIVE = re.compile(r"= \(?([a-z0-9]+)\[[^=]*? (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -310,7 +310,7 @@ def unsupported(operation: str, redop: str | None) -> Reason | None:
     return RedopUnsupported("jax", redop, operation, known) if redop and redop not in known else None
 
 
-_LATER = 2  # jax's timeout is longer than the watchdog's, which can name the missing ranks
+_LATER = 2  # factor of jax's timeout to the watchdog's, which is shorter since it can name the missing ranks
 
 
 class JaxBackend(HostBackend):

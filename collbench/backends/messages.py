@@ -12,13 +12,14 @@ from collbench.operations.program import Call
 
 
 class Messages(Protocol):
-    """What a backend implements: the calls of a connection between two ranks."""
+    """The interface that a backend implements: the calls of a connection between two ranks."""
 
     def call(self, what: str, *args: int) -> Call:
         """Return a call.
 
         "send" and "receive" (address, number of bytes) block until the buffer can be used again. "post_send" and "post_receive"
-        (the same arguments) do not wait; "waitall" (no arguments) waits for all posted since the previous one, in both directions.
+        (the same arguments) do not wait. "waitall" (no arguments) waits for all messages posted since the previous one, in both
+        directions.
         """
         ...
 
@@ -59,7 +60,7 @@ class MessageBinding:
         return self.messages.call("post_receive", int(part), count * self._width)
 
     def waitall(self) -> Call:
-        """Return a call that completes everything posted, in both directions at once."""
+        """Return a call that completes all posted messages, in both directions at once."""
         return self.messages.call("waitall")
 
     def signal_to(self, rank: int) -> Call:

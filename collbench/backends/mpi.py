@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# How the operations' "mpi" steps bind to an MPI library: addresses, handles, types, and large counts where they are needed.
+# The binding of the operations' "mpi" steps to an MPI library: addresses, handles, types, and large counts if they are needed.
 
 _LARGE = 2**31
 _MESSAGE, _SIGNAL = 1, 2  # tags
@@ -72,7 +72,7 @@ class MpiBinding(NativeBinding):
         self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
 
     def call(self, name: str, *words: SupportsInt) -> NativeCall:
-        """Return a call of the function, or of its large-count variant where a count or displacement may need it."""
+        """Return a call of the function, or of its large-count variant if a count or displacement may need it."""
         return super().call(f"{name}_c" if self._large and self.has(f"{name}_c") else name, *words)
 
     def post(self, name: str, *words: SupportsInt) -> NativeCall:
@@ -82,7 +82,7 @@ class MpiBinding(NativeBinding):
         return self.call(name, *words, request)
 
     def waitall(self) -> NativeCall:
-        """Return an MPI_Waitall for everything posted."""
+        """Return an MPI_Waitall for all posted requests."""
         posted, self._posted = self._posted, 0
         return NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (posted, self.requests, self.statuses))
 
@@ -124,7 +124,7 @@ class MpiBinding(NativeBinding):
 
 
 def _has_large(library: ctypes.CDLL) -> bool:
-    """Return whether this is MPI 4, which has variants of functions for large counts."""
+    """Return whether the library has MPI 4's functions for large counts."""
     return hasattr(library, "MPI_Allreduce_c")
 
 
@@ -159,7 +159,7 @@ def library_name(mpi: Any) -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-# Whether an MPI library supports CUDA memory: queried, never assumed. One that does not would crash on a GPU address.
+# Whether an MPI library supports CUDA memory: always queried, since a library without support crashes on a GPU address.
 
 _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
 
@@ -174,7 +174,7 @@ def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
 
 
 def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
-    """Return the library's own answer (MPICH's function first, then Open MPI's); None where it has neither function."""
+    """Return the library's own answer (MPICH's function first, then Open MPI's); None if it has neither function."""
     if hasattr(library, "MPIX_GPU_query_support"):
         supported = ctypes.c_int(0)
         return library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(supported)) == 0 and bool(supported.value)
@@ -185,11 +185,11 @@ def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
 
 # One-sided MPI: memory that rank 1 of a pair exposes in a window, and its address for rank 0.
 #
-# The window is MPI_Win_allocate's, as in OSU's benchmarks: the library chooses memory that it reaches best, inside a host shared memory.
-# Both ranks hold MPI_Win_lock_all from its making to its end, so that no timed call opens an epoch. Rank 0's own buffers lie in ordinary
-# memory. What rank 1 itself writes and reads there it puts in order with MPI_Win_sync (MPI 4.1, 12.5.4).
+# As in OSU's benchmarks the window is MPI_Win_allocate's, so that the library can choose fast memory, such as shared memory inside a
+# host. Both ranks hold MPI_Win_lock_all while the window exists, so that no timed call opens an epoch. Rank 0's own buffers are in
+# ordinary memory. Rank 1 orders its own accesses to the window with MPI_Win_sync (MPI 4.1, 12.5.4).
 
-_SHARED = "/dev/shm"  # where MPICH and Open MPI have the windows of a host
+_SHARED = "/dev/shm"  # where MPICH and Open MPI place the windows of a host
 
 
 class Window:
@@ -201,11 +201,11 @@ class Window:
         self.memory = np.empty(0, np.uint8)
 
     def show(self, n_bytes: int) -> None:
-        """Create the window with `n_bytes` of this rank's memory. Both ranks call. Raises MemoryError."""
+        """Create the window with `n_bytes` of this rank's memory. Both ranks must call it. Raises MemoryError."""
         try:
             self.handle = self._mpi.Win.Allocate(n_bytes, 1, comm=self.comm)
             self.handle.Lock_all()
-            self.comm.Barrier()  # Open MPI's osc/rdma still queries rank 0 while rank 1 is in there: no rank may leave MPI before
+            self.comm.Barrier()  # Open MPI's osc/rdma may still query rank 0 while rank 1 creates the window, so no rank may return before
         except self._mpi.Exception as error:
             raise MemoryError(f"no window of {format_bytes(n_bytes)}: {error}") from error
         self.memory = np.frombuffer(self.handle.tomemory(), np.uint8) if n_bytes else self.memory
@@ -215,8 +215,8 @@ class Window:
         self.handle.Sync()
 
     def free(self) -> None:
-        """Free the window and the communicator. Both ranks call."""
-        self.memory = np.empty(0, np.uint8)  # the memory itself goes with the window
+        """Free the window and the communicator. Both ranks must call it."""
+        self.memory = np.empty(0, np.uint8)  # the memory is freed with the window
         if self.handle is not None:
             self.handle.Unlock_all()
             self.handle.Free()
@@ -226,7 +226,7 @@ class Window:
 class _Shown:
     """Rank 1's memory in the window."""
 
-    page_bytes = 0  # the library's own affair
+    page_bytes = 0  # the library allocates the memory
 
     def __init__(self, window: Window, bytes_per_slot: int, slots: int) -> None:
         self._window, self._length, self._stride = window, bytes_per_slot, stride_of(bytes_per_slot, slots, "cpu")
@@ -250,8 +250,9 @@ class WindowBuffers(Buffers):
         return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
 
     def there(self, slot: int) -> int:
-        """Return the offset in bytes of rank 1's elements of a slot in the window: the received elements, else the elements that rank 0
-        reads.
+        """Return the offset in bytes of rank 1's elements of a slot in the window.
+
+        These are the elements that rank 1 receives if there are any, else those that rank 0 reads.
         """
         place, width = replace(self.places[0], rank=1), self.case.dtype.size
         extent = BufferExtent.of(self.operation, place)
@@ -259,8 +260,9 @@ class WindowBuffers(Buffers):
         return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
 
     def fill(self, slot: int, for_check: bool) -> None:
-        """Write the inputs of a slot. For reductions, rank 1's own elements are also the target. Timed sums use zeros and products
-        ones.
+        """Write the inputs of a slot. For reductions, rank 1's own elements are also the target.
+
+        Timed sums use zeros, and products use ones.
         """
         super().fill(slot, for_check)
         if self.operation.reduces:
@@ -275,7 +277,7 @@ class WindowBuffers(Buffers):
             self.recv(0, slot)[:] = send
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """Return what is wrong with the received elements in a slot, or None."""
+        """Return the errors in the received elements in a slot, or None."""
         self._window.sync()
         return super().check(slot)
 
@@ -296,9 +298,9 @@ def windowed(mpi: Any, both: Group) -> Group:
 
 
 def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int) -> Reason | None:
-    """Return why a window cannot be created, or None. Checked before creation: otherwise MPICH is killed and Open MPI waits forever.
+    """Return why a window cannot be created, or None. Without this check MPICH is killed, and Open MPI waits forever.
 
-    hosts: of each rank of the job; rank: this rank.
+    hosts: the host of each rank of the job; rank: this rank.
     """
     if case.device != "cpu":
         return DeviceUnsupported("one-sided mpi", case.device, ("cpu",))
@@ -317,9 +319,9 @@ def _free() -> int | None:
 
 
 def load_mpi() -> Any:
-    """Return mpi4py's MPI module, not initialised, with thread level single as in C benchmarks (multiple costs up to 6.4× at 8 B).
+    """Return mpi4py's MPI module, not initialized. Raises RunFailed that names the extra to install.
 
-    Raises RunFailed that names the extra to install.
+    The thread level is single, as in C benchmarks; multiple takes up to 6.4 times as long at 8 B.
     """
     import mpi4py
 
@@ -332,7 +334,7 @@ def load_mpi() -> Any:
 
 
 class MpiNotFound(RunFailed):
-    """mpi4py is installed, but finds no MPI library."""
+    """mpi4py is installed, but cannot find an MPI library."""
 
     def __init__(self, obstacle: LibraryNotFound) -> None:
         super().__init__(obstacle.render())
@@ -350,7 +352,7 @@ class MpiBackend(HostOrGpuBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether mpi4py and a library are installed. Loads the library without initialising it."""
+        """Return whether mpi4py and a library are installed. Loads the library without initializing it."""
         if find_spec("mpi4py") is None:
             install = "pip install 'collbench[mpich]' (includes MPICH) or 'collbench[mpi]' (uses your site's MPI)"
             return Unavailable.because(NotInstalled("mpi4py", install))
@@ -360,7 +362,7 @@ class MpiBackend(HostOrGpuBackend):
             return Unavailable.because(error.obstacle)
 
     def open(self, world: World, settings: Settings) -> None:
-        """Call MPI_Init, if the launcher started a communicator of all ranks. Raises RunFailed with the remedy."""
+        """Call MPI_Init if the launcher started all ranks in one MPI job. Raises RunFailed with the remedy."""
         self._mpi = mpi = load_mpi()
         mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
         if mismatch:
@@ -393,7 +395,7 @@ class MpiBackend(HostOrGpuBackend):
             group.handle.free()
 
     def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
-        """Return buffers in host, GPU or window memory. All ranks of the group call: windows and rings are created here."""
+        """Return buffers in host, GPU or window memory. All ranks of the group must call it, since windows and rings are created here."""
         if operation.one_sided:
             return WindowBuffers(operation, case, group, slots)
         if operation.neighbours:
@@ -408,7 +410,7 @@ class MpiBackend(HostOrGpuBackend):
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
     def _ring(self, group: Group) -> Any:
-        """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks call; created once."""
+        """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks must call it; created once."""
         if group.ranks not in self._rings:
             self._rings[group.ranks] = group.handle.Create_cart([group.n], periods=[True], reorder=False)
         return self._rings[group.ranks]

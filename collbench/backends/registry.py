@@ -14,7 +14,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
-# By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
+# By module path. Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.torch_distributed:GlooBackend"}
 _OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend"}
 _OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket:SocketBackend"}
@@ -22,7 +22,7 @@ _OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backe
 _OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
 _OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
 _OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
-# Tried when the user names no backend: real ones only, cheap ones first.
+# Used if the user names no backend: real ones only, the fastest to open first.
 DEFAULTS = ("mpi", "gloo")
 
 
@@ -105,10 +105,10 @@ def _stand_in(name: str, error: BrokenEntry) -> type[Any]:
 
 def backend_defaults(name: str) -> BackendDefaults:
     """Return nccl-tests' defaults for a backend of GPUs only, else those of CPU benchmarks. Raises UsageError for an unknown name."""
-    kind: Any = backend_class(name)  # the class: its steps are known before it is opened
+    kind: Any = backend_class(name)  # the class, since its steps are known before it is opened
 
     def only_in_place(operation: Operation) -> bool:
-        from collbench.backends.backend import in_place_only  # here, since `--help` asks for no habits
+        from collbench.backends.backend import in_place_only  # here, since `--help` needs no defaults
 
         return in_place_only(kind, operation)
 

@@ -1,6 +1,6 @@
 """A backend without a network: seeded virtual ranks in one process, for learning, tests and reports of any size.
 
-Data is really moved and reduced, so verification is real. Times come from a model. Every row has a flag for this.
+Data is really moved and reduced, so verification is real. Times come from a model, and every row has the flag `simulated`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collbench.operations.registry import operations
 if TYPE_CHECKING:
     from collbench.control.world import World
 
-ALPHA_S = 5e-6  # made up: the latency of one iteration
-BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by
+ALPHA_S = 5e-6  # invented: the latency of one iteration
+BETA_BYTES_PER_S = 10e9  # invented: the link that limits every bus bandwidth
 
 
 class SimulatedBackend(BackendBase):
@@ -37,7 +37,7 @@ class SimulatedBackend(BackendBase):
     own_ceiling = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 
     def __init__(self) -> None:
-        self.steps = dict.fromkeys(operations(), _unused)  # what must arrive is all this backend needs to know
+        self.steps = dict.fromkeys(operations(), _unused)  # this backend needs only the operations' expected data
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -101,7 +101,7 @@ class SimulatedBackend(BackendBase):
 def move(operation: Operation, buffers: Buffers, slot: int) -> None:
     """Run one iteration: read every rank's send elements before any receive elements are written."""
     sends = {place.rank: buffers.send(i, slot).copy() for i, place in enumerate(buffers.places)}
-    sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # of an all-reduce every rank gets the same
+    sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # every rank of an all-reduce gets the same sum
     for i, place in enumerate(buffers.places):
         received, offset = buffers.recv(i, slot), 0
         for block in operation.expected_blocks(place):

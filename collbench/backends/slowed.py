@@ -3,10 +3,9 @@
 A call at the start of an iteration and one at its end delay the rank, so that the iteration takes a given percentage longer.
 Library, data and verification are the backend's own.
 
-The delay works only for calls that return when they are done. Where calls only enqueue work (NCCL), the host could be delayed but
-not
-the timed work, so such a case is n/a. The two calls take about 0.1 µs, so iterations below about a microsecond cannot be slowed by
-less.
+The delay works only for calls that return when they are done. For calls that only enqueue work (NCCL), a delay of the host would not
+delay the timed work, so such a case is n/a. The two calls take about 0.1 µs, so iterations below about a microsecond cannot be
+slowed by less.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# Calls at the start and end of an iteration that delay the rank: in C, or the same in Python.
+# Calls at the start and end of an iteration that delay the rank, in C or in Python.
 
 _TRIES, _PAIRS = 8, 64
-_SPUN_NS = 100_000  # as in slowed.c: longer holds begin with sleep, so that others have the core
+_SPUN_NS = 100_000  # as in slowed.c: longer delays begin with a sleep, which releases the core
 
 
 class _SlowedStruct(ctypes.Structure):
@@ -85,7 +84,7 @@ class PythonHold:
             pass
 
     def _cost(self) -> int:
-        """Return the nanoseconds that the two calls take without a delay: the minimum of several tries."""
+        """Return the nanoseconds that the two calls take without a delay: the minimum of several attempts."""
         held, self._parts, quickest = self._parts, [0.0], 2**62
         for _ in range(_TRIES):
             began = self._now()
@@ -98,7 +97,7 @@ class PythonHold:
 
 
 class SlowedBackend(BackendBase):
-    """The entry `slowed` in `collbench backends`. It cannot be opened: the function `slowed` wraps another backend."""
+    """The entry `slowed` in `collbench backends`. It cannot be opened; the function `slowed` wraps another backend."""
 
     name = api = "slowed"
     devices = frozenset({"cpu"})
@@ -120,17 +119,17 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
         """`kind`, slowed."""
 
         def open(self, world: World, settings: Settings) -> None:
-            """Its own, and which rank is driven here."""
+            """Open the backend, and store the rank that this process drives."""
             super().open(world, settings)
             self._seed, self._at = settings.seed, world.rank
 
         def supports(self, operation: Operation, case: Case) -> Reason | None:
-            """Its own, and that the case's iterations can be held."""
+            """Return the backend's own reason, or why the case's iterations cannot be delayed, or None."""
             reason: Reason | None = super().supports(operation, case)
             return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(case) else None)
 
         def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
-            """Return its own program between two calls, in a case and at a rank that `slowing` selects."""
+            """Return the backend's program between two delay calls, for the cases and ranks that `slowing` selects."""
             program: Program = super().bind(operation, case, group, buffers)
             slowdown = slowing.of(case)
             if slowdown is None:
@@ -174,7 +173,7 @@ def _real(slowdown: Slowdown, seed: int, in_c: bool) -> _Hold:
 
 
 def _seeds(slowdown: Slowdown, seed: int) -> list[int]:
-    """Return the seeds, the same on all ranks, so that an iteration is slowed equally on all of them."""
+    """Return the seeds of the delays. They are the same on all ranks, so that an iteration is slowed equally on all of them."""
     return [seed, *slowdown.text.encode()]
 
 

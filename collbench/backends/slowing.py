@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KEYS = ("by", "operations", "backends", "sizes", "ranks")
 MOST_PERCENT = 1000.0
-DRAWS = 1021  # a prime: no batch of iterations meets the same draws each time
+DRAWS = 1021  # a prime, so that batches of iterations do not always get the same delays
 _REMEDY = "write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"
 _ONE, _SPAN, _AROUND = (
     re.compile(form) for form in (r"([\d.]+)\s*%", r"([\d.]+)\s*%?\s*-\s*([\d.]+)\s*%", r"([\d.]+)\s*%?\s*(?:±|\+-)\s*([\d.]+)\s*%")
@@ -37,8 +37,8 @@ class Percent:
     second: float = 0.0
 
     def parts(self, seed: Sequence[int]) -> NDArray[np.float64]:
-        """Return fractions of an iteration's time, used in turn; the same for the same seed, never below 0."""
-        import numpy as np  # here: every command's options are read with this file
+        """Return fractions of an iteration's time, used in turn. They are the same for the same seed, and never below 0."""
+        import numpy as np  # here, since every command imports this module for its options
 
         if self.kind == "exactly":
             return np.array([self.first / 100])
@@ -50,7 +50,7 @@ class Percent:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """One spec of `--slowed`: `text` is the user's text; None means not restricted. Sizes are (from, to) in bytes, both included."""
+    """One spec of `--slowed`. `text` is the user's text; None means not restricted. Sizes are (from, to) in bytes, both included."""
 
     text: str
     by: Percent
@@ -71,7 +71,7 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Slowing:
-    """The specs of `--slowed`; of several that match a test case, the last one applies."""
+    """The specs of `--slowed`. If several match a test case, the last one applies."""
 
     slowdowns: tuple[Slowdown, ...] = ()
 
@@ -88,7 +88,7 @@ class Slowing:
         return next((slowdown for slowdown in reversed(self.slowdowns) if slowdown.fits(case)), None)
 
     def check(self, cases: Iterable[Case], ranks: int) -> None:
-        """Raise UsageError for a spec that applies to none of the test cases or ranks: it would test nothing."""
+        """Raise UsageError for a spec that matches none of the test cases or ranks, since it would have no effect."""
         chosen = {id(slowdown) for slowdown in map(self.of, cases)}
         for slowdown in self.slowdowns:
             if id(slowdown) not in chosen:

@@ -1,4 +1,4 @@
-"""Point-to-point backends over their own connections, and plain TCP. A peer must present the key that the control plane exchanged."""
+"""Point-to-point backends over their own connections, and plain TCP. A peer must send the key that the control plane exchanged."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 _KEY_BYTES = 16
-_GREETING = struct.Struct("!16s4I")  # key of the receiver; source rank, target rank, number of their connection, stream
-_GREETING_S = 2.0  # for a greeting after the connection; real peers send it at once
-_MOST_PATIENCE_S = 10.0  # for a connection between two ranks that both are at it: one that a firewall drops should not cost the deadline
-_BEFORE_OTHERS = 0.9  # of the deadline: this end knows the rank it waits for, and should report it before the watchdog ends the process
+_GREETING = struct.Struct("!16s4I")  # key of the receiver; source rank, target rank, number of the attempt, stream
+_GREETING_S = 2.0  # for a greeting after the connection; ranks send it immediately
+_MOST_PATIENCE_S = 10.0  # for a connection between two waiting ranks: one that a firewall drops must not use up the deadline
+_BEFORE_OTHERS = 0.9  # of the deadline: this rank can name the other one, so it should report before the watchdog ends the process
 
 
 @dataclass(frozen=True)
 class Connections:
-    """The connections to one other rank, in the order of their streams. Calls block for `deadline_s` seconds at most."""
+    """The connections to one other rank, in the order of their streams. Calls block for at most `deadline_s` seconds."""
 
     peer: Member
     sockets: tuple[socket.socket, ...]
@@ -60,7 +60,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class _StreamSet:
-    """The streams from rank `source` to rank `target`. `turn` counts attempts, so that leftovers of an earlier one are rejected."""
+    """The streams from rank `source` to rank `target`. `turn` counts attempts, so that connections of an earlier one are rejected."""
 
     source: int
     target: int
@@ -74,10 +74,9 @@ class _StreamSet:
 
 @dataclass
 class ConnectionMaker:
-    """Creates connections to other ranks. All ranks create one together: each listens at its own address, on a port chosen by the
-    kernel.
+    """Creates connections to other ranks. All ranks create one together.
 
-    Raises RunFailed on all ranks where one of them cannot listen.
+    Each listens at its own address, on a port that the kernel chooses. Raises RunFailed on all ranks if a rank cannot listen.
     """
 
     world: World
@@ -102,9 +101,9 @@ class ConnectionMaker:
         self._ports, self._keys = [one["port"] for one in known], [bytes.fromhex(one["key"]) for one in known]
 
     def connect(self, peer: int, streams: int) -> Connections:
-        """Return a connection of `streams` streams. Both ranks call: the lower one connects, the other one accepts.
+        """Return a connection of `streams` streams. Both ranks must call it: the lower one connects, the other one accepts.
 
-        Raises RunFailed with the reason; at once if this peer could not be reached before.
+        Raises RunFailed with the reason, immediately if an earlier attempt to reach this peer failed.
         """
         if peer in self._failed:
             raise RunFailed(self._failed[peer])
@@ -174,7 +173,7 @@ class ConnectionMaker:
         return [found[greeting] for greeting in awaited]
 
     def _next(self, end: float) -> tuple[socket.socket, bytes]:
-        """Return the next connection and its greeting. Raises OSError if none comes."""
+        """Return the next connection and its greeting. Raises OSError if none arrives in time."""
         assert self.listener
         self.listener.settimeout(_left(end))
         made, _ = self.listener.accept()
@@ -191,7 +190,7 @@ def buffers_of(connection: socket.socket) -> dict[str, str]:
 
 
 def _left(end: float) -> float:
-    """Return the seconds until `end`, at least a little, since 0 would mean no wait."""
+    """Return the seconds until `end`, always above 0, since 0 would mean not to wait."""
     return max(0.001, end - time.monotonic())
 
 
@@ -201,7 +200,7 @@ def _heard(connection: socket.socket, end: float) -> bytes:
 
 
 def _settle(connection: socket.socket, deadline_s: float) -> None:
-    """Make calls block as in a plain program, with the kernel's timeout, and send small messages at once."""
+    """Make calls block with the kernel's timeout, as in a plain program, and send small messages immediately."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -213,7 +212,7 @@ def _close(connections: Iterable[socket.socket]) -> None:
         each.close()
 
 
-# The base of backends with their own connection between the two ranks of a pair.
+# The base of backends that connect the two ranks of a pair themselves.
 
 
 class AnyLink(Protocol):
@@ -229,10 +228,10 @@ class AnyLink(Protocol):
 
 
 class LinkedBackend(HostBackend):
-    """The base of point-to-point backends with their own connections. A pair's connection lives as long as its test case.
+    """The base of point-to-point backends with their own connections. A pair's connection exists as long as its test case.
 
-    A backend of this kind sets `_links` and `_about` in `open` and implements the connection. `_about` is the result of
-    `versions` before any connection.
+    A derived backend sets `_links` and `_about` in `open`, and implements the connection. `_about` is the result of `versions`
+    before any connection.
     """
 
     local_path = "loopback"
@@ -243,7 +242,7 @@ class LinkedBackend(HostBackend):
 
     @abstractmethod
     def connect(self, peer: int, case: Case) -> AnyLink:
-        """Return a connection to that rank, which also calls. Raises RunFailed with the reason."""
+        """Return a connection to that rank, which must call it too. Raises RunFailed with the reason."""
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Return None: connections are created per pair."""
@@ -254,7 +253,7 @@ class LinkedBackend(HostBackend):
         both = super().pair(whole, ranks, case)
         if both is None:
             return None
-        self._hang_up()  # a pair that another rank's failure left unreleased; each rank is in one at a time
+        self._hang_up()  # a failure of another rank may have left the last pair unreleased; each rank has one pair at a time
         self._link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
         return replace(both, handle=self._link)
 
@@ -265,11 +264,11 @@ class LinkedBackend(HostBackend):
             self._hang_up()
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why the case is not supported: only pairs are."""
+        """Return why the case is not supported: only pairs of ranks are."""
         return None if operation.pair else PairsOnly(self.name)
 
     def versions(self) -> Mapping[str, str]:
-        """Return facts of the library and the path, and of the last case's connection."""
+        """Return information about the library and the path, and about the last case's connection."""
         return dict(self._about)
 
     def close(self) -> None:
@@ -283,11 +282,11 @@ class LinkedBackend(HostBackend):
             self._link = None
 
 
-# Messages over plain TCP: calls into sockets.c, or the same in Python where that was not built.
+# Messages over plain TCP: calls into sockets.c, or the same in Python if it was not built.
 
-_NATIVE = Path(__file__).parents[1] / "native" / "_loop.so"  # all of the project's C is in one shared object
-_CLOSED, _LATE = -1, -2  # sockets.c
-_LONGEST_MS = 2**31 - 1  # what poll takes
+_NATIVE = Path(__file__).parents[1] / "native" / "_loop.so"  # one shared object contains all C code of the project
+_CLOSED, _LATE = -1, -2  # return codes of sockets.c
+_LONGEST_MS = 2**31 - 1  # the longest timeout of poll
 _Message = tuple[int, int, int]  # POLLOUT or POLLIN, address, bytes
 
 
@@ -308,7 +307,7 @@ class _PairStruct(ctypes.Structure):
 
 @cache
 def native() -> ctypes.CDLL | None:
-    """The shared object with sockets.c, or None where none was built."""
+    """The shared object with sockets.c, or None if it was not built."""
     try:
         return ctypes.CDLL(str(_NATIVE))
     except OSError:
@@ -316,7 +315,7 @@ def native() -> ctypes.CDLL | None:
 
 
 def explain(link: Connections, code: int) -> str:
-    """Return what a code of sockets.c means for the other rank."""
+    """Return the text of a return code of sockets.c, with the name of the other rank."""
     if code == _CLOSED:
         return gone(link.peer)
     if code == _LATE:
@@ -341,7 +340,7 @@ class NativeMessages:
 
 
 class PythonMessages:
-    """The calls in Python, without a C compiler: always with poll, 10 to 15 µs more per small message and stream."""
+    """The calls in Python, for machines without a C compiler. They always poll: 10 to 15 µs more per small message and stream."""
 
     def __init__(self, link: Connections) -> None:
         self._link = link
@@ -409,7 +408,7 @@ class PythonMessages:
 
 
 def messages_over(link: Connections, room: int) -> Messages:
-    """Return the calls of a pair, with space for `room` posted messages: native where sockets.c was built."""
+    """Return the calls of a pair, with space for `room` posted messages: native if sockets.c was built."""
     library = native()
     return NativeMessages(library, link, room) if library else PythonMessages(link)
 
@@ -428,19 +427,20 @@ def _parts(messages: Sequence[_Message], way: int, stream: int, streams: int) ->
 
 # Plain TCP between the two ranks of a pair, without any library: the reference for what the link and the kernel can do.
 #
-# One stream is what a plain program would have: TCP_NODELAY, buffers that grow as the kernel lets them, and calls that block. A ping-pong
-# of 8 B over the loopback of an idle machine took 31 µs with those, 33 µs with calls that do not block and poll, 4 µs with calls that spin,
-# which few programs do.
+# One stream is configured as in a plain program: TCP_NODELAY, buffers that the kernel enlarges, and blocking calls. A ping-pong of 8 B
+# over the loopback of an idle machine took 31 µs. It took 33 µs with non-blocking calls and poll, and 4 µs with spinning calls, which
+# few programs use.
 #
-# Several streams are served by the rank's one thread, and a message is divided evenly, so that its slowest stream ends it. Where the CPU
-# is the limit they give no more than one: over loopback on two cores, messages of 4 MiB, one stream carried 4.0 GB/s, four streams 3.4, and
-# four streams with a thread each 4.1. They are for wires: one stream is held back there by its window, its loss or its path.
+# The rank's one thread serves several streams. A message is divided evenly, so it is complete when its slowest stream is. If the CPU is
+# the limit, several streams are not faster than one. Messages of 4 MiB over loopback on two cores: 4.0 GB/s with one stream, 3.4 GB/s
+# with four streams, and 4.1 GB/s with four streams and a thread for each. Several streams help on links, where window, loss or path limit
+# one stream.
 
 _NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
 
 
 class SocketBackend(LinkedBackend):
-    """The backend socket: point-to-point over TCP, one or several streams per pair, which live as long as the test case."""
+    """The backend socket: point-to-point over TCP, one or several streams per pair. The streams exist as long as the test case."""
 
     name = api = "socket"
     takes_streams = True
@@ -451,7 +451,7 @@ class SocketBackend(LinkedBackend):
         return Available(f"TCP of {platform.system()} {platform.release()}, between pairs of ranks")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Listen, and exchange addresses with the other ranks. Raises RunFailed where a rank cannot listen at its address."""
+        """Listen, and exchange addresses with the other ranks. Raises RunFailed if a rank cannot listen at its address."""
         self.rank, self.ranks = world.rank, world.size
         self.flags = () if native() else ("python_messages",)
         self._links = ConnectionMaker(world, settings.timeout_s)
@@ -470,14 +470,14 @@ class SocketBackend(LinkedBackend):
         return replace(super().bind(operation, case, group, buffers), explain=partial(explain, group.handle))
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why the case is not supported: only pairs are, with as many streams as one thread can serve."""
+        """Return why the case is not supported: only pairs are, with at most as many streams as one thread can serve."""
         if (case.streams or 1) > MOST_STREAMS:
             return LimitExceeded("socket", "streams between two ranks", MOST_STREAMS)
         return super().supports(operation, case)
 
 
 def path_facts(address: str) -> dict[str, str]:
-    """Return facts about TCP from this address of the host, before any connection."""
+    """Return information about TCP from this address of the host, before any connection."""
     with tcp_socket(address) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
     path = {"interface": interface_with(address), "address": address}

@@ -1,7 +1,7 @@
 """TensorFlow's own collectives, as MultiWorkerMirroredStrategy uses them: the ring over gRPC, on host memory.
 
-A timed call is one eager operation on a tensor over our own memory, made before, up to its result in our receive memory: that last copy
-is what `.numpy()` makes, too. Each call has the price of TensorFlow's eager dispatch, and of a round over gRPC even inside a host.
+A timed call is one eager operation on an existing tensor over collbench's memory, with the copy of its result to the receive memory.
+`.numpy()` makes that copy too. Each call includes TensorFlow's eager dispatch, and a gRPC round trip even inside a host.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# x as this backend's steps see it, and the steps: one raw collective operation each, with its result copied to the receive memory.
+# The binding and the steps: one raw collective operation each, with a copy of its result to the receive memory.
 
 HINT = "ring"
 # (merge_op, final_op)
 REDOPS = {"sum": ("Add", "Id"), "prod": ("Mul", "Id"), "min": ("Min", "Id"), "max": ("Max", "Id"), "avg": ("Add", "Div")}
-_MOVED_AS = {2: "float16", 4: "int32", 8: "int64"}  # what is only moved goes as what every collective takes
-_ALIGN = 64  # bytes: TensorFlow ends the process where a tensor's memory lies otherwise
+_MOVED_AS = {2: "float16", 4: "int32", 8: "int64"}  # types for data that is only moved, supported by every collective
+_ALIGN = 64  # bytes; TensorFlow ends the process if a tensor's memory is not aligned to them
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A group: the module, and what TensorFlow knows the group by."""
+    """A group: the module, and TensorFlow's key and size of the group."""
 
     tf: Any = field(repr=False)
     key: int
@@ -59,7 +59,7 @@ class Handle:
 
 
 class TensorFlowBinding:
-    """A tensor that reads the send memory whenever it is used, and the receive memory as an array."""
+    """A tensor over the send memory, which sees later changes of it, and the receive memory as an array."""
 
     def __init__(self, buffers: Buffers, group: Group, slot: int) -> None:
         place, case, operation = buffers.places[0], buffers.case, buffers.operation
@@ -69,14 +69,14 @@ class TensorFlowBinding:
         self._reduced = case.dtype.name if operation.reduces else None
         moved = self._reduced or _MOVED_AS[case.dtype.size]
         self.type = getattr(self.tf, moved)
-        self._carried = np.dtype("uint16" if moved == "bfloat16" else moved)  # numpy hands on no bfloat16
+        self._carried = np.dtype("uint16" if moved == "bfloat16" else moved)  # numpy cannot pass on bfloat16
         self.recv = buffers.recv(0, slot).view(self._carried)
         self.send = self._over(buffers.send(0, slot).view(self._carried))
         self.redop = REDOPS[case.redop] if case.redop else ("", "")
         self._instance = _instance(operation, case, self.count)
 
     def _over(self, memory: Any) -> Any:
-        """A tensor over memory: no copy, then or later."""
+        """Return a tensor that shares its memory with the array, or None for an empty one. Raises RunFailed for unaligned memory."""
         if memory.ctypes.data % _ALIGN:
             raise RunFailed(f"tensorflow takes memory at multiples of {_ALIGN} bytes alone, and this buffer is at {memory.ctypes.data:#x}")
         if not len(memory):
@@ -85,7 +85,7 @@ class TensorFlowBinding:
         return self.tf.bitcast(tensor, self.tf.bfloat16) if self._reduced == "bfloat16" else tensor
 
     def call(self, name: str, **words: Any) -> Call:
-        """A raw operation over the group, to its result in the receive memory."""
+        """Return a call of a raw operation over the group, which copies its result to the receive memory."""
         operation: Callable[..., Any] = getattr(self.tf.raw_ops, name)
         words |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
         bitcast = (lambda tensor: self.tf.bitcast(tensor, self.tf.uint16)) if self._reduced == "bfloat16" else None
@@ -108,7 +108,7 @@ def _one_line(error: Any) -> str:
 
 
 def _instance(operation: Operation, case: Case, count: int) -> int:
-    """The same number at all ranks for the same collective, another one for another shape; TensorFlow refuses a mixture aloud."""
+    """Return a number for a collective, the same at all ranks and different for each shape. TensorFlow rejects mixed shapes."""
     words = (operation.name, case.dtype.name, case.redop, case.root, count)
     return zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
 
@@ -144,20 +144,20 @@ STEPS: Mapping[str, Steps] = {
 
 
 def largest_message(operation: Operation, case: Case, ranks: int) -> int:
-    """Bytes of the largest message between two ranks: the whole of a broadcast, else one of n parts."""
+    """Return the bytes of the largest message between two ranks: a whole broadcast, else one of n parts."""
     return case.size_bytes if operation.name == "broadcast" else -(-case.size_bytes // group_size(operation, case, ranks))
 
 
-# Imports TensorFlow without its log output: messages before the log level can be set go through a filter, which keeps errors.
+# The import of TensorFlow without log output. A filter removes messages printed before the log level can be set; errors remain.
 
-# Printed before TensorFlow's log level can be set: infos (I), warnings (W), and an error for a missing GPU.
+# Printed before TensorFlow's log level can be set: information (I), warnings (W), and an error for a missing GPU.
 _CHATTER = r"^([IW][0-9]{4} [0-9:.]+ |WARNING: All log messages before absl::|.* failed call to cuInit: )"
 _REMEDY = "install it anew, pip install --force-reinstall -c constraints.txt 'collbench[tensorflow]', best in an environment of its own"
 
 
 def load_tensorflow() -> Any:
-    """Return the module. Raises UsageError with the reason for a broken installation, for any error of the import."""
-    # Failed operations raise, and what is fatal is written in any case: level 3 omits only repetitions of these and harmless messages.
+    """Return the module. Raises UsageError with the reason if the import fails, for any error."""
+    # Failed operations raise, and fatal errors are always printed: level 3 suppresses only harmless messages and repetitions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _filtered():
         return loaded("tensorflow", _import, _REMEDY)
@@ -165,18 +165,18 @@ def load_tensorflow() -> Any:
 
 def _import() -> Any:
     tensorflow = import_module("tensorflow")
-    tensorflow.config.list_physical_devices()  # searches for CUDA, and prints that
+    tensorflow.config.list_physical_devices()  # searches for CUDA, and prints the result
     return tensorflow
 
 
 @contextmanager
 def _filtered() -> Iterator[None]:
-    """Inside, stderr goes through a process that outlives this one: the messages of a process that ends inside the block are shown, too."""
+    """Filter stderr inside the block, in a separate process that outlives this one: so a fatal error inside the block is shown."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
         still = subprocess.Popen(["grep", "-Ev", "--line-buffered", _CHATTER], stdin=subprocess.PIPE, stdout=kept)
-    except OSError:  # no grep: with its chatter, then
+    except OSError:  # grep is missing: do not filter
         os.close(kept)
         yield
         return
@@ -194,15 +194,19 @@ def _filtered() -> Iterator[None]:
 
 # TensorFlow's own parameter servers: a tf.distribute.Server per rank, variables on the servers' devices, a session per worker.
 #
-# A worker's step is one run of its graph: assign_add of its gradients to every server's variables, tokens through queues on the first
-# server until all workers have done so (as SyncReplicasOptimizer's), then identity of the variables on its own device, fetched.
+# A worker's step is one run of its graph. It adds its gradients to every server's variables (assign_add). It waits for all workers by
+# tokens in queues on the first server, as SyncReplicasOptimizer does. Then it fetches the variables to its own device (identity).
 
 _number = count(1)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """servers, workers   ranks of the job; counts: by server the elements of each of its variables; dtype: of all of them"""
+    """The roles of the ranks, and the variables of the servers.
+
+    servers, workers   ranks of the job
+    counts             by server the elements of each of its variables; dtype: of all variables
+    """
 
     servers: tuple[int, ...]
     workers: tuple[int, ...]
@@ -211,16 +215,10 @@ class Layout:
 
 
 class ParameterServers:
-    """This rank's part. All ranks make it together. What they run raises RunFailed with TensorFlow's word.
-
-    step     pushes, waits for all workers' pushes, pulls; what was pulled, by server and variable (workers)
-    meet     returns when all workers have come (workers)
-    sums     what this server's variables hold (servers)
-    clear    sets this server's variables to zero (servers)
-    """
+    """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error."""
 
     def __init__(self, tf: Any, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> None:
-        """`gradients`: by server one array of all its elements, at workers; () at servers."""
+        """Create the servers and variables. gradients: at workers by server one array of all its elements; () at servers."""
         self._tf, self._layout, self._rank = tf, layout, world.rank
         self._container = f"training{next(_number)}"
         self._servers = world.rank in layout.servers
@@ -228,7 +226,7 @@ class ParameterServers:
         graph = tf.Graph()
         with graph.as_default(), tf.compat.v1.container(self._container):
             self._lay(gradients)
-        # The default would be that of the strategy, which sees its own tasks alone.
+        # The session has its own configuration, since the default would be that of the strategy, which knows only its own tasks.
         self._session = tf.compat.v1.Session(self._server.target, graph, tf.compat.v1.ConfigProto())
         if self._servers:
             self.clear()
@@ -246,7 +244,7 @@ class ParameterServers:
             raise RunFailed(f"tf.distribute.Server does not start at {cluster[job][task]}: {_first(error)}") from error
 
     def _lay(self, gradients: Sequence[NDArray[Any]]) -> None:
-        """The variables, and what is run on them."""
+        """Create the variables, and the operations on them."""
         self._variables = [self._of(server) for server in range(len(self._layout.servers))]
         if self._servers:
             mine = self._variables[self._layout.servers.index(self._rank)]
@@ -282,7 +280,7 @@ class ParameterServers:
             return self._tf.identity(value)
 
     def _pass(self, name: str, after: Sequence[Any]) -> Any:
-        """An operation that ends when every worker has come so far: each gives every other one a token."""
+        """Return an operation that ends when every worker has reached it: each sends every other worker a token."""
         tf, workers, me = self._tf, range(len(self._layout.workers)), self._layout.workers.index(self._rank)
         with tf.device("/job:ps/task:0"), tf.control_dependencies(after):
             queues = [tf.compat.v1.FIFOQueue(4 * len(workers), tf.int32, shapes=[()], shared_name=f"{name}{worker}") for worker in workers]
@@ -292,7 +290,7 @@ class ParameterServers:
         return tf.group(*after, *given, *taken)
 
     def _fill(self, gradients: Sequence[NDArray[Any]]) -> None:
-        """The gradients into this worker's variables, and what a worker calls made ready."""
+        """Copy the gradients to this worker's variables, and prepare the calls of a worker."""
         if self._servers:
             return
         for of, whole in zip(self._sources, gradients, strict=True):
@@ -305,25 +303,25 @@ class ParameterServers:
         self._step, self._meet = self._session.make_callable(self._pulls), self._session.make_callable(self._meeting)
 
     def step(self) -> list[list[NDArray[Any]]]:
-        """See above."""
+        """Push the gradients, wait for all workers' pushes, and pull. Return the pulled arrays by server and variable. For workers."""
         pulled: list[list[NDArray[Any]]] = self._run(self._step)
         return pulled
 
     def meet(self) -> None:
-        """See above."""
+        """Return when all workers have called it. For workers."""
         self._run(self._meet)
 
     def sums(self) -> list[NDArray[Any]]:
-        """See above."""
+        """Return the values of this server's variables. For servers."""
         held: list[NDArray[Any]] = self._run(lambda: self._session.run(self._read))
         return held
 
     def clear(self) -> None:
-        """See above."""
+        """Set this server's variables to zero. For servers."""
         self._run(lambda: self._session.run(self._clear))
 
     def close(self, world: World) -> None:
-        """Frees the variables of all. All ranks call; TensorFlow's servers stay until the process ends."""
+        """Free the variables of all ranks. All ranks must call it. TensorFlow's servers run until the process ends."""
         world.allgather(None, "leaving the parameter servers")
         self._session.close()
         if self._rank == self._layout.servers[0]:
@@ -338,14 +336,14 @@ class ParameterServers:
 
 
 def _first(error: Any) -> str:
-    """Return the line with the error: in a graph, the line after the place where the node was created."""
+    """Return the line with the error. In a graph it is the line after the place where the node was created."""
     lines = [line for line in str(error.message).splitlines() if line.strip()] or [""]
     known = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
     return (known or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
 
 
 def free_ports(world: World, what: str) -> list[str]:
-    """By rank "address:port" of a port that is free there now; all ranks call. `what` names the phase."""
+    """Return by rank "address:port", with a port that is free there now. All ranks must call it. `what` names the phase in errors."""
     address = world.me.address
     with listen_at(address) as held:
         ports = world.allgather(held.getsockname()[1], what)
@@ -361,13 +359,13 @@ _MAJOR = 2
 _CONFIG = "TF_CONFIG"
 _GET = "pip install -c constraints.txt 'collbench[tensorflow]'"
 _REDUCED = ("bfloat16", "float16", "float32", "float64", "int32", "int64")  # attr T of CollectiveReduceV2, TensorFlow 2.21
-_FIRST_KEY = 1_000_000  # of groups: the strategy's own count up from 1
-_LARGEST = 2**31  # of a message: protobuf's, in which gRPC carries it
+_FIRST_KEY = 1_000_000  # of groups; the strategy counts its own keys up from 1
+_LARGEST = 2**31  # of a message: the limit of protobuf, which gRPC uses
 _ORDERED = ("allgather", "alltoall")
 
 
 class TensorFlowBackend(HostBackend):
-    """Raw collective operations between the tasks of one MultiWorkerMirroredStrategy."""
+    """The backend tensorflow: raw collective operations between the tasks of one MultiWorkerMirroredStrategy."""
 
     name = api = "tensorflow"
     local_path = "loopback"
@@ -375,7 +373,7 @@ class TensorFlowBackend(HostBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Whether a TensorFlow 2 is installed; does not import it (that takes seconds)."""
+        """Return whether TensorFlow 2 is installed. Does not import it (that takes seconds)."""
         if find_spec("tensorflow") is None:
             return Unavailable.because(NotInstalled("tensorflow", _GET))
         found = _installed()
@@ -387,33 +385,32 @@ class TensorFlowBackend(HostBackend):
         return Available(f"TensorFlow {found}, {HINT} over gRPC")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Imports TensorFlow and forms a cluster of all ranks, on ports that they choose now.
+        """Import TensorFlow and form a cluster of all ranks, on free ports.
 
-        Raises UsageError for an installation that cannot be imported, and if TF_CONFIG describes another cluster; RunFailed where
-        none is formed.
+        Raises UsageError if the import fails or TF_CONFIG is set, RunFailed if no cluster can be formed.
         """
         if _CONFIG in os.environ:
             raise UsageError(f"{_CONFIG} is set, and tensorflow's cluster is formed of the ranks of this launch: unset it")
         tf = self._tf = load_tensorflow()
         self.rank, self.ranks, self._groups = world.rank, world.size, 0
-        tf.config.set_visible_devices([], "GPU")  # the strategy would take every GPU, and all of its memory
+        tf.config.set_visible_devices([], "GPU")  # else the strategy would use every GPU, and all of its memory
         try:
             self._strategy = _strategy(tf, world)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
             raise RunFailed(f"tensorflow forms no cluster of these {world.size} ranks: {str(error).splitlines()[0]}") from error
 
     def communicator(self, ranks: Sequence[int]) -> Handle:
-        """A group is a number that its members name; TensorFlow orders them by task."""
+        """Return a new key for a group. TensorFlow orders the group's ranks by task."""
         self._groups += 1
         return Handle(self._tf, _FIRST_KEY + self._groups, len(ranks))
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TensorFlowBinding:
-        """A tensor over the send memory."""
+        """Return the binding with a tensor over the send memory."""
         assert isinstance(buffers, Buffers)
         return TensorFlowBinding(buffers, group, slot)
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """What the operations' types and reductions are; never what would end the process."""
+        """Return why TensorFlow does not support the operation, type or reduction, or would end the process; else None."""
         if operation.name == "reducescatter":
             note = "CollectiveReduceScatterV2 has no ring algorithm on CPUs and ends the process"
             return OperationUnsupported("tensorflow", operation.name, note=note)
@@ -434,18 +431,18 @@ class TensorFlowBackend(HostBackend):
         return None
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[Any]) -> ParameterServers:
-        """TensorFlow's own servers and this rank's part in them; all ranks call. Raises RunFailed where they do not start."""
+        """Start TensorFlow's own servers and return this rank's part. All ranks must call it. Raises RunFailed if they do not start."""
         return ParameterServers(self._tf, world, layout, gradients)
 
     def sync(self, group: Group) -> Program | None:
-        """None: TensorFlow has no barrier of its own for these."""
+        """Return None: TensorFlow has no barrier for these operations."""
         return None
 
     def abort(self, why: str) -> None:
-        """TensorFlow ends what is pending when the connection to a task ends; it has no call for that."""
+        """Do nothing: TensorFlow has no such function, and ends pending work when the connection to a task ends."""
 
     def versions(self) -> Mapping[str, str]:
-        """TensorFlow, how its collectives go, and its threads (0: as many as there are cores)."""
+        """Return TensorFlow's version, the algorithm and transport of its collectives, and its threads (0: one per core)."""
         threading = self._tf.config.threading
         threads = f"{threading.get_inter_op_parallelism_threads()} inter, {threading.get_intra_op_parallelism_threads()} intra"
         return {"tensorflow": self._tf.__version__, "tensorflow_communication": f"{HINT} over gRPC", "tensorflow_threads": threads}
@@ -459,12 +456,12 @@ def _installed() -> str | None:
     try:
         return version("tensorflow")
     except PackageNotFoundError:
-        names = packages_distributions().get("tensorflow")  # reads every package's list of files
+        names = packages_distributions().get("tensorflow")  # reads the file list of every package
         return version(names[0]) if names else None
 
 
 def _strategy(tf: Any, world: World) -> Any:
-    """A MultiWorkerMirroredStrategy of all ranks, which starts this one's server; it must live as long as collectives are called."""
+    """Return a MultiWorkerMirroredStrategy of all ranks, which starts this rank's server. Keep it as long as collectives are used."""
     tasks = free_ports(world, "opening tensorflow: the ports of its servers")
     os.environ[_CONFIG] = json.dumps({"cluster": {"worker": tasks}, "task": {"type": "worker", "index": world.rank}})
     try:

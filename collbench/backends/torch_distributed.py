@@ -1,4 +1,4 @@
-"""NCCL through torch.distributed, on torch's own GPU memory: what training sees, torch's overhead and all; the backend nccl is without."""
+"""The backends gloo and torch-nccl: Gloo and NCCL through torch.distributed, with torch's overhead, as in training."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu
 
 
-# What backends through torch.distributed have in common: how ranks join, their groups, and GPU memory of torch's own allocator.
+# Shared by the backends through torch.distributed: how ranks join, their groups, and GPU memory of torch's own allocator.
 
 _LATER = 2
 _BACKLOG = 128
 
 
 def load_torch() -> Any:
-    """torch, imported without looks for garbage, of which nothing is freed while it lives, and then exempt from them.
+    """Return torch, imported while garbage collection is off; its objects are excluded from later collections.
 
-    Every rank saves 0.7 s of 1.9 s (torch 2.13, AMD EPYC) at its start and its end, and its loops the looks in between.
+    Every rank saves 0.7 s of 1.9 s (torch 2.13, AMD EPYC) at its start and end, and collections during the timed loops.
     """
     looked = gc.isenabled()
     gc.disable()
@@ -56,12 +56,12 @@ def load_torch() -> Any:
 
 
 def patience(settings: Settings) -> timedelta:
-    """Return the library's timeout: longer than the watchdog's, which can name the missing ranks; the library cannot."""
+    """Return the library's timeout. It is longer than the watchdog's, since only the watchdog can name the missing ranks."""
     return timedelta(seconds=_LATER * settings.timeout_s)
 
 
 def store_of(name: str, world: World, timeout: timedelta) -> Any:
-    """Return a TCPStore that rank 0 opens on a free port, at every rank; it must live as long as the groups that use it.
+    """Return, at every rank, a TCPStore that rank 0 opens on a free port. Keep it as long as the groups that use it.
 
     It has no authentication, so it listens only at the address of rank 0 that the other ranks use: loopback within one host.
     """
@@ -79,8 +79,8 @@ def store_of(name: str, world: World, timeout: timedelta) -> Any:
 def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
     """Return rank 0's store, which listens at one address.
 
-    torch listens at every address by itself; since 2.3 it takes a listening socket. Where it refuses one, with libuv and without, the
-    store listens at every address as before.
+    By default torch listens at every address. Since 2.3 it accepts a listening socket. If it rejects the socket, with libuv and
+    without, the store listens at every address.
     """
     common = {"is_master": True, "timeout": timeout, "wait_for_workers": False}
     for backend in ({}, {"use_libuv": False}):
@@ -94,7 +94,7 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
 
 
 def require_one_family(name: str, world: World, interface: str) -> None:
-    """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
+    """Raise UsageError if Gloo would use IPv4 on one host and IPv6 on another: it uses an interface's IPv4 address if there is one."""
     family = first_family(interface)
     known: list[str | None] = world.allgather(family and family.value, f"opening {name}: the family of {interface}'s address")
     first = {family: member.host for member, family in reversed(list(zip(world.members, known, strict=True))) if family}
@@ -104,7 +104,7 @@ def require_one_family(name: str, world: World, interface: str) -> None:
 
 
 def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
-    """Forms torch's default group; its store, which must live as long as the group."""
+    """Form torch's default group. Return its store, which must exist as long as the group."""
     import torch
 
     dist: Any = torch.distributed
@@ -114,7 +114,7 @@ def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
 
 
 def no_cuda_build(torch: Any) -> str | None:
-    """Why this torch has no CUDA, with the remedy, or None."""
+    """Return why this torch does not support CUDA here, with the remedy, or None."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA: install the CUDA build (see pytorch.org)"
     if torch.cuda.is_available():
@@ -123,10 +123,10 @@ def no_cuda_build(torch: Any) -> str | None:
 
 
 class TorchMemory:
-    """GPU memory of torch's own allocator, as its users have it."""
+    """GPU memory of torch's own allocator, as in training."""
 
     def __init__(self, torch: Any, index: int, n_bytes: int) -> None:
-        """Raises MemoryError, one sentence."""
+        """Allocate the memory. Raises MemoryError with one sentence."""
         try:
             self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
         except torch.cuda.OutOfMemoryError as error:
@@ -135,19 +135,19 @@ class TorchMemory:
 
 
 class TorchBackend(HostOrGpuBackend):
-    """A library behind torch.distributed. Opening sets `_torch`, the module."""
+    """The base of backends over torch.distributed. `open` sets `_torch`, the module."""
 
     api = "torch"
     passes_messages = True
     _torch: Any
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
+        """Return the default group for all ranks, else a new group. All ranks must call it, as torch requires."""
         dist = self._torch.distributed
         return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
 
     def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> TorchMemory:
-        """torch's own. Raises MemoryError."""
+        """Return memory of torch's allocator. Raises MemoryError."""
         return TorchMemory(self._torch, gpu.index, n_bytes)
 
     def close(self) -> None:
@@ -156,16 +156,16 @@ class TorchBackend(HostOrGpuBackend):
             self._torch.distributed.destroy_process_group()
 
 
-# x as the operations' "torch" steps see it: tensors over our buffers, on host or GPU, and functions of torch.distributed by name.
+# The binding of the operations' "torch" steps: tensors over collbench's buffers, on host or GPU, and functions of torch.distributed.
 
 _MESSAGE, _SIGNAL = 1, 2  # tags
-_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
-# torch.distributed knows neither these unsigned types nor those of 8 bits everywhere; what is only moved goes as what it knows.
+_REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torch
+# torch.distributed does not support these types everywhere, so data that is only moved is sent as another type of the same width.
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 class TorchBinding:
-    """For libraries with calls that block, or follow torch's current stream; `posted` calls return a Work each."""
+    """The binding for calls that block, or that follow torch's current stream. `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, self.case = buffers.places[0], buffers.case
@@ -181,16 +181,16 @@ class TorchBinding:
         self._works: list[Any] = []
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A function of torch.distributed."""
+        """Return a call of a function of torch.distributed."""
         return PythonCall(name, partial(getattr(self._torch.distributed, name), *words, **named))
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A function that returns a Work; `waitall` waits for it."""
+        """Return a call of a function that returns a Work; `waitall` waits for it."""
         function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
         return PythonCall(name, lambda: works.append(function()))
 
     def waitall(self) -> PythonCall:
-        """Waits for every Work posted."""
+        """Return a call that waits for every posted Work."""
         works = self._works
 
         def wait() -> None:
@@ -201,53 +201,53 @@ class TorchBinding:
         return PythonCall("wait", wait)
 
     def peer(self, rank: int) -> int:
-        """torch names ranks by their rank in the job."""
+        """Return the rank in the job, by which torch numbers ranks."""
         return self._group.ranks[rank]
 
     def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.send."""
+        """Return a call of torch.distributed.send."""
         return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.recv."""
+        """Return a call of torch.distributed.recv."""
         return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def together(self) -> Iterator[PythonCall]:
-        """Works need no beginning."""
+        """Yield no call: overlapping messages need no start."""
         return iter(())
 
     def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.isend."""
+        """Return a call of torch.distributed.isend."""
         return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """torch.distributed.irecv."""
+        """Return a call of torch.distributed.irecv."""
         return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
 
     def signal_to(self, rank: int) -> PythonCall:
-        """A byte sent."""
+        """Return a call that sends one byte."""
         return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
 
     def signal_from(self, rank: int) -> PythonCall:
-        """A byte received."""
+        """Return a call that receives one byte."""
         return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
 
     def unless_in_place(self, address: Any) -> Any:
-        """torch has no in-place token."""
+        """Return `address`: torch has no constant for in-place calls."""
         return address
 
     def has(self, name: str) -> bool:
-        """Whether torch.distributed has a function `name`."""
+        """Return whether torch.distributed has a function `name`."""
         return hasattr(self._torch.distributed, name)
 
 
 def torch_type(name: str, reduces: bool) -> str:
-    """The type of the tensors: that of the case, or one of its width that is known everywhere where nothing is reduced."""
+    """Return torch's type for the elements: that of the case; without a reduction, one of the same width that torch always supports."""
     return name if reduces else _MOVED_AS.get(name, name)
 
 
 def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, Any]:
-    """Tensors of bytes over a slot."""
+    """Return the send and the receive elements of a slot as tensors of bytes."""
     if isinstance(buffers, Buffers):
         send, recv = buffers.send(0, slot), buffers.recv(0, slot)
         return torch.from_numpy(send.view(np.uint8)), torch.from_numpy(recv.view(np.uint8))
@@ -261,7 +261,7 @@ def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, 
     return held.tensor[send_at : send_at + sent * width], held.tensor[recv_at : recv_at + received * width]
 
 
-# Gloo through torch.distributed, on host memory and where torch has CUDA on GPU memory, too: what training sees with Gloo.
+# Gloo through torch.distributed, on host memory, and on GPU memory if torch supports CUDA.
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
@@ -281,7 +281,7 @@ class GlooBackend(TorchBackend):
 
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and form its default group over a store on rank 0."""
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         torch = self._torch = load_torch()
         self.rank, self.ranks = world.rank, world.size
@@ -303,11 +303,11 @@ class GlooBackend(TorchBackend):
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Reject reductions of types that Gloo cannot reduce."""
+        """Return why Gloo cannot reduce the case's type, else None."""
         return DtypeUnsupported("gloo", case.dtype.name) if operation.reduces and case.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
+        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
         return None
 
     def versions(self) -> Mapping[str, str]:
@@ -316,7 +316,7 @@ class GlooBackend(TorchBackend):
 
 
 _REMEDY = "install the CUDA build of torch (see pytorch.org), and collbench[cuda13] or [cuda12] to match torch.version.cuda"
-_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
+_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # missing in torch's table of NCCL's types
 _SHARE = 0.75  # of the deadline: leaves time to query which ranks lag before the watchdog ends the process
 
 
@@ -324,14 +324,14 @@ class BatchedBinding(TorchBinding):
     """The binding for NCCL, which runs messages between two ranks in sequence unless they are one batch, sent by `waitall`."""
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """A message for the next batch; NCCL has no tags."""
+        """Return a call that adds a message to the next batch. NCCL has no tags."""
         dist, works = self._torch.distributed, self._works
         peer = named["src"] if "src" in named else named["dst"]
         message = dist.P2POp(getattr(dist, name), words[0], peer, named.get("group"))
         return PythonCall(name, partial(works.append, message))
 
     def waitall(self) -> PythonCall:
-        """Sends the batch; the current stream waits for it."""
+        """Return a call that sends the batch; the current stream waits for it."""
         messages, send = self._works, self._torch.distributed.batch_isend_irecv
 
         def batch() -> None:
@@ -343,7 +343,7 @@ class BatchedBinding(TorchBinding):
 
 
 class TorchNcclBackend(TorchBackend):
-    """The backend of torch.distributed with NCCL, one GPU per process."""
+    """The backend torch-nccl: torch.distributed with NCCL, one GPU per process."""
 
     name = "torch-nccl"
     devices = frozenset({"cuda"})
@@ -351,7 +351,7 @@ class TorchNcclBackend(TorchBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether there are a GPU and a torch built for CUDA. Does not import torch: its version shows the build."""
+        """Return whether there are a GPU and a torch built for CUDA. Does not import torch, since its version shows the build."""
         missing = no_gpu()
         if missing:
             return missing
@@ -382,15 +382,15 @@ class TorchNcclBackend(TorchBackend):
         self._store = join("nccl", world, settings, device_id=device)
 
     def _lagging(self) -> str | None:
-        """Asked for when it is needed: `ask_ras` is set after opening."""
+        """Return which ranks lag, from `ask_ras`, which is set after `open`."""
         return self.ask_ras()
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
-        """Tensors over the buffers."""
+        """Return the binding with tensors over the buffers."""
         return BatchedBinding(self._torch, buffers, group, slot)
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
+        """Return why torch's NCCL does not support the case: graph mode, or reductions of unsigned types; else None."""
         if case.mode == "graph":
             return OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")
         if operation.reduces and case.dtype.name in _UNKNOWN_TYPES:
@@ -398,21 +398,24 @@ class TorchNcclBackend(TorchBackend):
         return unrepresentable_average(case.dtype, self.ranks) if case.redop == "avg" else None
 
     def sync(self, group: Group) -> Program | None:
-        """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""
+        """Return a wait for the previous sample, then an all-reduce of one element on the same stream.
+
+        So no sample begins before every rank has arrived.
+        """
         one = self._torch.zeros(1, device=self._device)
         all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
         return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
 
     def clock(self) -> Clock:
-        """torch's events."""
+        """Return the clock of CUDA events."""
         return self._clock
 
     def fence(self, deadline_s: float) -> None:
-        """Waits for the current stream. Raises RunFailed."""
+        """Wait for the current stream. Raises RunFailed at the deadline."""
         EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
 
     def versions(self) -> Mapping[str, str]:
-        """torch, its CUDA and its NCCL, which need not be the one that the backend nccl loads."""
+        """Return the versions of torch, its CUDA and its NCCL, which may differ from the one that the backend nccl loads."""
         nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
         return {"torch": self._torch.__version__, "torch_cuda": str(self._torch.version.cuda), "torch_nccl": nccl}
 

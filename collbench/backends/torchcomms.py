@@ -1,9 +1,9 @@
-"""torchcomms on host memory, over its Gloo: the object-oriented calls that are to follow torch.distributed's.
+"""torchcomms on host memory, over its Gloo: the object-oriented interface planned to replace torch.distributed's.
 
-Its wheels are for GPUs (pytorch.org), the package of that name on PyPI is a placeholder: for CPUs it is built from its source, in an
-environment of its own, since torch imports a torchcomms that is installed. Over Gloo its reduce-scatter is an all-reduce of the whole
-input, which it overwrites, and a copy of the rank's part (TorchCommGloo.cpp, 0.3.0). Up to v0.3.1-rc1 each of its messages has a number
-of its own: two ranks that both send first, or both receive, never meet. A commit of July 2026 (#2992) fixes it; the version stays 0.3.0.
+Its wheels are for GPUs (pytorch.org); the package of that name on PyPI is a placeholder. Build it from source for CPUs, in a separate
+environment, since torch imports an installed torchcomms. Over Gloo its reduce-scatter is an all-reduce of the whole input, which it
+overwrites, and a copy of the rank's part (TorchCommGloo.cpp, 0.3.0). Up to v0.3.1-rc1 it numbers each message. Therefore two ranks
+that both send first, or both receive first, wait forever. A commit of July 2026 (#2992) fixes it; the version stays 0.3.0.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# x as torchcomms' steps see it: methods of a TorchComm on tensors over our buffers; ranks are those within the TorchComm.
+# The binding of torchcomms' steps: methods of a TorchComm on tensors over collbench's buffers. Ranks are those within the TorchComm.
 
-_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
+_REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torchcomms
 
 
 class TorchCommsBinding(TorchBinding):
-    """The binding for blocking calls (async_op=False: on the caller's own thread), and for non-blocking messages."""
+    """The binding for blocking calls (async_op=False: on the caller's thread), and for non-blocking messages."""
 
     def __init__(self, torch: Any, comms: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
@@ -47,7 +47,7 @@ class TorchCommsBinding(TorchBinding):
         self.redop = getattr(comms.ReduceOp, _REDOPS.get(redop, redop.upper())) if redop else None
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
-        """Return a call of a method that returns when it is done."""
+        """Return a call of a method of the TorchComm that returns when it is done."""
         return PythonCall(name, partial(getattr(self.comm, name), *words, async_op=False, **named))
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
@@ -56,35 +56,35 @@ class TorchCommsBinding(TorchBinding):
         return PythonCall(name, lambda: works.append(function()))
 
     def peer(self, rank: int) -> int:
-        """A TorchComm names ranks by their place in it."""
+        """Return the rank within the TorchComm."""
         return self._group.name(rank)
 
     def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """TorchComm.send."""
+        """Return a call of TorchComm.send."""
         return self.call("send", part[:count], dst=self.peer(rank))
 
     def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """TorchComm.recv."""
+        """Return a call of TorchComm.recv."""
         return self.call("recv", part[:count], src=self.peer(rank))
 
     def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """TorchComm.send, without waiting."""
+        """Return a call of TorchComm.send that does not wait."""
         return self.post("send", part[:count], dst=self.peer(rank))
 
     def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """TorchComm.recv, without waiting."""
+        """Return a call of TorchComm.recv that does not wait."""
         return self.post("recv", part[:count], src=self.peer(rank))
 
     def signal_to(self, rank: int) -> PythonCall:
-        """A byte sent."""
+        """Return a call that sends one byte."""
         return self.call("send", self.scratch, dst=self.peer(rank))
 
     def signal_from(self, rank: int) -> PythonCall:
-        """A byte received."""
+        """Return a call that receives one byte."""
         return self.call("recv", self.scratch, src=self.peer(rank))
 
     def has(self, name: str) -> bool:
-        """Whether a TorchComm has a method `name`."""
+        """Return whether a TorchComm has a method `name`."""
         return hasattr(self.comm, name)
 
 
@@ -113,7 +113,7 @@ def _alltoall(x: TorchCommsBinding) -> Iterator[Call]:
 
 
 def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
-    of_all = elements(x.case.traffic, x.n, x.count)  # from row to column
+    of_all = elements(x.case.traffic, x.n, x.count)  # from the rank of the row to that of the column
     yield x.call("all_to_all_v_single", x.recv, x.send, of_all[:, x.rank].tolist(), of_all[x.rank].tolist())
 
 
@@ -182,14 +182,17 @@ class TorchCommsBackend(HostBackend):
         self._store = store_of("torchcomms", world, self._timeout)
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """A TorchComm, which learns its rank and size from variables; ranks outside only count it: its number keeps its keys apart."""
+        """Return a TorchComm of these ranks, which reads its rank and size from environment variables; None on other ranks.
+
+        The other ranks only count it: the count is part of the name that keeps its keys in the store separate.
+        """
         self._groups += 1
         if self.rank not in ranks:
             return None
         os.environ["TORCHCOMM_RANK"], os.environ["TORCHCOMM_SIZE"] = str(list(ranks).index(self.rank)), str(len(ranks))
         name = f"collbench{self._groups}"
         store = self._torch.distributed.PrefixStore(name, self._store)
-        cpu, own = self._torch.device("cpu"), {"persistent_store": "true"}  # without, it opens one more, at MASTER_ADDR of torchrun
+        cpu, own = self._torch.device("cpu"), {"persistent_store": "true"}  # otherwise it opens another store at torchrun's MASTER_ADDR
         comm = self._comms.new_comm("gloo", cpu, store=store, name=name, timeout=self._timeout, hints=own)
         self._made.append(comm)
         return comm
@@ -199,12 +202,12 @@ class TorchCommsBackend(HostBackend):
         return TorchCommsBinding(self._torch, self._comms, buffers, group, slot)
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Reject reductions of types that its Gloo cannot reduce."""
+        """Return why its Gloo cannot reduce the case's type, else None."""
         unreduced = operation.reduces and case.dtype.name in _UNREDUCED
         return DtypeUnsupported("torchcomms over Gloo", case.dtype.name) if unreduced else None
 
     def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronisation has less."""
+        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
         return None
 
     def versions(self) -> Mapping[str, str]:

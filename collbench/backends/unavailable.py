@@ -1,4 +1,4 @@
-"""Why a backend cannot be opened here: one fact per kind, each with its cause and its remedy. Those about GPUs: device/unavailable.py."""
+"""Why a backend cannot be opened here: one fact per kind, each with its cause and remedy. device/unavailable.py has those about GPUs."""
 
 # ruff: noqa: D102 - `render`, `cause` and `remedy` are described in the base classes
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collbench.reason import Fact
 
 
 class BackendObstacle(Obstacle):
-    """What these facts have in common: `fix`, the command or change that makes the backend available."""
+    """The base of these facts. fix: the command or change that makes the backend available."""
 
     __slots__ = ()
     fix: str
@@ -64,7 +64,7 @@ class WrongBuild(BackendObstacle, Fact, frozen=True):
 
 
 class Misconfigured(BackendObstacle, Fact, frozen=True):
-    """An environment variable has a value that this backend cannot be used with."""
+    """An environment variable has a value that this backend does not support."""
 
     variable: str
     problem: str
@@ -75,7 +75,7 @@ class Misconfigured(BackendObstacle, Fact, frozen=True):
 
 
 class LibraryNotFound(BackendObstacle, Fact, frozen=True):
-    """No shared library of that name loads."""
+    """No shared library of that name can be loaded."""
 
     library: str
     error: str
@@ -86,7 +86,7 @@ class LibraryNotFound(BackendObstacle, Fact, frozen=True):
 
 
 class BrokenPlugin(BackendObstacle, Fact, frozen=True):
-    """The backend comes from a plug-in that does not fulfil the contract."""
+    """The plug-in of the backend violates the contract."""
 
     plugin: str
     place: str

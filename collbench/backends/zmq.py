@@ -1,7 +1,7 @@
-"""ZeroMQ between the two ranks of a pair, as Python programs have it: PAIR sockets of pyzmq over TCP, without copies where it can.
+"""ZeroMQ between the two ranks of a pair, as Python programs use it: PAIR sockets of pyzmq over TCP, without copies if possible.
 
-What the calls cost in Python is part of the time, and so is the copy of what arrived out of ZeroMQ's memory into the receive buffer.
-A send returns before the bytes have left: every operation on pairs ends with an answer of the other rank, which has them by then.
+The time includes Python's part of the calls, and the copy from ZeroMQ's memory into the receive buffer. A send returns before the bytes
+have left. Therefore every operation on pairs ends with a reply of the other rank, which then has received them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# How two ranks join PAIR sockets: over an authenticated connection they agree where, and on a word that only they know.
+# How two ranks connect PAIR sockets: over an authenticated connection they exchange the address and a secret key.
 
 LEAST, MAJOR = (4, 1), 4  # ZMQ_HANDSHAKE_IVL, which drops silent peers, is new in 4.1 (its zmq_setsockopt(3))
-_PLACE = struct.Struct("!H16s")  # port, word
-LINGER_MS = 1000  # for the last answer, once this end is done
+_PLACE = struct.Struct("!H16s")  # port, key
+LINGER_MS = 1000  # to deliver the last reply after this end is done
 _NEVER_MS = 2**31 - 1
-_MOST_S = 10.0  # for two ranks that both are at it
-_WAITING_BYTES = 64 << 20  # that ZeroMQ may hold at the receiver; else a window of large messages fills its memory
+_MOST_S = 10.0  # for a connection between two waiting ranks
+_WAITING_BYTES = 64 << 20  # that ZeroMQ may queue at the receiver; a window of large messages would fill its memory
 _LINK_REMEDY = "see whether a firewall lets TCP ports through between these hosts"
 
 
@@ -51,7 +51,7 @@ class QueueLimits:
 
 
 def window_of(case: Case) -> QueueLimits:
-    """Twice what an iteration posts, since ZeroMQ signals free space to a sender by halves of it: no send waits for a sending rank."""
+    """Return the limits. A sender may queue twice an iteration's messages: ZeroMQ reports free space in halves, so no send has to wait."""
     posted = 2 * ((case.window or 1) + 2)
     return QueueLimits(posted, max(2, min(posted, _WAITING_BYTES // max(1, case.size_bytes))))
 
@@ -92,7 +92,7 @@ class ZmqLink:
 
 
 def joined(context: Any, world: World, beside: Connections, window: QueueLimits) -> ZmqLink:
-    """Return a PAIR socket connected to the other rank's. Both call; the higher rank binds. Raises RunFailed with the reason."""
+    """Return a PAIR socket connected to the other rank's. Both ranks must call it; the higher one binds. Raises RunFailed."""
     import zmq
 
     made = context.socket(zmq.PAIR)
@@ -118,7 +118,7 @@ def _set(made: Any, window: QueueLimits, patience_s: float) -> None:
 
 
 def _answered(made: Any, world: World, beside: Connections) -> Any:
-    """The higher rank's end: binds, sends the address, receives the key and returns it."""
+    """Connect the higher rank's end: bind, send the address and a key, receive the key. Return that message."""
     made.ipv6 = ":" in world.me.address
     made.bind(f"tcp://{bracketed(world.me.address)}:*")
     port, word = int(made.last_endpoint.rpartition(b":")[2]), secrets.token_bytes(16)
@@ -131,7 +131,7 @@ def _answered(made: Any, world: World, beside: Connections) -> Any:
 
 
 def _called(made: Any, world: World, beside: Connections) -> Any:
-    """The lower rank's end."""
+    """Connect the lower rank's end: connect to the received address and return the key. Return the reply."""
     known = beside.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
     if len(known) < _PLACE.size:
         raise ConnectionError(gone(beside.peer))
@@ -146,7 +146,7 @@ def _called(made: Any, world: World, beside: Connections) -> Any:
 
 
 def _tcp(descriptor: int) -> Mapping[str, str]:
-    """Return the kernel's data on the connection with this descriptor, which ZeroMQ keeps."""
+    """Return the kernel's settings of the connection with this descriptor. ZeroMQ still owns the descriptor."""
     with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
         return {"tcp_nodelay": str(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)), **buffers_of(connection)}
 
@@ -164,7 +164,7 @@ _REMEDY = "pip install -U pyzmq (its wheel includes libzmq)"
 
 
 class ZmqMessages:
-    """The calls of a pair over a link. Memory that is sent stays mapped until ZeroMQ has let go of it: it would abort the process."""
+    """The calls of a pair over a link. Sent memory stays mapped until ZeroMQ has released it, since ZeroMQ would abort the process."""
 
     def __init__(self, link: ZmqLink, keep: object) -> None:
         self._link, self._keep = link, keep
@@ -231,7 +231,7 @@ class ZmqBackend(LinkedBackend):
         return Available(f"libzmq {zmq.zmq_version()} by pyzmq {zmq.__version__}, between pairs of ranks")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Listen for the connections of pairs. Raises RunFailed where a rank cannot listen at its address."""
+        """Listen for the connections of pairs. Raises RunFailed if a rank cannot listen at its address."""
         import zmq
 
         self.rank, self.ranks, self._world = world.rank, world.size, world

@@ -104,7 +104,7 @@ def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
         said.pop(PARTITION, None)  # for this kind it only selects the table
     typed = {name: _value(known[name], texts) for name, texts in said.items()}
     at_site = of_site(arguments.site, arguments.partition, known, named=table_alone) if arguments.site else {}
-    # a site file may have settings of other kinds; on the command line they are an error
+    # a site file may have settings of other kinds; on the command line these are an error
     return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))
 
 
@@ -116,7 +116,7 @@ def _value(setting: JobSetting, texts: list[str]) -> Value:
 
 
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the command after --. Raises UsageError where it is invalid, or has an option that the launcher sets."""
+    """Return the command after --. Raises UsageError if it is invalid, or has an option that the launcher sets."""
     from collbench.cli.main import parsed
     from collbench.deploy.files import printable
     from collbench.operations.registry import commands

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Print the plan, at rank 0 of a launch. Return 0. Raises UsageError where `run` would, before ranks start."""
+    """Print the plan, at rank 0 of a launch. Return 0. Raises UsageError if `run` would, before ranks start."""
     from collbench.report.dry_run import write_dry_run
 
     check_options(request, arguments.gdr_check)
@@ -73,7 +73,7 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
 
 
 def _missing(name: str) -> str | None:
-    """Return why a backend is not installed, None where it is."""
+    """Return why a backend is not installed, None if it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collbench.report.verdict_formats import OutputFiles
 
 
-# collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by.
+# collbench baseline add|show|drop|diff DIR …: good allocations, with which later ones are compared.
 
 _BASELINE_ABOUT = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
 
@@ -111,7 +111,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# collbench history DIR: how each case and group went from allocation to allocation, and when it changed.
+# collbench history DIR: each case and group over the allocations, and when it changed.
 
 _HISTORY_ABOUT = (
     "shows how each case, group and all cases together went from allocation to allocation, and marks where they changed: when, by how "
@@ -156,7 +156,7 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# collbench gate --self-test: how often the rule alarms where nothing is wrong, and how often it finds what is.
+# collbench gate --self-test: how often the rule alarms without a change, and how often it detects one.
 
 _NOISE = "TOML with the noise of the clusters, or one of bimodal, drift, harsh, missing, wander (default: typical noise)"
 _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
@@ -272,9 +272,7 @@ def _add_outputs(outputs: Any) -> None:
 
 
 def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0.
-    Raises UsageError.
-    """
+    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0. Raises UsageError."""
     if arguments.self_test:
         return call_self_test(arguments)
     from collbench.report.verdict_formats import remove_earlier
@@ -286,8 +284,9 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the requested --exit-style, even if other arguments are invalid: failures use it, too. Default for an
-    invalid one: collbench.
+    """Return the requested --exit-style, even if other arguments are invalid: failures use it, too.
+
+    Default for an invalid one: collbench.
     """
     if list(argv[:1]) != ["gate"]:
         return "collbench"

@@ -19,7 +19,7 @@ from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
 
-# By flag of a round: the figures depend on how the launch was started, not on the machines.
+# By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
 _OURS = {
     "oversubscribed": "more ranks than cores were running: start fewer",
     "shared_gpu": "several ranks used one GPU: start one rank per GPU",
@@ -44,9 +44,7 @@ class HuntListening(Listening):
         self._live = watched and os.environ.get("TERM") != "dumb"
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are
-        stored.
-        """
+        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
         from collbench.analysis.hunt.strategy import promise
         from collbench.deploy.drain import check_apply
 
@@ -98,9 +96,7 @@ class HuntListening(Listening):
         return known
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be
-        written.
-        """
+        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be written."""
         from collbench.deploy.drain import HuntSummary, lines, recommendation
 
         assert self._verdict is not None
@@ -116,15 +112,13 @@ class HuntListening(Listening):
         self._reporter.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:
-        """Drain the nodes. Each drain is stored before and after its request, with the command that undoes it, in case
-        this process ends.
-        """
+        """Drain the nodes. Each drain is stored before and after its request with the command that reverts it, for the case of an abort."""
         from collbench.deploy.drain import BEGUN, apply, parse_cap
 
         def keep(entry: dict[str, Any]) -> None:
             event("drain", **entry)
             kept = told["applied"]
-            if kept and kept[-1]["action"] == BEGUN:  # it ended
+            if kept and kept[-1]["action"] == BEGUN:  # the process ended during this drain
                 kept.pop()
             kept.append(entry)
             _stored(folder, told)
@@ -152,7 +146,7 @@ class HuntListening(Listening):
 def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
     """Return (the hunt's options, the entries of a link file for run.json's "hunt"). Raises UsageError.
 
-    The entries are sentences on the links that messages cross, and the links that none crosses.
+    The entries are sentences about the links that messages cross, and about links without messages.
     """
     if arguments.method == "groups" and about["no_groups"]:
         raise UsageError(f"--method groups needs all-reduce, but {about['no_groups']}: choose another --backend, or --method pairs")

@@ -1,6 +1,4 @@
-"""--launches N: start the same command N times on this host, each with a run folder of its own, and print one common
-table.
-"""
+"""--launches N: start the same command N times on this host, each with a separate run folder, and print one common table."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ class One:
 
 
 def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
-    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which
-    starts only one.
+    """Return the request with this launch's index. Raises UsageError for several launches under a launcher, which starts only one.
 
     `instead` is the remedy where another option than --launches needs several launches.
     """
@@ -67,8 +64,9 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
 
 
 def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str]]:
-    """Return the folder for all launches of a command, and the arguments that give them one allocation. Raises
-    UsageError for a used folder.
+    """Return the folder for all launches of a command, and the arguments that give them one allocation.
+
+    Raises UsageError for a used folder.
     """
     from collbench.results.folder import run_name
 
@@ -88,7 +86,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
             code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
             if code:
                 break
-    except Interrupted as error:  # while no ranks' supervisor was there to take it
+    except Interrupted as error:  # no supervisor of ranks was running to handle it
         code = error.exit_code
     if code:
         report_error(_why_it_ended(code, one.title, left))
@@ -126,7 +124,7 @@ def talk(sentence: str, arguments: argparse.Namespace) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
 
-# --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows about the path.
+# --gdr-check: interleaved launches with and without GPUDirect RDMA, and what their difference shows.
 
 _LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"
@@ -138,9 +136,7 @@ BY_HAND = (
 
 
 def pairs(launches: int, env: Mapping[str, str]) -> int:
-    """Return the number of pairs of launches, two at least for an interval. Raises UsageError if both sides would be
-    alike.
-    """
+    """Return the number of pairs of launches, at least two for an interval. Raises UsageError if both sides would be equal."""
     if env.get(_LEVEL, "").strip().upper() in (_NEVER, "0") and "COLLBENCH_LOCAL" not in env:
         raise UsageError(
             f"--gdr-check sets {_LEVEL} itself, but {_LEVEL}={env[_LEVEL]} is exported: unset it, or neither side uses GPUDirect RDMA"
@@ -149,8 +145,7 @@ def pairs(launches: int, env: Mapping[str, str]) -> int:
 
 
 def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed
-    launch's code.
+    """Start the pairs, print the comparison with and without GPUDirect RDMA, and the verdict. Return 0, or a failed launch's code.
 
     Raises UsageError for a folder that holds launches already, and for a format that a comparison does not have.
     """

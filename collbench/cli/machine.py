@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collbench.results.steps import Channel
 
 
-# collbench backends: each backend, whether it is available here, or why not and how to get it.
+# collbench backends: each backend, and whether it is available here; else the reason and the remedy.
 
 
 def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -56,7 +56,7 @@ def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# collbench explain CODE: what a finding means, how to check it by hand, and what to do.
+# collbench explain CODE: the meaning of a finding, how to check it by hand, and what to do.
 
 
 def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -81,7 +81,7 @@ def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# Machines known from files, as the nodes of a job: what `peak` and `import` have in common.
+# Machines known from files, as the nodes of a job; shared by `peak` and `import`.
 
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
@@ -93,9 +93,7 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
 
 
 def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
-    """Return one machine's node as often as requested, or one each. Raises UsageError where --from lists another number
-    of machines.
-    """
+    """Return one machine's node as often as requested, or one each. Raises UsageError if --from lists another number of machines."""
     if len(nodes) == 1:
         return (nodes[0],) * (asked or 1)
     if asked not in (None, len(nodes)):
@@ -106,7 +104,7 @@ def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
 def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
     """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
 
-    Raises UsageError where the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
+    Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
     fewer GPUs.
     """
     from collbench.machine.peak.node import Job
@@ -126,7 +124,7 @@ def _on_gpus(machine: Machine, ranks: int) -> Node:
 
 
 def _on_host(machine: Machine, ranks: int) -> Node:
-    """Only what leaves the host is known from files: its memory would have to be measured."""
+    """Return a node with only the links that leave the host. Its memory is not known from files."""
     from collbench.machine.peak.links import PcieTree, egress_of, unknown
     from collbench.machine.peak.node import Node
 
@@ -134,7 +132,7 @@ def _on_host(machine: Machine, ranks: int) -> Node:
     return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
 
 
-# collbench peak: the ceilings of an operation, from probed files or from given figures.
+# collbench peak: the ceilings of an operation, from probed files or from given rates.
 
 _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024
@@ -249,7 +247,7 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
     }, ensure_ascii=False)  # fmt: skip
 
 
-# collbench probe: what this node is, or every node of the launch, or a machine known from files.
+# collbench probe: this node's hardware, that of every node of the launch, or that of a machine known from files.
 
 _PROBE_ABOUT = (
     "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
@@ -303,7 +301,7 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    """Measures the channels."""
+    """Measure the channels and print them. Return the exit code."""
     import os
     import sys
 
@@ -326,7 +324,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _alone(arguments: argparse.Namespace) -> int:
-    """Run an action that uses files and no other node."""
+    """Run an action that uses files and no other node. Return the exit code."""
     if arguments.gather:
         from collbench.machine.gather import gather
 
@@ -366,7 +364,7 @@ _SINCE = (
     "taken for all, of nodes that are alike"
 )
 
-_HOSTS_S = 10.0  # for the other hosts of a launch to report their software
+_HOSTS_S = 10.0  # time for the other hosts of a launch to report their software
 
 _LAUNCH = (
     "instead: how this shell would launch, which launchers and MPI it has, whether they fit, and what to type; exit 1 where they do not"
@@ -406,8 +404,9 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    """Print how this shell would launch; of a launch, at rank 0 alone. Raises UsageError with options that examine a
-    machine.
+    """Print how a launch from this shell would work; in a launch only at rank 0.
+
+    Raises UsageError for options that examine a machine.
     """
     import os
     import sys
@@ -423,7 +422,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
-    """Return how this shell would launch, and in a launch on several hosts their software; None at ranks other than 0."""
+    """Return how a launch from this shell would work, with the software of a launch on several hosts; None at ranks other than 0."""
     from collbench.launch import software
     from collbench.launch import software as build
     from collbench.launch.explain import MpiLibrary, explained, launch_of, library, rank_of, with_hosts
@@ -466,7 +465,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 
 
 def _sent(arguments: argparse.Namespace) -> int:
-    """Machines known from files."""
+    """Examine machines known from files. Return the exit code."""
     from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
@@ -474,21 +473,21 @@ def _sent(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
-    """The logs that are named. Raises Unreadable for what is not a file, or no log."""
+    """Return the named NCCL logs. Raises Unreadable for a path that is not a file, or not a log."""
     from collbench.machine.readers.nccl_log import read_file
 
     return [read_file(file) for file in arguments.log]
 
 
 def _good(file: Path | None) -> list[Machine]:
-    """The machines of a snapshot. Raises Unreadable."""
+    """Return the machines of a snapshot. Raises Unreadable."""
     from collbench.machine.sources import read_paths
 
     return read_paths([file]) if file is not None else []
 
 
 def _of_here(logs: list[NcclLog]) -> bool:
-    """Return whether this host wrote one of the logs. Otherwise its NICs would be taken for those of the job."""
+    """Return whether this host wrote one of the logs. Otherwise its NICs would be mistaken for those of the job."""
     import socket
 
     here = socket.gethostname().partition(".")[0].lower()
@@ -496,7 +495,7 @@ def _of_here(logs: list[NcclLog]) -> bool:
 
 
 def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
-    """Examines the machines and the logs, and, where this host is one of them, the software of this process; and prints."""
+    """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
     import os
     import sys
 

@@ -19,20 +19,20 @@ from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageEr
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 
-# Unknown commands and options: what may have been meant, or which command has the option.
+# Errors about unknown commands and options: similar names, or the command that has the option.
 
 _MOST_NAMED = 6
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
-    """Raise UsageError where the first word is not a command; `parsers` by command."""
+    """Raise UsageError if the first word is not a command; `parsers` by command."""
     first = argv[0] if argv else "--help"
     if first in parsers or first in ("-h", "--help", "--version"):
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
-    from collbench.operations.suite import nearest  # here: no start that is right needs it
+    from collbench.operations.suite import nearest  # here, since correct commands do not need it
 
     raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
 
@@ -47,12 +47,12 @@ def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
 
 
 def _option(word: str) -> str:
-    """The option of "--sizes=8" or "-b8"."""
+    """Return the option in "--sizes=8" or "-b8"."""
     return word.partition("=")[0] if word.startswith("--") else word[:2]
 
 
 def _remedy(option: str, command: str, parsers: Parsers) -> str:
-    """Return similar options, why the command cannot have it, or which commands have it; "" where none has."""
+    """Return similar options, or why the command does not have it, or which commands do; "" if none has it."""
     alike = _alike(option, _options(parsers[command]))
     if alike:
         return f": did you mean {alike}?"
@@ -64,7 +64,7 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
 
 
 def _alike(option: str, known: Sequence[str]) -> str | None:
-    """Return the long option that begins with this one, or is most similar; the dashes do not count."""
+    """Return the long option that begins with this text, or is most similar to it. Dashes do not count."""
     if not option.startswith("--"):
         return None
     word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
@@ -82,7 +82,7 @@ def _moves_nothing(command: str) -> bool:
 
 
 def _of_what_moves(parsers: Parsers) -> set[str]:
-    """The options that what moves nothing has not."""
+    """Return the options that a command without data, such as barrier, does not have."""
     actions = (action for name in operation_commands() for action in actions_of(parsers[name]))
     return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}
 
@@ -111,9 +111,9 @@ COMMANDS = frozenset(
         "run",
         "workload",
     }
-)  # all but those of operations, which cannot have these names
+)  # all but the operations' commands; operations cannot have these names
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run failed
+_LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
 
 def main() -> NoReturn:
@@ -180,7 +180,7 @@ def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) 
 
 
 def _open_streams() -> None:
-    """Handle closed outputs: Python's own exit code for that, 1, would read as a regression."""
+    """Handle closed outputs. Python's own exit code for them, 1, would be mistaken for a regression."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -202,19 +202,19 @@ def _guarded(argv: list[str]) -> int:
 
 
 def _in_style(code: int, argv: list[str], error: BaseException) -> int:
-    """A gate that fails does so in the style that its caller reads."""
+    """Return the exit code in the caller's style if a gate failed."""
     from collbench.cli.gate import exit_in_style, style_of
 
     return exit_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
 
 
 def _code_of(error: BaseException) -> int:
-    """Return the exit code for what ended the run; report the reason unless that was done already."""
+    """Return the exit code of the exception that ended the run. Report its reason unless that was done already."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, BrokenPipeError):
         return FAILED
-    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: collbench's files have names
         start.say(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
     error = _known(error)
@@ -234,7 +234,7 @@ def _is_silent_follower() -> bool:
 
 
 def _known(error: BaseException) -> BaseException:
-    """The error, or what it means where the operating system's limit of open files is its cause."""
+    """Return the error, or a clearer one if the cause is the operating system's limit of open files."""
     if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
         return error
     from collbench.control.tree import out_of_files
@@ -243,7 +243,7 @@ def _known(error: BaseException) -> BaseException:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
+    """End the process at once. Python's clean-up and threads of failed libraries must not delay a finished rank."""
     from collbench.launch.shared_memory import remove_mapped
     from collbench.launch.spawn import await_exits, record_exit
 
@@ -262,9 +262,9 @@ def _leave(code: int) -> NoReturn:
 
 
 def _run_exit_handlers(code: int) -> None:
-    """Leaves through libc's exit: MPICH takes leave of its launcher there, not in MPI_Finalize.
+    """End through libc's exit, in which MPICH disconnects from its launcher; it does not do so in MPI_Finalize.
 
-    Without it hydra takes a rank with a closed connection for dead, and kills the ranks that are still leaving.
+    Otherwise hydra treats a rank with a closed connection as dead, and kills the ranks that are still ending.
     """
     import ctypes
     import threading

@@ -70,7 +70,7 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _refuse(wrong: UsageError) -> None:
-    """Report what is wrong with the plug-in that defines the command, for any options."""
+    """Report an error in the plug-in that defines the command, for any options."""
     raise wrong
 
 
@@ -87,7 +87,7 @@ def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
     return begin(request, Command(arguments, argv), launch_of(arguments, argv))
 
 
-# collbench kernels: what each GPU's memory and the links between GPUs carry, measured by the project's own kernels.
+# collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.
 
 _ABOUT = (
     "Run the kernels of cuda_kernels/ on every visible GPU and between each GPU and the next, verify their results, and compare their "
@@ -107,7 +107,7 @@ def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed where a kernel's result is wrong."""
+    """Measure and print; return 0. Raises UsageError without a GPU, RunFailed if a kernel's result is wrong."""
     import os
     import sys
 
@@ -121,7 +121,7 @@ def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
     return measure_kernels(os.environ, size, KernelsWriter(arguments.format, screen))
 
 
-# collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and which of them are slow.
+# collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and the slow ones.
 
 _BUDGET_S = 600.0
 _PAIRS_SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and which of them are slow"
@@ -343,7 +343,7 @@ def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
 
 
 def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """--dry-run: the exchanges of a step, for ranks that fill one host after the other. Returns 0. Raises UsageError."""
+    """--dry-run: print the exchanges of a step, for ranks that fill one host after the other. Return 0. Raises UsageError."""
     from collbench.report.screen import write_line
     from collbench.report.training import write_plan
 
@@ -355,7 +355,7 @@ def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInf
 
 
 def _planned(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
-    """The steps that can be laid out, and why others cannot. Raises UsageError for one that is not optional."""
+    """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
     from collbench.report.training import PlannedStep
 
     planned, left_out = [], []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collbench.workloads.step import Regime
 
 
-# What a command line means where there are GPUs: which backends, how many processes, and which options only some backends have.
+# The effect of GPUs on a command line: the default backends, the number of processes, and the options of some backends.
 
 _ONE_EACH = ("srun", "kubernetes")
 
@@ -363,7 +363,7 @@ def _traffic(arguments: argparse.Namespace) -> Traffic | None:
 
 
 def _resumed(arguments: argparse.Namespace) -> Path | None:
-    """The run to go on with. Raises UsageError together with what asks for other folders."""
+    """Return the run to resume, or None. Raises UsageError together with options that need other folders."""
     resume: Path | None = getattr(arguments, "resume", None)
     others = {"--out": arguments.out, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
     for name, given in others.items():
@@ -373,9 +373,7 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
 
 
 def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
-    """Return whether to continue a run in --out. Raises UsageError without a folder, or with options that need other
-    folders.
-    """
+    """Return whether to continue a run in --out. Raises UsageError without a folder, or with options that need other folders."""
     if not getattr(arguments, "resume_if_exists", False):
         return False
     if arguments.out is None:
@@ -401,7 +399,7 @@ def _root(text: str) -> int:
 
 
 def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
-    """The sizes, None where each backend has its own, and the step between those."""
+    """Return the sizes (None: each backend has its own), and the step between the defaults."""
     short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
     if arguments.sizes is not None and any(given is not None for given in short):
         raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
@@ -409,7 +407,7 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
         return tuple(parse_sizes(arguments.sizes)), "x2"
     step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
     if arguments.minimum is None and arguments.maximum is None:
-        size_steps(SMALLEST, CPU.largest, step)  # refuses a bad step before anything is started
+        size_steps(SMALLEST, CPU.largest, step)  # rejects a bad step before ranks start
         return None, step
     least = str(SMALLEST) if arguments.minimum is None else arguments.minimum
     most = least if arguments.maximum is None else arguments.maximum
@@ -419,14 +417,14 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
     return tuple(size_steps(first, last, step)), step
 
 
-# What the commands that measure pairs of ranks or nodes have in common: their options, and the request these make.
+# Shared by the commands that measure pairs of ranks or nodes: their options, and their request.
 
 _MAX_TIME_S = 0.5
-_WINDOW = 16  # a sample must be short enough for six of them to fit into half a second on a link of 2 Gb/s
+_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 
 
 def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
-    """Add the options for what is paired (the help text begins with `who`), and the messages."""
+    """Add the options for the pairs (the help text begins with `who`), and for the messages."""
     group.add_argument("--by", choices=("rank", "node"),
                        help=f"{who}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
                             "rank)")  # fmt: skip
@@ -506,7 +504,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
 
     seed = arguments.seed or 0
     precision = arguments.precision / 100 if arguments.precision else None
-    # Bytes, of any number; and fixed buffers, since every round makes new ones.
+    # Bytes, of any number, and fixed buffers, since every round creates new ones.
     sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window, seed=seed,
                   streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
     return Request(
@@ -519,7 +517,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
 
 
 def _backends(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The one that was asked for, or those that are tried in turn."""
+    """Return the requested backend, or those that are tried one after the other."""
     from collbench.backends.registry import backend_class
 
     asked = tuple(dict.fromkeys(arguments.backend or ()))
@@ -530,7 +528,7 @@ def _backends(arguments: argparse.Namespace) -> tuple[str, ...]:
     return asked or default_backends(os.environ)
 
 
-# The options of `collbench workload`, of which each way of training has its own, and the trainings that they ask for.
+# The options of `collbench workload`, which depend on the training, and the requested trainings.
 
 ALL = "all"
 _WORKLOAD_MAX_TIME_S = 10.0
@@ -555,7 +553,7 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     found = []
     for regime in chosen:
         own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in _words(regime)}
-        shape_of(regime, own, (0,))  # words that cannot be read are refused before any rank is started
+        shape_of(regime, own, (0,))  # invalid text is rejected before any rank is started
         found.append(Training(regime, partial(shape_of, regime, own), typed.get("model", DEFAULT), optional=everything))
     return tuple(found)
 
@@ -567,7 +565,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several separated by commas, or {ALL}")
     for name, knowing in _known_by().items():
         if name == "seed":
-            continue  # it has a meaning of its own to every command
+            continue  # every command has this option, with its own meaning
         said, usual = help_of(knowing[0])[name], _usual(name, knowing)
         default = f" (default: {usual})" if usual else ""
         whose = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
@@ -654,14 +652,14 @@ def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:
 
 
 def _words(regime: Regime) -> Mapping[str, str]:
-    """The options that a training knows, with their defaults."""
+    """Return the options of a training, with their defaults."""
     from collbench.workloads.shape import words as words_of
 
     return words_of(regime)
 
 
 def _known_by() -> dict[str, list[Regime]]:
-    """By option the trainings that know it."""
+    """Return by option the trainings that have it."""
     from collbench.workloads.registry import regimes
 
     every = list(regimes().values())

@@ -1,6 +1,4 @@
-"""argparse with collbench's behaviour: errors are one sentence with exit code 2, and each long option has a COLLBENCH_*
-variable.
-"""
+"""argparse with collbench's behavior: errors are one sentence with exit code 2; each long option has a COLLBENCH_* variable."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from collbench.operations.sweep import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError instead of printing its usage and exiting. Options may be added when they are
-    needed.
+    """A parser that raises UsageError instead of printing its usage and exiting. Its options may be added on demand.
 
-    There are two dozen commands with forty options each, and a start needs one. Otherwise every rank would pay for all.
+    There are two dozen commands with forty options each, and a start needs one command. Otherwise every rank would need time for
+    all of them.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -34,14 +32,14 @@ class Parser(argparse.ArgumentParser):
         self._rest = name
 
     def whole(self) -> Parser:
-        """The parser with all of its options."""
+        """Return the parser with all of its options."""
         fill, self._later = self._later, None
         if fill:
             fill()
         return self
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's, of the whole parser."""
+        """Parse with argparse after all options were added."""
         self.whole()
         if not self._rest:
             return super().parse_known_args(args, namespace)
@@ -51,12 +49,12 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def format_help(self) -> str:
-        """argparse's, of the whole parser."""
+        """Return argparse's help text with all options."""
         self.whole()
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """One sentence: what, and where to look."""
+        """Raise UsageError with one sentence: what is wrong, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -68,12 +66,12 @@ def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def positive(text: str) -> int:
-    """Return an integer from 1 on. Raises an argparse error for other text."""
+    """Return an integer of at least 1. Raises an argparse error for other text."""
     return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """Return an integer from 0 on. Raises an argparse error for other text."""
+    """Return an integer of at least 0. Raises an argparse error for other text."""
     return _whole(text, 0)
 
 
@@ -84,7 +82,7 @@ def _whole(text: str, least: int) -> int:
 
 
 def amount(text: str) -> float:
-    """A number above 0."""
+    """Return a number above 0. Raises an argparse error for other text."""
     try:
         value = float(text)
     except ValueError:
@@ -103,7 +101,7 @@ def hertz(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """A fabric's oversubscription, 1 to 1000."""
+    """Return a fabric's oversubscription, 1 to 1000. Raises an argparse error for other text."""
     value = amount(text)
     if not 1 <= value <= 1000:
         raise argparse.ArgumentTypeError(f"'{text}' is not a valid factor: use 2 for a fabric with half the rate of the hosts (1 to 1000)")
@@ -111,7 +109,7 @@ def factor(text: str) -> float:
 
 
 def skew(text: str) -> float:
-    """Return the busiest rank's share as a multiple of the average, from 1 on."""
+    """Return the busiest rank's share as a multiple of the average, at least 1."""
     value = amount(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
@@ -127,7 +125,7 @@ def streams(text: str) -> int:
 
 
 def words(text: str) -> list[str]:
-    """Names separated by commas."""
+    """Return names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
         raise argparse.ArgumentTypeError("an empty list: name at least one")
@@ -135,7 +133,7 @@ def words(text: str) -> list[str]:
 
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """All options and arguments of a parser."""
+    """Return all options and arguments of a parser."""
     return parser.whole()._actions if isinstance(parser, Parser) else parser._actions
 
 
@@ -160,7 +158,7 @@ def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
-# Options with the same meaning: on the command line, these win over the variable, too.
+# Options with the same meaning: each of them on the command line also replaces the variables of the others.
 _INSTEAD = {
     "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),
     "skew": ("--traffic",), "traffic": ("--skew",),
@@ -181,7 +179,7 @@ def _is(word: str, option: str) -> bool:
     return word == option or word.startswith(f"{option}=") or (not option.startswith("--") and word.startswith(option))
 
 
-# collbench completion SHELL: the script by which a shell completes command lines; shtab writes it from the parsers.
+# collbench completion SHELL: the shell's completion script, which shtab generates from the parsers.
 
 SHELLS = ("bash", "zsh")
 _DESCRIPTION = """\
@@ -189,7 +187,7 @@ Print a script that completes commands, options and values such as operations, b
   bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
   zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath"""
 
-# What follows emit's -- is a command line of ours: it is completed as one.
+# A collbench command line follows the -- of `emit`, and is completed as one.
 _AFTER_DASHES = """
 _collbench_or_inner() {
   local -i at
@@ -241,7 +239,7 @@ def script(shell: str) -> str:
 
 
 def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
-    """The options, by themselves, and the arguments, by their command's name too, of a command and of those below it."""
+    """Yield the options and arguments of a command and of the commands below it; arguments also under their command's name."""
     for action in actions_of(parser):
         yield (action.option_strings[-1] if action.option_strings else f"{command} {action.metavar}"), action
         if isinstance(action, argparse._SubParsersAction):
@@ -250,7 +248,7 @@ def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 
 
 def _words() -> dict[str, Iterable[str]]:
-    """The values that may follow, where the parsers leave the check to later code: plug-ins and files add to them."""
+    """Return the possible values of options that later code checks, since plug-ins and files add to them."""
     from collbench.backends.registry import backend_names
     from collbench.deploy.kinds import kinds
     from collbench.operations.dtypes import DTYPES, REDOPS

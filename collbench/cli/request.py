@@ -27,7 +27,7 @@ from collbench.operations.sweep import Sweep, Sweeps
 if TYPE_CHECKING:
     from collbench.measure.request import Request
 
-# Keys of a sweep by the option that takes their values, all at once; the others' values are multiplied out.
+# Keys of a sweep with values that one option takes together. Values of other keys are combined with each other.
 _TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
              "protocols": "protocols", "registrations": "registration"}  # fmt: skip
 _ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "window": "window", "split": "split", "traffic": "traffic",
@@ -85,7 +85,7 @@ def _check_use(typed: set[str], suite: Suite) -> None:
 
 
 def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
-    """A table's lists, multiplied out. What means nothing for its operations is left out: it came from [defaults]."""
+    """Yield the sweeps of a table: all combinations of its lists. Values from [defaults] that its operations do not have are left out."""
     operations = operations_of(table.values["operations"])
     values = {key: value for key, value in table.values.items() if concerns(key, operations)}
     for options in _combinations(values):
@@ -101,7 +101,7 @@ def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
-    """The options and their values of each combination."""
+    """Yield the options and values of each combination."""
     fixed = [(_TOGETHER[key], ",".join(map(_text, each))) for key, each in values.items() if key in _TOGETHER]
     choices = [[(_ONE_BY_ONE[key], one) for one in each] for key, each in values.items() if key in _ONE_BY_ONE]
     if "in_place" in values:
@@ -110,7 +110,7 @@ def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, A
 
 
 def _variables(options: Any) -> dict[str, str]:
-    """Options as COLLBENCH_* variables have them."""
+    """Return options as text, as COLLBENCH_* variables have them."""
     return {f"COLLBENCH_{name.upper()}": _text(value) for name, value in options}
 
 
@@ -119,7 +119,7 @@ def _text(value: Any) -> str:
 
 
 def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
-    """The options as if the suite's were typed where nothing else was. Raises UsageError with their place in the suite."""
+    """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
     try:
         found = parser.parse_args(from_environment(parser, argv[1:], variables))
     except UsageError as error:
@@ -130,7 +130,7 @@ def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite
 
 
 def _word(name: str) -> str:
-    """The word for the run's folder: "run-quick"."""
+    """Return the part of the run folder's name: "run-quick"."""
     return f"run-{_NOT_FOR_NAMES.sub('-', name)[:60].strip('-') or 'suite'}"
 
 

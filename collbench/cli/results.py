@@ -59,7 +59,7 @@ def _margin(text: str) -> float:
     return percent / 100
 
 
-# collbench report RUN…: print stored runs: as a table, as one HTML page, as Markdown, for programs.
+# collbench report RUN…: print stored runs as a table, an HTML page, Markdown, or data for programs.
 
 
 def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -95,13 +95,13 @@ _ABOUT = (
     "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
     "What such output lacks (intervals, samples, ranks) is listed and stays unknown."
 )
-# The registry's, which no other command has to load.
+# The names in the registry of importers, which other commands need not load.
 FORMATS = (
     "log, nccl-tests-json, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, "
     "deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
 )
-_LARGEST = 256 << 20  # bytes; in memory a line takes some 60 more
-_LISTED = 12  # folders; a log of every night may have thousands
+_LARGEST = 256 << 20  # bytes; in memory a line takes about 60 more
+_LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
 _STDIN = Path("-")
 
 
@@ -153,7 +153,7 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
-    """The tables of one file. Raises UsageError that names it."""
+    """Return the tables of one file. Raises UsageError that names it."""
     import hashlib
 
     from collbench.results.importers.importer import lines_of
@@ -177,7 +177,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
 
 
 def _bytes(path: Path) -> bytes:
-    """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
+    """Return the content of a file or of stdin. Raises UsageError if it cannot be read, or is larger than 256 MiB."""
     from collbench.report.cases import printable
     from collbench.untrusted import open_file
 
@@ -216,7 +216,7 @@ def _given(arguments: argparse.Namespace, name: str) -> UserInput:
 
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
-    """(what gives a row its ceilings, what topology.json holds); None for what is not given. Raises UsageError."""
+    """Return (the source of the rows' ceilings, the content of topology.json); None for each that was not given. Raises UsageError."""
     from collbench.machine.peak.node import Job, parse_gigabytes
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
@@ -241,7 +241,7 @@ def _with_ceilings(table: FileTable, job_of: JobOf) -> FileTable:
 
 
 def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raise UsageError for two files with the same content: as launches they would agree without being independent."""
+    """Raise UsageError for two files with the same content: as launches they would not be independent."""
     first: dict[str, str] = {}
     for source in sources:
         if source.sha256 in first:
@@ -250,9 +250,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 
 def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each
-    sentence once.
-    """
+    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each sentence once."""
     from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collbench.report.progress import Listening
 
 
-# Unforeseen errors: the traceback, and a request to report it.
+# Unexpected errors: the traceback, and a request to report it.
 
 
 def say(text: str) -> None:
-    """Write lines to stderr, without control characters; where nothing can be written, the exit code alone reports the end."""
+    """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
         from collbench.report.cases import printable
-    except OSError:  # a process that can open no file imports nothing
+    except OSError:  # a process that can open no file cannot import
         printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     with suppress(OSError, ValueError):
@@ -45,14 +45,12 @@ def _plain(text: str) -> str:
 
 
 def is_one(error: BaseException) -> bool:
-    """Return whether an error is unforeseen. An error of the operating system may be a closed output."""
+    """Return whether an error is unexpected. An error of the operating system may be a closed output."""
     return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
 
 
 def tell(error: BaseException) -> None:
-    """Print the traceback, once. A rank does so before the others learn of it, since then a launcher may kill it at any
-    moment.
-    """
+    """Print the traceback, once. A rank prints it before it informs the others, since then a launcher may kill it at any time."""
     if getattr(error, "said", False):
         return
     say("".join(traceback.format_exception(error)))
@@ -60,19 +58,17 @@ def tell(error: BaseException) -> None:
     error.said = True  # type: ignore[attr-defined]
 
 
-# Whether all ranks have read the same suite: each reads its own host's file.
+# The check that all ranks have read the same suite, since each reads the file of its own host.
 
 
 def same_suite(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it
-    first.
-    """
+    """Raise UsageError on all ranks if one cannot read the suite, or has read another one. All ranks of `run` call it first."""
     if request.suite:
         compare(world, None, request.suite["digest"], request.suite["name"])
 
 
 def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
-    """Raise UsageError on all ranks where one reports what is `wrong` with the suite, or where their digests differ."""
+    """Raise UsageError on all ranks if one reports what is `wrong` with the suite, or if their digests differ."""
     views = world.allgather([wrong, digest, name], "comparing the suite")
     reasons = [reason for reason, _, _ in views]
     rank = next((rank for rank, reason in enumerate(reasons) if reason), None)
@@ -121,7 +117,7 @@ class Command:
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
-    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError where that is unclear."""
+    """Return the launch this process belongs to, or None: no launcher started it. Raises UsageError if that is unclear."""
     from collbench.launch.detect import LocalRequest, detect
 
     return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
@@ -150,9 +146,7 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can
-    do.
-    """
+    """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
@@ -176,7 +170,7 @@ def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argpa
 
 
 def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Starts the ranks on this host; virtual ranks need no process of their own."""
+    """Start the ranks on this host, and return the exit code. Virtual ranks need no processes."""
     from collbench.launch.spawn import find_mpiexec, start_local
 
     if set(request.backends) == {"simulated"}:
@@ -239,7 +233,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     """Join the other ranks and do the work. If it fails at one of them, all end with the same message and code."""
     from collbench.control.watchdog import AFTER_S, StartupWatchdog
 
-    early = StartupWatchdog()  # a process that is stopped before the others know of it is ended by nothing else
+    early = StartupWatchdog()  # ends this process if it is stopped before other ranks know it
     early.arm(timeout_s + AFTER_S)
     from collbench.control.tree import out_of_files
     from collbench.control.world import World
@@ -258,8 +252,8 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
         if is_one(error):
             tell(error)
         if world.rank == 0 and why is error:
-            world.speak(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
-        # Rank 0 reports for all; another rank only when rank 0 does not answer.
+            world.speak(str(why), why.exit_code)  # first: mpiexec kills rank 0 as soon as one of the other ranks has ended
+        # Rank 0 reports for all. Another rank reports only if rank 0 does not answer.
         why.said = world.abort(why)  # type: ignore[union-attr]
         if error is caught:
             raise

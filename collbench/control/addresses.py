@@ -34,11 +34,10 @@ from collbench.reason import Fact
 
 
 def with_meeting(info: LaunchInfo) -> LaunchInfo:
-    """Return the launch with rank 0's address and the token of its secret. All ranks call. It starts MPI with thread
-    level single.
+    """Return the launch with rank 0's address and the token of its secret. Starts MPI with thread level single.
 
-    Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address
-    that all hosts reach.
+    All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises UsageError if rank 0's
+    host has no address that all hosts can reach.
     """
     import mpi4py
 
@@ -73,30 +72,26 @@ def finalise() -> None:
 
 
 def _candidates(name: str) -> list[str]:
-    """Return this host's addresses, those of its name first, then those on the way to other networks. Loopback is
-    excluded.
-    """
+    """Return this host's addresses: those of its name first, then those of its routes to other networks. Loopback is excluded."""
     own = own_addresses()
-    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849): nothing is sent
+    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
     likely = [address for address in (*resolve(name), *outwards) if address in own]
     return list(dict.fromkeys([*likely, *own]))
 
 
 def _reaches(address: str) -> bool:
-    """Return whether this host has a route to another host's address. A bridge of this host may have the same address."""
+    """Return whether this host has a route to `address`. An address of this host, such as a bridge's, does not count."""
     own = route_to(address)
     return own is not None and own != address and not is_loopback(own)
 
 
-# A host's kernel answers a connection even if its processes are stopped.
+# Whether a host is up. Its kernel accepts or refuses a connection even if the host's processes are stopped.
 
-_PORT = 9  # where nothing listens: a host that is there refuses at once
+_PORT = 9  # the discard port, usually unused: a host that is up refuses the connection at once
 
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
-    """Return the first address with a host that accepts or refuses a connection within so many seconds; None if there
-    is none.
-    """
+    """Return the first address with a host that accepts or refuses a connection within `within_s` seconds; None if none does."""
     knocking = {}
     try:
         for address in addresses:
@@ -132,9 +127,9 @@ _ASK_AGAIN_S = 0.2
 
 
 def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
-    """Return (this host's address, rank 0's address), one pair for each address family, IPv4 first; empty for a meeting on this host.
+    """Return (this host's address, rank 0's address) for each address family, IPv4 first; empty if the ranks are on one host.
 
-    Raises UsageError where rank 0's host does not resolve, or cannot be routed to.
+    Raises UsageError if rank 0's host name does not resolve, or if it cannot be routed to.
     """
     if not meeting.startswith("tcp://"):
         return ()
@@ -153,9 +148,7 @@ def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
 
 
 def hub_hosts(info: LaunchInfo) -> list[str]:
-    """Return the addresses at which this host may reach rank 0, the most likely first; its name where that does not
-    resolve.
-    """
+    """Return the addresses at which this host may reach rank 0, the most likely first; the host's name if it does not resolve."""
     try:
         found = [hub for _, hub in routes_to(info.meeting)]
     except UsageError:
@@ -164,13 +157,14 @@ def hub_hosts(info: LaunchInfo) -> list[str]:
 
 
 def host_of(meeting: str) -> str:
-    """Return the host of a meeting "tcp://host"."""
+    """Return the host in the address "tcp://host"."""
     return meeting.removeprefix("tcp://").strip("[]")
 
 
 def await_name(meeting: str, patience_s: float) -> bool:
-    """Wait until the host of a meeting resolves, and return whether it does. A pod's name may appear seconds after its
-    start.
+    """Wait until the host name in the address `meeting` resolves. Return whether it does within `patience_s` seconds.
+
+    The name of a pod may appear seconds after the pod starts.
     """
     if not meeting.startswith("tcp://"):
         return True
@@ -183,8 +177,8 @@ def await_name(meeting: str, patience_s: float) -> bool:
 
 
 _CANDIDATES = 8
-_FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the range that kernels hand out themselves
-_SHORT = 24  # characters of a name that cannot be guessed
+_FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the kernel's range of ephemeral ports
+_SHORT = 24  # characters of the hash in the socket's name, which other users cannot guess
 
 
 def candidate_ports(secret: Secret) -> list[int]:
@@ -194,8 +188,9 @@ def candidate_ports(secret: Secret) -> list[int]:
 
 
 def node_place(info: LaunchInfo, secret: Secret) -> str:
-    """Return the address of this node's first rank for its other ranks: a socket without a file, which ends with its
-    process.
+    """Return the address at which the first rank of this node listens for the node's other ranks.
+
+    It is an abstract Unix socket: it has no file, and disappears with its process.
     """
     if info.meeting.startswith("ipc://"):
         return info.meeting
@@ -226,7 +221,7 @@ class OpenListener(Fact, frozen=True):
 
 
 def open_listener(found: HubAddresses) -> OpenListener | None:
-    """Return the fact that rank 0 listens at every address of its host; None where it listens only at those of its name."""
+    """Return the fact that rank 0 listens at every address of its host; None if it listens only at those of its name."""
     if found.scope is Scope.GIVEN:
         return None
     return OpenListener(found.host, tuple(found.resolved) if found.scope is Scope.NAME_IS_LOOPBACK else ())

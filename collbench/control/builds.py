@@ -1,17 +1,15 @@
-"""Compare the builds of ranks that cannot join, over UDP. The control plane cannot do that: its messages differ between
-builds.
+"""Compare the builds of ranks that cannot join, over UDP. The control plane's messages differ between builds.
 
-A rank's first message carries its build. If keys or messages of two builds differ, rank 0 cannot read that message. So
-a rank without a reply after one second asks here. These datagrams must therefore never change; another format needs
-another magic.
+A rank's first message contains its build. Rank 0 cannot read that message if keys or messages of the two builds differ.
+Therefore a rank without a reply after one second sends its build in a datagram. The format of these datagrams must never
+change; another format needs another magic.
 
     datagram   magic, HMAC-SHA256 of the rest with a key of this launch, JSON of at most 1200 bytes
-    call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce as soon as the rank knows it
+    call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce once the rank has received it
     answer     {"host", "build", "nonce", "echo", "noted"}: from rank 0; nonce is the caller's, echo is rank 0's
 
-A datagram without the launch's secret gets no answer, so other programs cannot even detect that a process listens. Rank
-0 accepts only a call that repeats rank 0's own nonce, so a replayed call has no effect. Rank 0 listens only until all
-ranks have joined.
+A datagram without the launch's secret gets no answer, so other programs cannot detect the listener. Rank 0 accepts only a
+call that repeats rank 0's own nonce, so a replayed call has no effect. Rank 0 listens only until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from collbench.launch.software import Build, read_build
 
 _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32
-_MOST_BYTES = 1200  # of JSON: with its head less than any path's MTU
+_MOST_BYTES = 1200  # of JSON; with its header it stays below the MTU of any path
 _FIRST_PORT, _PORTS, _APART, _CANDIDATES = 20000, 12000, 1237, 8
 _AGAIN_S, _LOOK_S = 0.25, 0.2
 _HOST = re.compile(r"[0-9A-Za-z._:-]{1,255}")
@@ -48,7 +46,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Call:
-    """The message of a rank: its build (None: not readable), and other facts of its host that the command needs."""
+    """A rank's message: its build (None if it cannot be read), and other facts about its host that the command needs."""
 
     rank: int
     host: str
@@ -58,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True)
 class BuildReply:
-    """Rank 0's reply; noted: it has stored this rank's build."""
+    """Rank 0's reply. noted: rank 0 has stored the build of this rank."""
 
     host: str
     build: Build | None
@@ -67,7 +65,7 @@ class BuildReply:
 
 @dataclass(frozen=True)
 class CallAddresses:
-    """The UDP addresses at which rank 0 listens. The launch fixes the port, or it is derived from the secret."""
+    """The UDP addresses at which rank 0 listens. The port comes from the launch, or is derived from the secret."""
 
     secret: Secret
     fixed: int | None
@@ -82,7 +80,7 @@ class CallAddresses:
 
 
 class BuildServer:
-    """Rank 0's side: it answers every rank of the launch, and passes each call once to `take`, in a thread of its own."""
+    """Rank 0's end: it answers every rank of the launch from its own thread, and passes each rank's call to `take` once."""
 
     def __init__(self, place: CallAddresses, me: Call, take: Callable[[Call], None]) -> None:
         self._keys, self._me, self._take = _Keys.of(place.secret), me, take
@@ -96,7 +94,7 @@ class BuildServer:
             self._thread.start()
 
     def _serve(self) -> None:
-        with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which refuses descriptors above 1023
+        with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which rejects descriptors above 1023
             for one in self._sockets:
                 waiting.register(stack.enter_context(one), selectors.EVENT_READ, one)
             while not self._stop.is_set():
@@ -135,7 +133,7 @@ class BuildServer:
 
 
 def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -> BuildReply | None:
-    """Call rank 0 until it has stored the call; return its last reply, or None without one.
+    """Send calls to rank 0 until it has stored one, for at most `seconds`. Return its last reply, or None without one.
 
     Ends early when `stop` is set.
     """
@@ -218,7 +216,7 @@ def _fits(pattern: re.Pattern[str], value: Any) -> bool:
 
 
 def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
-    """Return a socket at the first free port, or None without one. Then only the control plane compares the builds."""
+    """Return a socket bound to the first free port, or None. Without a socket only the control plane compares the builds."""
     for port in candidates:
         ours = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -241,7 +239,7 @@ def _sockets(addresses: Sequence[str]) -> Iterator[Mapping[str, socket.socket]]:
 
 
 def addresses_of(places: Sequence[str]) -> list[str]:
-    """Return the addresses in places such as "tcp://10.0.0.1:20000"; loopback if all ranks are on one host."""
+    """Return the addresses in "tcp://10.0.0.1:20000" and the like; loopback if all ranks are on one host."""
     return list(dict.fromkeys(_addresses(places))) or ["127.0.0.1"]
 
 
@@ -251,7 +249,7 @@ def _addresses(places: Sequence[str]) -> Iterator[str]:
             yield place.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
-# The software of all hosts of a launch, reported to rank 0 before any rank joins: builds that cannot join are the reason to ask.
+# The software of all hosts, collected before any rank joins: the command that uses it diagnoses builds that cannot join.
 
 T = TypeVar("T")
 _HOSTS_LOOK_S = 0.05
@@ -264,7 +262,7 @@ def hosts_of(info: LaunchInfo) -> int:
 
 
 def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
-    """Report this host's software to rank 0; for the first rank of a host. Raises UsageError without a secret."""
+    """Send this host's software to rank 0. Only the first rank of a host calls it. Raises UsageError without a secret."""
     secret = secret_of(info, env)
     place = CallAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
     ask(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
@@ -273,11 +271,10 @@ def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, st
 def collect(
     info: LaunchInfo, env: Mapping[str, str], meanwhile: Callable[[], T], mine: Callable[[T], Mapping[str, str]], seconds: float
 ) -> tuple[T, list[dict[str, Any]], int]:
-    """Return (result of `meanwhile`, software of the hosts as from `software.grouped`, number of hosts without a
-    reply). Rank 0 calls.
+    """Run `meanwhile` and collect the software of all hosts. Only rank 0 calls it. Raises UsageError without a secret.
 
-    `mine` returns this host's own software from that result. Other hosts have so many seconds after `meanwhile`. Raises
-    UsageError without a secret.
+    Returns (result of `meanwhile`, software as from `software.grouped`, number of hosts that did not reply). `mine` returns
+    this host's own software from that result. The other hosts may reply until `seconds` after `meanwhile` has ended.
     """
     calls: list[Call] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"

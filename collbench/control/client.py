@@ -1,9 +1,7 @@
-"""The control plane at every rank except 0: its connection to rank 0, the agent of its node, and the calls of its main
-thread.
+"""The control plane at every rank except 0: its connection to rank 0, the agent of its node, and its main thread's calls.
 
-The first rank of a node also passes on the messages of the node's other ranks. So each node has one connection to rank
-0, and rank 0 gets few messages per node and step. A large message is offered first, and sent when rank 0 has room for
-it.
+The first rank of a node also forwards the messages of the node's other ranks. So each node has one connection to rank
+0, and rank 0 gets few messages per node and step. A rank announces a large message, and sends it when rank 0 has room.
 """
 
 from __future__ import annotations
@@ -51,28 +49,29 @@ from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
 from collbench.reason import as_json
 
-# A rank's way up: one connection to the first rank of its node, or from there to rank 0.
+# The connection of a rank to the first rank of its node, or of that rank to rank 0.
 
-_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
-_AFTER_REFUSAL_S = 1.0  # a rank with the wrong secret must not cause a flood
+_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # ZeroMQ's default waits at least 100 ms, also for a rank 0 that is still starting
+_AFTER_REFUSAL_S = 1.0  # limits the retries of a rank that has the wrong secret
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
 class Uplink:
-    """The connection to rank 0 or to the first rank of the node. It tries each place in turn until one accepts it. Used
-    by one thread.
+    """The connection to rank 0 or to the first rank of the node. It tries each address in turn until one accepts it.
 
-    places      addresses, and for how many seconds each before the next one is tried as well
-    refused     places that replied without this launch's secret
-    place       the place that accepted this rank
-    descriptor  of the connection that was used last, -1 before there is one
-    cut         when the connection was lost; None while it works. It is not restored: messages on the way are lost.
+    Used by one thread.
+
+    places      addresses, each with the seconds until the next one is tried in addition
+    refused     addresses that replied without this launch's secret
+    place       the address that accepted this rank
+    descriptor  of the most recent connection, -1 before there is one
+    cut         when the connection was lost; None while it works. It is not restored, since messages in transit are lost
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
         self._context, self._keys, self._patience = context, keys, places
-        self._due: dict[str, float] = {}  # places to knock at, and when
-        self._knocking: dict[Any, Any] = {}  # sockets, and the monitor of each
+        self._due: dict[str, float] = {}  # addresses to try, and when
+        self._knocking: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
         self._places: dict[Any, str] = {}  # by monitor
         self._hello: Message | None = None
         self._waiting: list[Message] = []
@@ -109,7 +108,7 @@ class Uplink:
             self._second.send_multipart(message.frames(), copy=False)
 
     def knock(self, hello: Message, now: float) -> float:
-        """Send `hello` if it is due. Return when to call again, until this rank is accepted."""
+        """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
         if self._hello is None:
             self._hello, at = hello, now
             for place, patience_s in self._patience:
@@ -131,7 +130,7 @@ class Uplink:
         socket.send_multipart(hello.frames())
 
     def send(self, message: Message) -> None:
-        """Send to the place that accepted this rank; before that, keep the message."""
+        """Send to the address that accepted this rank. Before that, store the message."""
         if self.socket:
             self.socket.send_multipart(message.frames(), copy=False)
         else:
@@ -185,7 +184,7 @@ class Uplink:
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
-            socket.setsockopt(zmq.LINGER, 0)  # queued messages will never be taken
+            socket.setsockopt(zmq.LINGER, 0)  # the peer will never receive the queued messages
         monitor = self._knocking.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
@@ -193,7 +192,7 @@ class Uplink:
         socket.close()
 
     def close(self) -> None:
-        """Send what is queued, for a second at most, if a place has welcomed this rank."""
+        """Send the queued messages within one second if this rank was accepted, then close."""
         for each in list(self._knocking):
             self._drop(each, in_vain=self.socket is None)
         if self._second:
@@ -209,25 +208,24 @@ _ANSWERS = (
     MessageKind.PROBED,
     MessageKind.ABORT,
 )
-_SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
+_SECOND_S = 0.6  # without a reply, or without an acknowledgement of this rank's reply, before a second connection is opened
 _STEP_S = 0.05
-_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: rank 0's last message is read before
+_LOST_S = 0.05  # seconds from the loss of the connection to the end of this rank: time to read rank 0's last message
 
 
 class NodeAgent:
-    """The I/O handler of a rank other than 0. All methods run in its I/O thread. The rank's main thread waits for
-    `inbox`.
+    """The I/O handler of a rank other than 0. All methods run in its I/O thread. The rank's main thread reads `inbox`.
 
     The inbox has messages, or errors to raise.
 
     _stand     returns the state of this rank
-    beat_s     how often it is sent
-    farewell   set when no more messages will come from rank 0
-    released   set when this rank may leave: no rank behind it needs it any longer
+    beat_s     seconds between two reports of the state
+    farewell   set when rank 0 will send no more messages
+    released   set when this rank may end, because no other rank's messages pass through it any more
     hub_heard  set when any message of rank 0 arrives
-    address    of the first rank of a node: this host's, as rank 0 reaches it; "" elsewhere
+    address    on the first rank of a node: this host's address as rank 0 reaches it; "" elsewhere
     above      the name of the other end of the uplink: "rank 0", or the first rank of this node
-    or_else    the ranks that may have ended before it, where the launcher kills all ranks of a host for one
+    or_else    other ranks that may have ended before it, if the launcher kills all ranks of a host together
     """
 
     def __init__(
@@ -261,9 +259,7 @@ class NodeAgent:
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
 
     def present(self, about: Any, build: Any = 0) -> None:
-        """Begin to connect; build: this rank's, as JSON. Versions of collbench that do not compare builds ignore it,
-        and send 0.
-        """
+        """Begin to connect. build: this rank's build as JSON; 0 from versions of collbench that do not compare builds."""
         self._hello = Message(MessageKind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
@@ -271,7 +267,7 @@ class NodeAgent:
         self._take(step, [(self.rank, value, raw)])
 
     def send(self, message: Message) -> None:
-        """Send a message towards rank 0, also through the second connection where it is urgent."""
+        """Send a message towards rank 0. Urgent messages also use the second connection if there is one."""
         self.up.send(message)
         if message.kind in _ANSWERS:
             self.up.send_second(message)
@@ -394,7 +390,7 @@ class NodeAgent:
         elif message.kind is MessageKind.BEAT:
             self._told |= {one.rank: one for one in rank_states(message.body, child.ranks)}
         elif message.kind is MessageKind.OFFER and self.down:
-            self.down.send(child, Message(MessageKind.GRANT, message.step))  # here is room for all that the ranks of a node have
+            self.down.send(child, Message(MessageKind.GRANT, message.step))  # grants room for the values of all ranks of a node
         elif message.kind in (MessageKind.BYE, MessageKind.MOVED):
             self._leave(child, message)
         else:
@@ -422,7 +418,7 @@ class NodeAgent:
         if not child.ranks:
             self.down.forget(child)
         self._partings.append(message)
-        for step in sorted(self._said):  # which may have waited for this rank alone
+        for step in sorted(self._said):  # a step may have waited for this rank only
             self._take(step, [])
 
     def _take(self, step: int, said: Sequence[Entry]) -> None:
@@ -447,7 +443,7 @@ class NodeAgent:
                 self.up.send(Message(MessageKind.OFFER, step, size_of(raw)))
 
     def tick(self, now: float) -> float:
-        """Do the work that is due: connect, send states, end processes. Return when to call again."""
+        """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._part()
         if self.up.socket is None:
@@ -462,9 +458,7 @@ class NodeAgent:
         return min(due, self._beat_at)
 
     def _part(self) -> None:
-        """Report the ranks that left once their messages are sent. Then let this rank leave, if it wants to, as the
-        last one.
-        """
+        """Report the ranks that left, once their messages are sent. Let this rank end after them if it has asked to leave."""
         empty = not (self._offered or self._said)
         if empty and self._partings:
             partings, self._partings = self._partings, []
@@ -502,7 +496,7 @@ class NodeAgent:
             self.down.tell(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
-        """Let this rank leave in order. Rank 0 is informed; `released` is set as soon as this rank may leave."""
+        """Report to rank 0 that this rank leaves. `released` is set as soon as it may end."""
         self._leaving = True
 
     def close(self) -> None:
@@ -520,30 +514,28 @@ class NodeAgent:
         self.node.close()
 
 
-# Any other rank's end of the control plane, as its main thread uses it.
+# The control plane of every rank except 0, as its main thread uses it.
 
-_FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
+_FAREWELL_S = 6.0  # seconds that a failed rank waits for rank 0, which may query all other ranks first
 _ASK_AGAIN_S = 2.0
-_LAST_WORD_S = 3.0  # how long it waits for rank 0, which reports for all ranks, to leave first
-_RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
-_AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
+_LAST_WORD_S = 3.0  # seconds that it waits for rank 0, which reports for all ranks, to end first
+_RELEASE_S = 60.0  # seconds at most that the first rank of a node waits for the node's other ranks
+_AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # seconds at one address before the next one is tried in addition
 _BEAT_S = 1.0
-_UNWELCOME_S = 1.0  # after so long without a welcome the builds are compared apart from the control plane
+_UNWELCOME_S = 1.0  # seconds without a reply from rank 0 before the builds are compared over UDP
 _HUB_ANSWERS_S = 3.0
 _ASK_BEFORE_S = 1.2
 
 
 class Client:
-    """The connection of a rank to rank 0, for its main thread. The first rank of a node passes on the messages of the
-    others there.
-    """
+    """The connection of a rank to rank 0, for its main thread. The first rank of a node forwards the others' messages."""
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess) -> None:
         self._info, self._secret, self._context = info, secret, zmq.Context()
         self._places = _places(info, secret)
         keys = Keys.of(secret)
         up = Uplink(self._context, keys, self._places)
-        beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # rank 0 reads 200 beats a second at most
+        beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # at most 200 state reports per second arrive at rank 0
         self._part = NodeAgent(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
         self._keeper = IOThread(self._part)
         self._me: Member | None = None
@@ -557,24 +549,23 @@ class Client:
         down = Downlinks(self._context, keys)
         try:
             down.bind(node_place(info, self._secret))
-        except zmq.ZMQError:  # the launcher's two nodes are one: the others find rank 0 by themselves
+        except zmq.ZMQError:  # the launcher reports one node as two; the other ranks connect to rank 0 directly
             down.close()
             return None
         return down
 
     def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """Store the members, and by rank the ranks that may have ended instead of it, to name them in errors."""
+        """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
             self._part.address = me.address
-        self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs: not all of its host were killed
+        self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs, so its host was not killed
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
 
-        Raises WaitExpired where rank 0 does not reply within the deadline, UsageError or PeerFailed where it is of
-        another build.
+        Raises WaitExpired if rank 0 does not reply within the deadline, UsageError or PeerFailed if rank 0 has another build.
         """
         compares = self._info.launcher != "local"
         build = own().as_json() if compares else 0
@@ -593,7 +584,7 @@ class Client:
             found.set()
 
     def _compare(self, found: threading.Event, seconds: float) -> None:
-        """End the wait for a reply if rank 0 is of another build, which may not be able to read this rank's messages."""
+        """End the wait for rank 0's reply if rank 0 has another build, since it may not be able to read this rank's messages."""
         info, host = self._info, socket.gethostname()
         place = CallAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
         answer = ask(place, Call(info.rank, host, own()), found, seconds)
@@ -626,8 +617,8 @@ class Client:
     def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
-        Raises Orphaned where rank 0 does not reply at all after `first_s` seconds. Rank 0 may itself wait for others,
-        up to the deadline.
+        Raises Orphaned if no thread of rank 0 replies within `first_s` seconds. If rank 0 replies but waits for other ranks,
+        the wait lasts until the deadline.
         """
         end = time.monotonic() + deadline_s
         try:
@@ -639,14 +630,14 @@ class Client:
         return message.body
 
     def _first(self, end: float) -> Any:
-        """Wait for a message. Shortly before the end query rank 0, so that a blocked path is known by then."""
+        """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
         with suppress(Empty):
             return self._next(end - _ASK_BEFORE_S)
         self._keeper.do(lambda: self._part.ask(Message(MessageKind.WHERE)))
         return self._next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
-        """Query rank 0 repeatedly: its own watchdog does not cover its work between two phases."""
+        """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
             if not self._is_hub_there(Message(MessageKind.WHERE)):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
@@ -655,13 +646,13 @@ class Client:
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
-        """Return whether rank 0's I/O thread replies, which it does however busy its main thread is."""
+        """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy."""
         self._part.hub_heard.clear()
         self._keeper.do(lambda: self._part.ask(question))
         return self._part.hub_heard.wait(_HUB_ANSWERS_S)
 
     def _silence(self, what: str) -> HangDiagnosis:
-        """Return why rank 0 does not answer, as far as this rank can see it."""
+        """Return the diagnosis of rank 0's silence, as far as this rank can determine it."""
         hub, me = self._hub, self._me
         found = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if hub and me and hub.host == me.host:
@@ -679,11 +670,9 @@ class Client:
         return one
 
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
-        """Report to rank 0 why this rank ends. Return why rank 0 ends; Orphaned where it has ended, None where it does
-        not reply.
-        """
+        """Report to rank 0 why this rank ends. Return why rank 0 ends, Orphaned if it has ended, or None if it does not reply."""
         self.interrupt(sentence, code)
-        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that never joined
+        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
         try:
             while True:
                 self._next(end)
@@ -693,22 +682,23 @@ class Client:
             return reason
 
     def interrupt(self, sentence: str, code: int) -> None:
-        """Report to rank 0 why the launch ends, and continue. Any thread may call."""
+        """Report to rank 0 why the launch ends, and return at once. Any thread may call."""
         self._keeper.do(lambda: self._part.send(Message(MessageKind.ABORT, 0, [sentence, code])))
 
     def farewell(self) -> None:
-        """Wait shortly until rank 0 has left: some launchers end all ranks as soon as one has left, and rank 0 must report first."""
+        """Wait briefly until rank 0 has ended: some launchers end all ranks when one ends, and rank 0 must report first."""
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
     def stuck(self, what: str) -> HangDiagnosis | None:
-        """Ask rank 0 why this rank's main thread does not progress. Return why rank 0 does not reply, or None. Any
-        thread may call.
+        """Report to rank 0 that this rank's main thread makes no progress. Return the diagnosis if rank 0 does not reply, else None.
+
+        Any thread may call.
         """
         return None if self._is_hub_there(Message(MessageKind.STUCK, 0, what)) else self._silence(what)
 
     def close(self) -> None:
-        """Leave in order: all messages are sent, including those of the ranks behind this one."""
+        """Leave in order, after all messages are sent, including those of the ranks that send through this one."""
         self._keeper.do(self._part.leave)
         self._part.released.wait(_RELEASE_S)
         self._keeper.close()
@@ -716,7 +706,7 @@ class Client:
 
 
 def _places(info: LaunchInfo, secret: Secret) -> list[tuple[str, float]]:
-    """Return the addresses to try, and the seconds to wait at each before the next one is tried as well."""
+    """Return the addresses to try, each with the seconds before the next one is tried in addition."""
     if info.meeting.startswith("ipc://"):
         return [(info.meeting, _AT_A_PORT_S)]
     node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []

@@ -59,10 +59,10 @@ class HangCause(Enum):
 
 
 class ProcessEnd(Fact, frozen=True):
-    """The process of a rank ended. This fact has what the kernel of its host reports about it.
+    """The process of a rank ended, in the way that the kernel of its host reports.
 
-    killed        by a signal; signal: its number, 0 where it is not known
-    exit_code     -1 where it is not known
+    killed        by a signal; signal: its number, 0 where unknown
+    exit_code     -1 where unknown
     out_of_memory whether the kernel of that host has killed a process for lack of memory
     """
 
@@ -88,7 +88,7 @@ class ProcessEnd(Fact, frozen=True):
 
 
 class HangDiagnosis(Fact, frozen=True):
-    """A launch does not progress, and this is the cause with its evidence.
+    """A launch makes no progress: the cause and its evidence.
 
     phase      of the waiting ranks, or the rank's last one
     ranks      those that are the cause; names: "rank 13 (node07, pid 4242)" each
@@ -96,9 +96,9 @@ class HangDiagnosis(Fact, frozen=True):
     detail     the phase that the rank is in, or an address that answers
     end        how the process ended; others: ranks that may have ended before it
     iteration  of the timed loop, -1 without one; more: processes that ended later
-    source, target   the hosts between which packets may be lost; "" where both are one
+    source, target   the hosts between which packets may be lost; "" if both are the same path
     path       the fault of a path
-    doing      the innermost calls of the first rank named
+    doing      the innermost calls of the first rank in `ranks`
     reporter   the rank that reports, if it is not rank 0
     """
 
@@ -215,7 +215,7 @@ def _iteration(number: int) -> str:
     return f" in iteration {number}" if number >= 0 else ""
 
 
-# The native stack of a process, for the report of a hang. It needs a tool; collbench installs none.
+# The native stack of a process, for the report of a hang. It needs py-spy or gdb, which collbench does not install.
 
 _DEADLINE_S = 2.5
 _MOST_TEXT = 20_000
@@ -231,7 +231,7 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 
 
 def stack(pid: int) -> str:
-    """Return the stack as py-spy or gdb prints it, or why there is none. Never raises, and takes 2.5 seconds at most."""
+    """Return the stack as py-spy or gdb prints it, or the reason why it is missing. Never raises; takes at most 2.5 seconds."""
     tool = tool_here()
     return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
 
@@ -260,7 +260,7 @@ def innermost(text: str) -> str:
 
 def _asked(line: Sequence[str]) -> str:
     tool = Path(line[0]).name
-    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # or gdb would ask servers for what it does not know
+    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
     except subprocess.TimeoutExpired as late:
@@ -270,20 +270,18 @@ def _asked(line: Sequence[str]) -> str:
     return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
-# The ranks of this node as processes: which have ended or are stopped, and what one of them is doing.
+# The processes of this node's ranks: which have ended, which are stopped, and in which call one of them is.
 
-_EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
+_EXIT = 49  # index of exit_code in /proc/PID/stat, counted from the field after the name (proc(5))
 
 
 class NodeProcesses:
-    """The processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has
-    ended.
-    """
+    """The processes of this node that this process watches. Used by one thread. A descriptor becomes readable when its process ends."""
 
     def __init__(self) -> None:
         self._killed_for_memory = _killed_for_memory()
         self._pids: dict[int, int] = {}
-        self._ranks: dict[int, int] = {}  # by descriptor
+        self._ranks: dict[int, int] = {}  # rank by descriptor
 
     @property
     def descriptors(self) -> list[int]:
@@ -291,10 +289,9 @@ class NodeProcesses:
         return list(self._ranks)
 
     def watch(self, rank: int, about: Any) -> None:
-        """Watch a rank's process, if it runs on this host and matches its description.
+        """Watch a rank's process, if it runs on this host and matches its description. This process itself is never watched.
 
-        Containers number their processes alike and may begin at the same moment, so the host's name must match too.
-        This process itself is never watched.
+        The host's name must match too, since processes in two containers may have the same PID and start time.
         """
         if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
             return
@@ -306,7 +303,7 @@ class NodeProcesses:
 
     @property
     def _short(self) -> bool:
-        """Return whether the kernel has killed any process here for lack of memory since this object was made."""
+        """Return whether the kernel has killed a process of this host for lack of memory since this object was created."""
         return _killed_for_memory() > self._killed_for_memory
 
     def has(self, rank: int) -> bool:
@@ -314,7 +311,7 @@ class NodeProcesses:
         return rank in self._pids
 
     def ended(self, descriptor: int) -> tuple[int, ProcessEnd]:
-        """Return the rank of an ended process, and how it ended, as far as the kernel still knows. Stop watching it."""
+        """Return the rank of an ended process, and how it ended as far as the kernel reports it. Stop watching the process."""
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
@@ -330,15 +327,15 @@ class NodeProcesses:
             self._forget(descriptor)
 
     def stopped(self) -> list[int]:
-        """Return the ranks that SIGSTOP or a debugger has stopped."""
+        """Return the ranks of this node that SIGSTOP or a debugger has stopped."""
         return [rank for rank, pid in self._pids.items() if is_stopped(pid)]
 
     def stack_of(self, rank: int) -> str:
-        """Return the native stack of the rank's process, or why there is none."""
+        """Return the native stack of the rank's process, or the reason why it is missing."""
         return stack(self._pids[rank]) if rank in self._pids else "its process is not on this host"
 
     def kill(self, ranks: Collection[int] | None = None) -> None:
-        """Kill every process that still runs, also stopped ones; with `ranks` only theirs."""
+        """Kill every process that still runs, including stopped ones; if `ranks` is given, only those of these ranks."""
         for descriptor, rank in self._ranks.items():
             if ranks is None or rank in ranks:
                 with suppress(OSError):
@@ -351,8 +348,9 @@ class NodeProcesses:
 
 
 def _killed_for_memory() -> int:
-    """Return how often the kernel has killed for lack of memory since boot, in any control group; source: mm/vmstat.c.
-    0 if unknown.
+    """Return how many processes the kernel has killed for lack of memory since boot; 0 if unknown.
+
+    Counts all control groups. Source: oom_kill in /proc/vmstat (mm/vmstat.c).
     """
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
@@ -362,13 +360,13 @@ def _killed_for_memory() -> int:
 
 
 def began_of(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot; -1: not known. With its PID it identifies one process."""
+    """Return when a process began, in clock ticks since boot; -1 if unknown. With its PID it identifies one process."""
     fields = _stat(pid)
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
 
 
 def how_ended(pid: int) -> ProcessEnd:
-    """Return how a process ended; nothing is known where it still runs, or where its parent has already collected it."""
+    """Return how a process ended. All fields are unknown if it still runs, or if its parent has already collected its status."""
     fields = _stat(pid)
     if len(fields) <= _EXIT or fields[0] != "Z" or not fields[_EXIT].isdigit():
         return ProcessEnd()
@@ -383,16 +381,14 @@ def is_stopped(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name (proc(5)), the first is the state; empty without such a
-    process.
-    """
+    """Return the fields of /proc/PID/stat after the name (proc(5)), from the state on; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
 
-# The state of a rank: its I/O thread sends it to the coordinator now and then, and at once on request.
+# The state of a rank. Its I/O thread sends it to the coordinator regularly, and immediately on request.
 
 _LONGEST = 300  # characters of a phase's name
 _LARGEST = 2**53  # a larger number, or NaN, is not a valid count or time
@@ -404,12 +400,12 @@ class RankState:
 
     rank
     phase      its current phase ("allreduce 64 MiB on mpi: warm-up"), "" between phases
-    waits      whether it waits there for the others over the control plane; else it works, or is inside a library
-    iteration  of the timed loop that it is in, from 0 on; -1 where none is counted
+    waits      whether it waits for other ranks over the control plane; otherwise it works, or is inside a library
+    iteration  of the timed loop that it is in, from 0 on; -1 outside a timed loop
     still_s    seconds without progress
     step       number of control-plane steps that it has begun
     paused_s   seconds, in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
-    held       whether SIGSTOP or a debugger has stopped it: then the first rank of its node sends its last known state
+    held       whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
     """
 
     rank: int
@@ -435,7 +431,7 @@ _TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float)
 
 
 def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
-    """Return the states in a message about these ranks. Raises Malformed for anything else."""
+    """Return the states in a message about these ranks. Raises Malformed for an invalid message."""
     if not isinstance(body, list):
         raise Malformed("not a valid list of states")
     return [_standing(one, ranks) for one in body]
@@ -457,35 +453,35 @@ def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
-# From the states of all ranks to one diagnosis of a hang.
+# The diagnosis of a hang from the states of all ranks.
 #
-# Checked in this order:
-#     a process that has ended            its node's kernel reports it, or its connection was closed
-#     a process that is held              its node sees SIGSTOP, or a debugger
-#     a path that drops large packets     probes of several sizes show it
-#     a host that does not answer         it is dead, or the link to it is cut; or only its control connection is
-#     a process that does not answer      on this host: it is stopped, or its Python is held; on another one the path may drop packets
-#     a path that loses packets           connections of the ranks show it
-#     a rank that is elsewhere            it answers, and is in another phase, or iterations behind
-#     none of these                       no rank is behind: the measured path carries nothing
+# The first of these that applies is the cause:
+#     a process has ended              its node's kernel reports it, or its connection was closed
+#     a process is stopped             its node reports SIGSTOP, or a debugger
+#     a path drops large packets       probes of several sizes show it
+#     a host does not answer           it is down, its link is cut, or only its control connection is lost
+#     a process does not answer        on this host it is stopped or its Python is blocked; on another host the path may drop packets
+#     a path loses packets             connections of the ranks show it
+#     a rank is in another place       it answers, and is in another phase, or iterations behind
+#     none of these                    no rank is behind, so the measured path transfers nothing
 
 
 @dataclass(frozen=True)
 class HangEvidence:
-    """The evidence that rank 0 has when a launch does not progress.
+    """The evidence that rank 0 has when a launch makes no progress.
 
-    what         the phase that a rank is stuck in; "" when a process has ended
+    what         the phase without progress; "" when a process has ended
     members      by rank its name in messages: "rank 13 (node07, pid 4242)"
     answers      the states of the ranks that replied
     heard        the last known state of each rank
     gone         ranks with an ended process, in the order of their ends
     how          by rank how its process ended
-    beside       by rank which others may have ended before it, where a launcher kills all ranks of a host for one
+    beside       by rank which others may have ended before it, if the launcher kills all ranks of a host together
     held         ranks with a process stopped by SIGSTOP or a debugger, as their node reports
     unreachable  ranks on hosts that do not acknowledge rank 0's messages
-    elsewhere    by rank an address at which its host answers nevertheless
-    spokesmen    by rank the rank that its messages come through: the first of its node
-    doing        by rank the innermost calls that it is in
+    elsewhere    by rank another address at which its host answers
+    spokesmen    by rank the rank that forwards its messages: the first of its node
+    doing        by rank its innermost calls
     hosts        by rank the name of its host
     path         a fault of the path between two hosts
     """
@@ -554,7 +550,7 @@ def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
 
 
 def _more_than_control(path: PathFault) -> bool:
-    """Return whether data are lost as well."""
+    """Return whether the path loses measured data too, not only the control plane's packets."""
     return path.problem is not PathProblem.STALLED or path.stalled > 1
 
 
@@ -574,7 +570,7 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
 
 
 def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
-    """Return the progress and phase of most ranks; of equally frequent ones the furthest."""
+    """Return the progress and phase of most ranks; the furthest if two are equally frequent."""
     places = Counter(one.place for one in seen.answers.values())
     usual = max(places, key=lambda place: (places[place], place))
     phases = Counter(one.phase for one in seen.answers.values() if one.place == usual)
@@ -588,7 +584,7 @@ def _how_late(one: RankState, usual: tuple[int, int], where: str) -> dict[str, A
 
 
 def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
-    """Return the phase in which a rank is stuck, else that of the waiting ranks, else the rank's last known one."""
+    """Return the phase without progress; else the phase of the waiting ranks; else the last known phase of the first of `ranks`."""
     last = [seen.heard[rank].phase for rank in ranks if rank in seen.heard]
     return seen.what or (_usual(seen)[1] if seen.answers else "") or next(filter(None, last), "")
 
@@ -606,25 +602,25 @@ def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
     return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
 
 
-# An inquiry asks every rank for its state; a moment later it has one diagnosis from the answers and the missing ones.
+# An inquiry requests the state of every rank, and derives one diagnosis from the replies and from the missing replies.
 #
-# calling    every rank answers at once, however busy its main thread is; the first rank of a node answers for those that are held
-# looking    at the ranks that seem to be the cause: their stacks, whether their hosts answer, what the libraries know
+# 1. Request    every rank replies immediately, even if its main thread is busy; the first rank of a node replies for stopped ranks.
+# 2. Examine    the ranks that may be the cause: their stacks, whether their hosts answer, what the libraries report.
 
-_SETTLE_S = 0.01  # for rank 0 to run into the wait for a rank that has ended: that is the phase in which it did
-_ANSWER_S = 1.5  # for a rank that is there, and for the news of one that has ended on another node
+_SETTLE_S = 0.01  # time for rank 0 to enter the wait for an ended rank: the diagnosis names that phase
+_ANSWER_S = 1.5  # time for a reply, and for the report of a process that has ended on another node
 _LOOK_S = 2.8
 _PROBE_S = 1.0
 _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
-_REPORT_S = 4.0  # how old a rank's report of its connections may be when the inquiry begins
-_MAIN_S = 0.5  # for rank 0's main thread, where it waits for the result
+_REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
+_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
 
 
 @dataclass(frozen=True)
 class SecondaryError:
-    """An error of a rank that may result from another rank's end or silence. `own`: it is rank 0's."""
+    """An error of a rank that another rank's end or silence may have caused. own: it is rank 0's error."""
 
     sentence: str
     code: int
@@ -633,8 +629,10 @@ class SecondaryError:
 
 @dataclass(frozen=True)
 class InquiryOutcome:
-    """The result of an inquiry. facts: state and stack of every rank, for events.jsonl; echo: the error itself is the
-    cause.
+    """The result of an inquiry.
+
+    facts  state and stack of every rank, for events.jsonl
+    echo   the error of a rank, if that error itself is the cause
     """
 
     sentence: str
@@ -646,9 +644,9 @@ class InquiryOutcome:
 class HangInquiry:
     """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
 
-    what      the phase that a rank is stuck in, "" where a process has ended or a rank has reported an error
+    what      the phase without progress; "" if a process has ended or a rank has reported an error
     echo      that error
-    patient   missing ranks may continue with their work
+    patient   ends without a result if all ranks make progress
     """
 
     def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
@@ -658,7 +656,7 @@ class HangInquiry:
         self.stacks: dict[int, str] = {}
         self._unreachable: set[int] = set()
         self._own_paths: list[PathReport] = []
-        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None: another rank sends them
+        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
         self._probed: dict[tuple[str, str], ProbeResult] = {}
         self._elsewhere: dict[int, str] = {}
         self._said: list[str] = []
@@ -668,13 +666,13 @@ class HangInquiry:
         self._call()
 
     def heard(self, one: RankState) -> None:
-        """Take the state that a rank sent, or the first rank of its node for it."""
+        """Store a state. It is from its own rank, or from the first rank of that rank's node."""
         (self.held if one.held else self.answers)[one.rank] = one
 
     def tick(self, now: float) -> float | None:
-        """Continue; return when to call again, None when all evidence is complete.
+        """Continue. Return when to call again; None when all evidence is complete.
 
-        If a process has ended, it is complete at once: a launcher may be about to kill all others.
+        If a process was killed, it is complete at once, since a launcher may be about to kill all others.
         """
         if self._hub.gone.keys() - self.held.keys():
             return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
@@ -719,11 +717,11 @@ class HangInquiry:
         if self._blames_nobody:
             return
         found = diagnose(self._seen())
-        if found.cause is not HangCause.PATH:  # a debugger would hold this process, and the probes with it
+        if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
             for rank in found.ranks[:_MOST_LOOKED_AT]:
                 self._look_at(rank)
             if not found.ranks:
-                self.stacks[self._own.rank] = own_stack()  # a debugger would hold this process while the others wait for it
+                self.stacks[self._own.rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
         for inform in hub.informants:
             self._help(partial(self._inform, inform))
 
@@ -739,7 +737,7 @@ class HangInquiry:
             self._asked.add(rank)
 
     def _help(self, work: Callable[[], None]) -> None:
-        """Do slow work in a thread, so that the I/O thread keeps reading."""
+        """Run slow work in a thread, so that the I/O thread continues to read."""
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
         self._helpers[-1].start()
 
@@ -752,13 +750,13 @@ class HangInquiry:
             self._elsewhere[rank] = found
 
     def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """Take the result of probes that a rank has sent to an address."""
+        """Store the result of probes that a rank has sent to an address."""
         source, target = self._host_of(rank), self._hosts_by_address().get(address, "")
         if (source, target) in self._probes:
             self._probed[source, target] = ProbeResult(tuple(passed), tuple(failed))
 
     def _probe_paths(self) -> None:
-        """Request probes of several packet sizes where connections lose packets."""
+        """Request probes of several packet sizes on the paths where connections lose packets."""
         for one in self._paths().suspects[:_MOST_PROBED]:
             where = self._takes_probes(one.source, one.target)
             sender = next((member.rank for member in self._hub.members if member.host == one.source), None)
@@ -773,7 +771,7 @@ class HangInquiry:
                         self._hub.down.send(child, Message(MessageKind.PROBE, 0, list(where)))
 
     def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
-        """Return the address and port of a host to which another host may send probes."""
+        """Return the address and port at which the host `target` accepts probes from `source`; None without one."""
         hub, home = self._hub, self._host_of(self._own.rank)
         if target == home:
             return (hub.members[0].address, hub.down.port) if hub.members and hub.down.port else None
@@ -799,7 +797,7 @@ class HangInquiry:
         return next((member.host for member in self._hub.members if member.rank == rank), "")
 
     def _hosts_by_address(self) -> dict[str, str]:
-        """Return the hosts by each address at which others may reach them."""
+        """Return the name of each host, by each address at which other hosts may reach it."""
         if not self._hub.members:
             return {}
         home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
@@ -820,7 +818,7 @@ class HangInquiry:
         return self.echo is not None and not (self._hub.gone or silent)
 
     def outcome(self) -> InquiryOutcome | None:
-        """Return which ranks did not arrive and why, or the error itself. None: all ranks replied and may continue."""
+        """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
@@ -841,8 +839,9 @@ class HangInquiry:
 
     @property
     def _all_work(self) -> bool:
-        """Return whether no process has ended, all replied, and each rank that does not wait for others has progressed
-        within the deadline.
+        """Return whether every rank makes progress.
+
+        No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
         """
         still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
         return not (self._hub.gone or self.held or self._missing() or still)
@@ -878,7 +877,7 @@ class HangInquiry:
 class HangInquiries:
     """Rank 0's inquiries, one at a time, and their results. All methods run in the I/O thread.
 
-    Rank 0 reports before the others learn that the launch ends: after that a launcher may kill it at any moment.
+    Rank 0 reports before the other ranks are informed that the launch ends. After that a launcher may kill rank 0 at any time.
     """
 
     def __init__(self, hub: Coordinator) -> None:
@@ -889,8 +888,9 @@ class HangInquiries:
         self._speak_at = math.inf
 
     def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        """Request the state of every rank; the result comes a moment later. patient: there is none if all ranks
-        progress.
+        """Request the state of every rank, to derive the cause from it.
+
+        patient: the inquiry ends without a result if all ranks make progress.
         """
         if self._reason or self._hub.ending.begun:
             return
@@ -900,10 +900,9 @@ class HangInquiries:
         self._now.patient = self._now.patient and patient
 
     def met(self, sentence: str, code: int, *, own: bool = False) -> None:
-        """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end
-        may be.
+        """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end may be.
 
-        A launcher's signal, too, may follow from an end that is not known yet.
+        Another rank's end, which is not known yet, may also have caused a launcher's signal.
         """
         if own and self._hub.ending.begun:
             self._hub.inbox.put(NoOtherCause())
@@ -913,24 +912,22 @@ class HangInquiries:
             self.conclude(sentence, code)
 
     def heard(self, one: RankState) -> None:
-        """Take the reply of a rank, or of the first rank of its node for it."""
+        """Store the reply of a rank, or of the first rank of its node for it."""
         if self._now:
             self._now.heard(one)
 
     def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """Take the result of probes that a rank has sent to an address."""
+        """Store the result of probes that a rank has sent to an address."""
         if self._now:
             self._now.probed(rank, address, passed, failed)
 
     def stacked(self, rank: int, text: str) -> None:
-        """Take the stack of a rank."""
+        """Store the stack of a rank."""
         if self._now:
             self._now.stacks[rank] = text
 
     def conclude(self, sentence: str, code: int) -> None:
-        """End the launch for this reason. The main thread reports it, or this thread if the main thread is inside a
-        call.
-        """
+        """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
         if self._reason is None and not self._hub.ending.begun:
             self._now, self._reason = None, (sentence, code)
             waits = self._hub.stand().waits and not self._hub.gone
@@ -940,7 +937,7 @@ class HangInquiries:
     def tick(self, now: float) -> float:
         """Continue the inquiry; return when to call again."""
         if self._hub.ending.begun:
-            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for a result that is obsolete
+            if self._now and self._now.echo and self._now.echo.own:  # the main thread still waits for a result
                 self._hub.inbox.put(NoOtherCause())
             self._now = None
             return math.inf

@@ -1,5 +1,4 @@
-"""The thread that owns a process's control-plane sockets. It sleeps until a message or a timer; it never calls the
-measured library.
+"""The thread that owns a process's control-plane sockets. It waits for messages and timers, and never calls the measured library.
 
 Its handler is `Coordinator` at rank 0, `NodeAgent` at any other rank.
 """
@@ -64,9 +63,7 @@ class IOThread:
             os.eventfd_write(self._wake, 1)
 
     def see_done(self, action: Callable[[], None]) -> None:
-        """Run an action in the thread and wait until it is done: the caller's next call may hold Python's lock for
-        long.
-        """
+        """Run an action in the thread and wait until it is done. Use it if the caller's next call may hold Python's lock for long."""
         done = threading.Event()
 
         def act() -> None:
@@ -80,7 +77,7 @@ class IOThread:
     def _run(self) -> None:
         try:
             self._keep()
-        except BaseException as error:  # the main thread must not wait for what never comes
+        except BaseException as error:  # else the main thread would wait for ever
             self._part.inbox.put(error if isinstance(error, CollbenchError) else RunFailed(f"the control plane failed: {error!r}"))
         finally:
             self._part.close()
@@ -117,7 +114,7 @@ class IOThread:
 
 
 def _until(due: float) -> int:
-    """Return the milliseconds from now on, at most an hour."""
+    """Return the milliseconds until `due`, at most an hour."""
     return max(0, int(min(due - time.monotonic(), _LONGEST_SLEEP_S) * 1000) + 1)
 
 

@@ -13,11 +13,11 @@ from collbench.units import listed
 
 @dataclass(frozen=True)
 class Member:
-    """One rank as it described itself: its host's name, its rank there, its process, the CPUs it may use (by number).
+    """One rank as it described itself: its host's name, its number on that host, its process, the CPUs it may use (by number).
 
-    address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
-    routes       by address family this rank's address and rank 0's, while joining; empty once all have joined
-    addresses    of the first rank of a node, if there are several nodes: its host's, where others may reach it
+    address      the address at which the ranks of other hosts reach this one (127.0.0.1 if all ranks are on one host)
+    routes       while joining: this rank's address and rank 0's, by address family; empty once all have joined
+    addresses    on the first rank of a node, if there are several nodes: its host's addresses for other hosts
     began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
@@ -36,7 +36,7 @@ class Member:
 
 
 class Members:
-    """The ranks of a launch. members: all of them, by rank, this one alone before they have joined; me: this one."""
+    """The ranks of a launch. members: all of them by rank, only this one before they have joined; me: this rank."""
 
     def __init__(self, me: Member) -> None:
         self.me = me
@@ -57,16 +57,14 @@ class Members:
         return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
 
     def cores_on(self, host: str | None = None) -> int:
-        """Return how many cores the ranks of a host (this one by default) may use together: a bound rank adds only its
-        own.
-        """
+        """Return how many cores the ranks of a host (this one by default) may use together. A bound rank adds only its own cores."""
         return len({cpu for member in self.on_host(host) for cpu in member.cpus})
 
 
 def addressed(members: Sequence[Member]) -> list[Member]:
-    """Return the members with addresses of one family that work between hosts: IPv4 where every host has it, else IPv6.
+    """Return the members with addresses of one family that work between hosts: IPv4 if every host has it, else IPv6.
 
-    Rank 0's address is the one that the other hosts use. Raises UsageError where the hosts have no family in common.
+    Rank 0's address is the one that the other hosts use. Raises UsageError if the hosts have no family in common.
     """
     home = members[0].host
     away = [member for member in members if member.host != home]
@@ -105,7 +103,7 @@ class HostKilled(Fact, frozen=True):
 
 
 def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
-    """Return by the first rank of each host the other ranks there, for a launcher that kills all ranks of a host for one."""
+    """Return by the first rank of each host the other ranks there, for launchers that kill all ranks of a host together."""
     mates: dict[str, list[Member]] = {}
     for member in members:
         mates.setdefault(member.host, []).append(member)
@@ -113,6 +111,6 @@ def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:
-    """Return the rank that passes on a rank's messages: the first rank of its host, or rank 0."""
+    """Return the rank that receives the messages of rank `me`: the first rank of its host, or rank 0."""
     first = next(member for member in members if member.host == me.host)
     return members[0] if me == first else first

@@ -1,6 +1,6 @@
-"""TCP paths between hosts: the kernel's facts about connections (TCP_INFO), probe packets, and the fault of a path.
+"""TCP paths between hosts: the kernel's data about connections (TCP_INFO), probe packets, and the fault of a path.
 
-TCP_INFO is read of this process's own connections, including a library's: segments sent, lost and not acknowledged.
+TCP_INFO is read for this process's own connections, including a library's: segments sent, lost and not acknowledged.
 Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; missing
 fields read 0.
 """
@@ -26,25 +26,25 @@ _LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II
 _STATE, _RETRANSMITS, _SND_MSS, _UNACKED, _LOST = 0, 2, 10, 12, 14
 _LAST_RECEIVED, _PMTU, _TOTAL_RETRANS = 19, 21, 31
 _BYTES_ACKED, _DATA_SEGMENTS_OUT, _OUT_OF_ORDER = 34, 41, 52
-_MOST_CONNECTIONS = 4096  # a process with more is read in part
+_MOST_CONNECTIONS = 4096  # connections read at most
 _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
-_QUIET_S = 1.0  # without progress: from then on retransmissions belong to the stall
+_QUIET_S = 1.0  # seconds without progress; retransmissions after that belong to the stall
 _EVERY_S = 0.5
 _LARGEST = 2**53
 
 
 @dataclass(frozen=True)
 class TcpInfo:
-    """The kernel's facts about one connection, as its sender.
+    """The kernel's data about one connection at its sending end.
 
     retransmits          consecutive timeouts of the oldest segment in flight
-    unacked, lost        segments in flight; those that the kernel takes for lost
+    unacked, lost        segments in flight; those that the kernel considers lost
     snd_mss, pmtu        bytes of the largest segment, and of the packet around it
-    retransmitted, sent  segments, since the connection was made
+    retransmitted, sent  segments since the connection was opened
     acked_bytes          acknowledged by the other kernel
-    last_received_ms     since the last new data came
-    out_of_order         packets that came while an earlier one was missing (Linux 5.4 or newer)
+    last_received_ms     since the last new data arrived
+    out_of_order         packets that arrived while an earlier one was missing (Linux 5.4 or newer)
     """
 
     state: int = 0
@@ -61,7 +61,7 @@ class TcpInfo:
 
     @classmethod
     def parse(cls, data: bytes) -> TcpInfo:
-        """Return the facts in the result of getsockopt(TCP_INFO)."""
+        """Return the values in the result of getsockopt(TCP_INFO)."""
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
         return cls(
             words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
@@ -80,7 +80,7 @@ class TcpInfo:
 
     @property
     def lossy(self) -> bool:
-        """Return whether packets of either direction were lost, as far as this end can detect."""
+        """Return whether packets of either direction were lost, as far as this end can detect it."""
         return self.retransmitted > 0 or self.out_of_order > 0
 
 
@@ -108,7 +108,7 @@ class PathReport:
 
 
 def path_report(value: Any) -> PathReport | None:
-    """Return the report in a JSON value; None for anything else."""
+    """Return the report in a JSON value; None for an invalid value."""
     if not (isinstance(value, list) and len(value) == 7 and isinstance(value[0], str)):
         return None
     if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < _LARGEST for one in value[1:]):
@@ -117,13 +117,13 @@ def path_report(value: Any) -> PathReport | None:
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
-    """Return the kernel's facts about a connection; None if the descriptor is not a TCP connection."""
+    """Return the kernel's data about a connection; None if the descriptor is not a TCP connection."""
     found = _read(descriptor)
     return found[1] if found else None
 
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
-    """Return (the address at the other end, the facts). The descriptor is neither copied nor closed."""
+    """Return (the address at the other end, the kernel's data). The descriptor is neither copied nor closed."""
     try:
         one = socket.socket(fileno=descriptor)
     except (OSError, ValueError):
@@ -148,7 +148,7 @@ def _address(name: Any) -> str:
 
 
 def own_connections() -> dict[str, tuple[str, TcpInfo]]:
-    """Return by socket ("socket:[inode]") the other end's address and the facts of this process's TCP connections to other hosts."""
+    """Return this process's TCP connections to other hosts, by socket ("socket:[inode]"): the remote address and the kernel's data."""
     found: dict[str, tuple[str, TcpInfo]] = {}
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd")[:_MOST_CONNECTIONS]:  # noqa: PTH208 - Path.iterdir makes a Path per name
@@ -179,9 +179,9 @@ def _report(peer: str, pairs: Iterable[tuple[TcpInfo, TcpInfo]]) -> PathReport:
 
 
 class ConnectionMonitor:
-    """The state of this process's connections when progress stopped, for comparison. Used by one thread.
+    """The state of this process's connections when progress stopped, as the start of later reports. Used by one thread.
 
-    lossy  whether a connection to another host had lost packets in such a pause
+    lossy  whether a connection to another host has lost packets while progress had stopped
     """
 
     def __init__(self) -> None:
@@ -207,12 +207,12 @@ class ConnectionMonitor:
         return reports(now, self._before if self._before is not None else now)
 
 
-# Packets of several sizes sent to another host over connections of their own: which sizes its kernel acknowledges.
+# Probes: packets of several sizes sent to another host over separate connections, to find the sizes that its kernel acknowledges.
 #
-# The other process need not read them: a kernel acknowledges what comes for a socket that listens.
+# The other process need not read them: a kernel acknowledges data for a listening socket.
 
 PROBE_S = 1.7
-_SIZES = (576, 576, 1000, 1200, 1280, 1320, 1360, 1400, 1440)  # bytes of a packet; besides these the largest that the route allows
+_SIZES = (576, 576, 1000, 1200, 1280, 1320, 1360, 1400, 1440)  # packet sizes in bytes; the largest that the route allows is added
 _FULL = (0, 0, 0)
 _JUMBO = (2000, 4000, 8000)
 _HEADERS = {socket.AF_INET: 40, socket.AF_INET6: 60}
@@ -233,9 +233,7 @@ class ProbeResult:
 
     @property
     def limit(self) -> int | None:
-        """Return the largest size that passes if all larger ones fail, at least two of them; None if the sizes do not
-        show a limit.
-        """
+        """Return the largest size that passes, if all larger sizes fail and there are at least two of them; else None."""
         if not self.passed or len(self.failed) < 2 or max(self.passed) >= min(self.failed):
             return None
         return max(self.passed)
@@ -257,13 +255,13 @@ class _Attempt:
             self.over = True
 
     def step(self) -> None:
-        """Go on as far as the kernel allows."""
+        """Continue as far as the kernel allows without blocking."""
         if self.over:
             return
         info = tcp_info(self.socket.fileno())
         if info is None or self.socket.getsockopt(
             socket.SOL_SOCKET, socket.SO_ERROR
-        ):  # closed by the other side, which read it, or refused
+        ):  # the other end closed it after reading, or refused it
             self.passed, self.over = self._sent > 0, True
         elif info.connected and not self._sent:
             self.connected = True
@@ -274,9 +272,7 @@ class _Attempt:
 
 
 class Probe:
-    """A test of packet sizes to an address and port. It never blocks: call `step` repeatedly until it returns the
-    result.
-    """
+    """A test of packet sizes to an address and port. It never blocks: call `step` repeatedly until it returns the result."""
 
     def __init__(self, address: str, port: int) -> None:
         self._until = time.monotonic() + PROBE_S
@@ -288,7 +284,7 @@ class Probe:
                 continue
 
     def step(self) -> ProbeResult | None:
-        """Go on; return the result once it is known, None before."""
+        """Continue; return the result once it is known, None before."""
         for one in self._attempts:
             try:
                 one.step()
@@ -308,18 +304,18 @@ class Probe:
 
 
 def listener(address: str) -> socket.socket | None:
-    """Return a socket that listens at a free port of this address, where others may send probes; None where that is not possible."""
+    """Return a socket that listens at a free port of this address, to which others may send probes; None if that fails."""
     try:
         return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=64)
     except OSError:
         return None
 
 
-# What is wrong with the path between two hosts, as the connections of both ends and probes show it.
+# The fault of the path between two hosts, from the connections of both ends and from probes.
 
 _FEWEST_LOST = 3
-_MOST_LOST = 0.7  # of the packets: where nearly all are lost it is not chance
-_RECENT_MS = 2500  # beats come every second
+_MOST_LOST = 0.7  # share of the packets: a path that loses more is blocked, not lossy
+_RECENT_MS = 2500  # longer than the interval of a second between two reports
 
 
 class PathProblem(Enum):
@@ -339,7 +335,7 @@ class PathFault(Fact, frozen=True):
     retransmitted, sent  segments since the last progress
     retransmits          consecutive timeouts of one segment
     stalled              connections with such a segment
-    direction_known      False where the acknowledgements may be lost instead
+    direction_known      False if the acknowledgements, sent the other way, may be lost instead
     """
 
     problem: PathProblem
@@ -373,7 +369,7 @@ class PathFault(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class Direction:
-    """The combined reports about packets from one host to another; `heard_ms`: since data came the other way."""
+    """The combined reports about packets from one host to another. heard_ms: milliseconds since data arrived in the other direction."""
 
     source: str
     target: str
@@ -400,9 +396,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """The evidence about paths by (source, target) host names: reports, probe results, and the hosts from which ranks
-    reply.
-    """
+    """The evidence about paths by (source, target) host names: reports, probe results, and the hosts with ranks that reply."""
 
     directions: Mapping[tuple[str, str], Direction] = field(default_factory=dict)
     probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
@@ -415,7 +409,7 @@ class PathEvidence:
         return sorted(found, key=lambda one: (-one.stalled, -one.retransmitted, one.source, one.target))
 
     def fault(self) -> PathFault | None:
-        """Return the most certain problem of any direction; None where no packet is lost."""
+        """Return the most certain problem of any direction; None if no packet is lost."""
         order = list(PathProblem)
         faults = [fault for one in self.suspects if (fault := self._of(one))]
         return min(faults, key=lambda fault: order.index(fault.problem), default=None)
@@ -428,7 +422,7 @@ class PathEvidence:
         }  # fmt: skip
         if probe.limit is not None:
             return PathFault(PathProblem.MTU, one.source, one.target, limit_bytes=probe.limit, **facts)
-        beyond = one.retransmitted - one.stalled * one.retransmits  # of one packet again and again nothing follows for others
+        beyond = one.retransmitted - one.stalled * one.retransmits  # retries of one packet do not count
         if beyond >= _FEWEST_LOST and one.retransmitted <= _MOST_LOST * one.sent:
             return PathFault(PathProblem.LOSS, one.source, one.target, **facts)
         if one.stalled and not probe.connected and one.heard_ms < _RECENT_MS and one.target not in self.answering:

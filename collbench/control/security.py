@@ -1,12 +1,12 @@
 """Secret, keys, socket filters and rejected peers of the control plane.
 
 A process without the launch's secret cannot join, and cannot read or forge a message. The secret is never sent, printed or stored. It
-comes from, in this order:
-    the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already
-    COLLBENCH_SECRET          the launcher's environment, at least 16 characters
-    COLLBENCH_SECRET_FILE     a file that its owner alone can read
-    ~/.config/collbench/secret   made at the first start, for this user's launches; home directories are usually shared by the nodes
-    a private folder in /tmp  where that cannot be made, for launches on one host
+comes from the first of these that applies:
+    the launch itself         a local start's private folder, or a broadcast over MPI: then the token is already secret
+    COLLBENCH_SECRET          an environment variable set by the launcher, at least 16 characters
+    COLLBENCH_SECRET_FILE     a file that only its owner can read
+    ~/.config/collbench/secret   created at the first start, for this user's launches; nodes usually share the home directories
+    a private folder in /tmp  if the home directory cannot be used, for launches on one host
 
 Each launch derives its own keys from the secret and the launch's token (job and step).
 """
@@ -46,18 +46,18 @@ SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all 
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """The secret of a launch: 32 bytes that its ranks share; `source` names their origin, for messages."""
+    """The secret of a launch: 32 bytes that its ranks share. `source` describes its origin in messages."""
 
     key: bytes
     source: str
 
     def derived(self, what: str) -> bytes:
-        """Return 32 bytes for one purpose, which do not reveal the secret."""
+        """Return 32 bytes for one purpose. The secret cannot be computed from them."""
         return hmac.digest(self.key, what.encode(), "sha256")
 
 
 def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
-    """Return the secret of a launch. Raises UsageError where it is not available, or others could read it."""
+    """Return the secret of a launch. Raises UsageError if it is not available, or if other users could read it."""
     base, source = _base(info, env)
     return Secret(hmac.digest(hashlib.sha256(base).digest(), f"{info.token}:{info.ranks}".encode(), "sha256"), source)
 
@@ -79,12 +79,12 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def _of_user(path: Path) -> tuple[bytes, str]:
-    """Read or make the secret in the user's home, where links are the user's own."""
+    """Return the secret in the user's home directory; create it if it is missing. Symbolic links are followed there."""
     return _read(path) if os.path.lexists(path) else _made(path), str(path)
 
 
 def _of_host(path: Path) -> tuple[bytes, str]:
-    """Read or make the secret in a folder that another user may have made first: the folder is checked, and no link is followed."""
+    """Return the secret in a folder that another user may have created first. The folder is checked; no symbolic link is followed."""
     if not os.path.lexists(path):
         return _made(path), str(path)
     try:
@@ -112,7 +112,7 @@ def _users_own(env: Mapping[str, str]) -> Path:
 
 
 def _read(path: Path, folder: int | None = None) -> bytes:
-    """Return the secret in a file; `folder`: the open folder that holds it, in which no symbolic link is followed."""
+    """Return the secret in a file. folder: the open folder that contains it; then no symbolic link is followed."""
     try:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(path, flags) if folder is None else os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
@@ -135,7 +135,7 @@ def _long_enough(text: bytes, where: str) -> bytes:
 
 
 def _made(path: Path) -> bytes:
-    """Make and return a new secret, or return that of a faster rank. The file appears as a whole or not at all."""
+    """Create and return a new secret, or return the one that another rank created first. The file appears as a whole or not at all."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,14 +157,14 @@ def _made(path: Path) -> bytes:
     return _read(path)
 
 
-# The keys of a launch on its sockets: ZeroMQ's CURVE encrypts and authenticates every message, and refuses a replayed one.
+# The launch's keys on its sockets. ZeroMQ's CURVE encrypts and authenticates every message, and rejects a replayed one.
 #
-# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it a process
-# cannot begin a handshake; only the holder of the other pair completes it. Source: rfc.zeromq.org/spec/25 and 26.
+# Both ends derive the same two key pairs from the launch's secret. The coordinator's public key is never sent. Without it a process
+# cannot begin a handshake, and only the holder of the other pair can complete one. Source: rfc.zeromq.org/spec/25 and 26.
 
-_HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
+_HANDSHAKE_MS = 10_000  # a connection without a complete handshake is dropped after that
 _LINGER_MS = 1000
-_AROUND_BYTES = 1024  # CURVE's own 33 bytes around a frame, its metadata in a handshake
+_AROUND_BYTES = 1024  # CURVE adds 33 bytes to a frame, and metadata to a handshake
 DOMAIN = b"collbench"
 
 
@@ -177,7 +177,7 @@ class Keys:
 
     @classmethod
     def of(cls, secret: Secret) -> Keys:
-        """Return the launch's keys, the same at all its ranks."""
+        """Return the launch's keys, which are the same at all its ranks."""
         return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
 
     def listening(self, socket: zmq.Socket[Any]) -> None:
@@ -188,7 +188,7 @@ class Keys:
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
     def calling(self, socket: zmq.Socket[Any]) -> None:
-        """Prepare a socket of a rank of this launch, which connects only to its coordinator. Call it before `connect`."""
+        """Prepare a rank's socket so that it connects only to this launch's coordinator. Call it before `connect`."""
         _bounded(socket)
         socket.curve_serverkey = self.listener[0]
         socket.curve_publickey, socket.curve_secretkey = self.caller
@@ -201,18 +201,18 @@ def _pair(secret: bytes) -> tuple[bytes, bytes]:
 
 def _bounded(socket: zmq.Socket[Any]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
-    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the I/O thread; large messages wait for a request
+    socket.setsockopt(zmq.SNDHWM, 0)  # a full queue would lose messages or block the I/O thread; large messages need a grant instead
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
 
 
-# Filters of the kernel on a listening TCP socket: connections are delayed or dropped before this process spends a descriptor on them.
+# Kernel filters on a listening TCP socket: they delay or drop connections before this process spends a descriptor on them.
 #
-# Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet that the
-# listening socket gets; connections that are open already are not affected. All functions raise OSError where the kernel refuses.
+# Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet of the
+# listening socket; open connections are not affected. All functions raise OSError if the kernel rejects the filter.
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
-_DEFER_S = 60  # longer than the kernel keeps a connection without data: it drops it itself, and no process accepts it
+_DEFER_S = 60  # longer than the kernel keeps a connection without data, so such a connection is never accepted
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
 _LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
 _DROP, _PASS = (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)
@@ -223,9 +223,7 @@ _Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
 def hold_silent(descriptor: int) -> None:
-    """Keep connections in the kernel until their first byte, so that silent ones use no descriptor. A rank's ZeroMQ
-    sends at once.
-    """
+    """Keep connections in the kernel until their first byte, so that silent ones use no descriptor. A rank's ZeroMQ sends immediately."""
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
 
@@ -236,7 +234,7 @@ def drop_all(descriptor: int) -> None:
 
 
 def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
-    """Drop the packets of new connections from these addresses (the first 64), instead of those of an earlier call."""
+    """Drop the packets of new connections from these addresses (the first 64). Replaces the addresses of an earlier call."""
     _attach(descriptor, program(addresses))
 
 
@@ -255,7 +253,7 @@ def program(addresses: Iterable[str]) -> list[_Step]:
     parts = {version: [each.packed for each in found[:MOST_SOURCES] if each.version == version] for version in (4, 6)}
     v4 = [*_compare(parts[4], _V4_SOURCE), _PASS]
     v6 = [*_compare(parts[6], _V6_SOURCE), _PASS]
-    # a jump goes 255 steps at most: the part of version 4 is shorter, 3 steps for each of 64 addresses
+    # A jump skips at most 255 steps. The IPv4 part comes first because it is shorter: 3 steps for each of 64 addresses.
     return [(_LOAD_BYTE, 0, 0, _NETWORK_HEADER), (_AND, 0, 0, 0xF0), (_EQUAL, 0, len(v4), 0x40), *v4, *v6]
 
 
@@ -264,7 +262,7 @@ def _compare(addresses: Iterable[bytes], offset: int) -> list[_Step]:
     for address in addresses:
         words = [int.from_bytes(address[at : at + 4], "big") for at in range(0, len(address), 4)]
         for at, word in enumerate(words):
-            left = 2 * (len(words) - at) - 1  # what is left of this address, its drop included
+            left = 2 * (len(words) - at) - 1  # steps to the end of this address's comparison, including its drop
             steps += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset + 4 * at), (_EQUAL, 0, left, word)]
         steps.append(_DROP)
     return steps
@@ -279,10 +277,10 @@ def _attach(descriptor: int, steps: list[_Step]) -> None:
 
 # Connections that do not belong to this launch.
 #
-# When all ranks have joined and such connections come in a flood, the port is closed to new ones: the kernel drops them, so that the
-# measurement is not disturbed. Before that, `PendingConnections` limits them.
+# Once all ranks have joined, a flood of such connections closes the port to new ones: the kernel drops them, so that they do not
+# disturb the measurement. Before that, `PendingConnections` limits them.
 
-_MOST = 64  # addresses that are remembered
+_MOST = 64  # addresses stored at most
 _SHOWN = 3
 _LOOK_S = 1.0
 _FLOOD = 1000
@@ -292,11 +290,11 @@ _CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … 
 class RejectedPeers:
     """The connections that rank 0 refused, counted in bounded memory.
 
-    count      how many
+    count      their number
     addresses  their source addresses, as far as known
     slow       by address how many ended because their handshake took too long
     held_back  addresses with too many connections that did not join: new ones from there were dropped for a while
-    members    addresses of the launch's own ranks: a slow handshake from there is a slow rank, and not reported
+    members    addresses of the launch's own ranks: a slow handshake from there belongs to a slow rank, and is not reported
     deaf       whether new connections are dropped
     """
 
@@ -310,9 +308,7 @@ class RejectedPeers:
         self.addresses: dict[str, None] = {}
 
     def note(self, address: str | None, port: int | None = None) -> None:
-        """Count one more refused connection. Without its address, sources of connections just closed at `port` are
-        noted, now and then.
-        """
+        """Count one more refused connection. Without an address, the sources of connections that are closing at `port` are stored."""
         self.count += 1
         if len(self.addresses) < _MOST:
             self.addresses |= dict.fromkeys([address] if address else self._closing(port))
@@ -323,18 +319,14 @@ class RejectedPeers:
             self.slow[address] += 1
 
     def _closing(self, port: int | None) -> list[str]:
-        """Return the sources of closing connections, read once a second at most: a flood leaves thousands of lines in
-        the kernel's table.
-        """
+        """Return the sources of closing connections. Reads them at most once a second, since a flood makes the table long."""
         if port is None or time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
     def flooded(self, waiting: int, listening: Iterable[int]) -> None:
-        """Close the sockets `listening` to new connections in a flood; waiting: number of connections that are not
-        identified yet.
-        """
+        """Close the sockets `listening` to new connections in a flood. waiting: number of connections that are not identified yet."""
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
                 for descriptor in listening:
@@ -377,7 +369,7 @@ class ConnectionsRefused(Fact, frozen=True):
 
 
 def peer_of(descriptor: int) -> str | None:
-    """Return the address at the other end of a library's connection; None if it is closed already."""
+    """Return the address at the other end of a library's connection; None if the connection is already closed."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             found = copy.getpeername()
@@ -406,12 +398,11 @@ def _address(text: str) -> str:
 
 
 class PendingConnections:
-    """The connections that have not joined yet: by descriptor the source address (None: closed before it could be
-    read).
+    """The connections that have not joined yet: by descriptor the source address (None: closed before it could be read).
 
     listening       the descriptors of the sockets that listen for other hosts
-    most            connections in all
-    most_of_source  connections from one address
+    most            limit of all connections
+    most_of_source  limit of the connections from one address
     held_back       addresses that exceeded their limit at any time, in order
     """
 
@@ -432,7 +423,7 @@ class PendingConnections:
 
     def add(self, descriptor: int, address: str | None) -> None:
         """Add an accepted connection."""
-        self.remove(descriptor)  # the event of an earlier one's end was lost
+        self.remove(descriptor)  # the event of an earlier connection's end may be lost
         self._address[descriptor] = address
         if is_remote(address):
             self._of_source[str(address)] += 1
@@ -443,7 +434,7 @@ class PendingConnections:
         address = self._address.pop(descriptor, None)
         if address is not None and address in self._of_source:
             self._of_source[address] -= 1
-            self._of_source += Counter()  # without those at 0
+            self._of_source += Counter()  # removes counts of 0
             self._limit()
         return address
 
@@ -473,7 +464,7 @@ class PendingConnections:
 
 
 def is_remote(address: str | None) -> bool:
-    """Return whether it is an IP address. Ranks of this host use a Unix socket, which has none."""
+    """Return whether the address is an IP address. Ranks of this host use a Unix socket, which has none."""
     try:
         return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:

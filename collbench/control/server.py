@@ -35,13 +35,13 @@ from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
 from collbench.reason import Fact, decode
 
-_ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
-_MOST_LATE = 16  # ranks started again, of which it keeps a record
-_WORD_S = 0.3  # how long after a process's end its last word may come
+_ROOM_BYTES = 64 << 20  # of large messages in transit: limits rank 0's memory, however many nodes there are
+_MOST_LATE = 16  # restarted ranks that are reported at most
+_WORD_S = 0.3  # seconds after a process's end in which its last message may still arrive
 _LOOK_S = 0.003
 _READ_S = 0.003
-_AWAKE_S = 3.0  # after a pause, in which what went wrong meanwhile is its doing
-_LOST_S = 0.1  # how long a node's connection may be gone before its process counts as ended
+_AWAKE_S = 3.0  # seconds after this process was stopped: a missed deadline within them is blamed on the stop
+_LOST_S = 0.1  # seconds without a node's connection before its process counts as ended
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,24 @@ class JoinRequest:
 
 
 class Coordinator:
-    """The I/O handler of rank 0. All methods run in its I/O thread. The main thread waits for `inbox`.
+    """The I/O handler of rank 0. All methods run in its I/O thread. The main thread reads `inbox`.
 
     The inbox has JoinRequest, StepArrival, or an error to raise.
 
-    heard   the last state of each rank, and when it came
+    heard   the last state of each rank, and when it arrived
     gone    ranks that have ended unexpectedly; left: those that left in order
     parted  set when all ranks that joined have left or ended
-    late    sentences about processes that joined as a rank which had joined already
-    how     by rank how its process ended, where that is known
-    woke_after_s   for how long this process was stopped, where that has just ended; else 0
+    late    facts about processes that joined as a rank that had joined already
+    how     by rank how its process ended, if known
+    woke_after_s   seconds for which this process was stopped, if it has just continued; else 0
 
     names, addresses   by rank its name in messages, and the address of its host
-    members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
-    beside             by rank which others may have ended, where the launcher kills all of a host for one
-    informants         functions that return a library's view of a hang: each runs in a thread of its own, for 3 s at most
-    unreadable         why the last message could not be read, "" where all could
-    facts              for events.jsonl, the states of all ranks when an inquiry found the cause
+    members            the ranks that have joined
+    reported           by rank: the port for probes, its connections, and when it reported them
+    beside             by rank which others may have ended, if the launcher kills all ranks of a host together
+    informants         functions that return a library's view of a hang; each runs in its own thread, for at most 3 s
+    unreadable         why the last message could not be read, "" if all could
+    facts              for events.jsonl: the states of all ranks when an inquiry found the cause
     """
 
     def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
@@ -104,10 +105,10 @@ class Coordinator:
         self.late: list[RankRestarted] = []
         self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
-        self._ended: dict[int, float] = {}  # ranks with an ended process, and when
+        self._ended: dict[int, float] = {}  # by rank with an ended process: when it ended
         self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
-        self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: connections, and bytes
+        self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: announced large messages, in bytes
         self._wanted = 0
         self._under_way = 0
 
@@ -128,7 +129,7 @@ class Coordinator:
         except Malformed as error:
             if self.expected:
                 self.inbox.put(RunFailed(unreadable(str(error))))
-            self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
+            self.unreadable = str(error)  # while ranks join, the comparison of builds gives a better error
 
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         if message.kind is MessageKind.HELLO:
@@ -162,7 +163,7 @@ class Coordinator:
             self.inquiries.met(*message.body)
 
     def _about_paths(self, child: ChildConnection, message: Message) -> None:
-        """Take a second connection of ranks, or a rank's report about its connections."""
+        """Add a second connection of ranks, or store a rank's report about its connections."""
         if message.kind is MessageKind.ASIDE:
             child.also |= {_one_of(rank, self._about) for rank in message.body}
             self.down.send(child, Message(MessageKind.WHERE))
@@ -225,7 +226,7 @@ class Coordinator:
                 self.inquiries.heard(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
-        """Handle the end of a process. Unless it was killed, its last message may still be on the way."""
+        """Handle the end of a process. Unless it was killed, its last message may still arrive."""
         if rank in self.left:
             return
         self.how[rank] = how
@@ -235,7 +236,7 @@ class Coordinator:
             self._ended.setdefault(rank, time.monotonic())
 
     def _asked(self, child: ChildConnection, message: Message) -> None:
-        """Handle the question of a rank that does not progress, or has waited long. Rank 0 itself may be the cause."""
+        """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
         mine = self.stand()
         self.down.send(child, Message(MessageKind.HERE, 0, [mine.as_json()]))
         if message.kind is MessageKind.STUCK:
@@ -245,13 +246,13 @@ class Coordinator:
 
     def _gone(self, rank: int) -> None:
         if rank not in self.left and rank not in self.gone:
-            for one in [*self._before(), rank]:  # the first one is the reason: a launcher may have killed the others for it
+            for one in [*self._before(), rank]:  # the earliest end is the cause: a launcher may have killed the other ranks after it
                 self.gone.setdefault(one, time.monotonic())
             self._see_who_is_there()
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
-        """Return whether the rank's connection has been closed, too. Then its last message has been read."""
+        """Return whether the rank's connection is closed too. Then its last message has been read."""
         child = self.down.with_rank(rank)
         return child is not None and child.cut is not None and now - child.cut > _READ_S
 
@@ -274,14 +275,14 @@ class Coordinator:
             self.down.forget(child)
 
     def _before(self) -> list[int]:
-        """Return the ranks that had ended already, in the order of their ends. A last message of them may still arrive."""
+        """Return the ranks that had ended already, in the order of their ends. Their last messages may still arrive."""
         cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
         lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
         ended = {**lost, **self._ended}
         return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
 
     def _see_who_is_there(self) -> None:
-        many = len(self.left) + len(self.gone) >= len(self._about)  # of thousands that leave the first ones need not count all
+        many = len(self.left) + len(self.gone) >= len(self._about)  # avoids a count for each of thousands of ranks that leave
         if many and not self.still_there():
             self.parted.set()
 
@@ -290,12 +291,12 @@ class Coordinator:
         return sorted(set(self._about) - self.left - set(self.gone))
 
     def see_off(self) -> None:
-        """Inform the others that this rank leaves."""
+        """Inform the other ranks that this rank leaves."""
         self._see_who_is_there()
         self.down.tell(Message(MessageKind.BYE))
 
     def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """Store the members once all have joined; beside: by rank the ranks that may have ended instead of it."""
+        """Store the members once all have joined. beside: by rank the ranks that may have ended instead of it."""
         self.members, self.beside, self.down.complete = members, beside, True
         self.expected = {one.rank: str(one) for one in members}
         self.addresses = {one.rank: one.addresses for one in members}
@@ -306,18 +307,18 @@ class Coordinator:
             self.abort_others(sentence, code)
 
     def abort_others(self, sentence: str, code: int) -> None:
-        """End every other rank with this message and code, which rank 0 has reported. The first call counts."""
+        """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
         if not self.ending.begun:
             self.down.tell(Message(MessageKind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
-        """Check for ended ranks, continue an inquiry, end what is due."""
+        """Check for ended ranks, continue an inquiry, end processes that are due. Return when to call again."""
         self._see_whether_held(now)
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
-            first = min(child.ranks, default=None)  # the rank of that process; those behind it end by themselves
+            first = min(child.ranks, default=None)  # the rank of that process; the ranks that send through it end by themselves
             if first is not None and not self.down.with_rank(first):
                 self._gone(first)
         for rank in [one for one, at in self._ended.items() if now - at > _WORD_S or self._is_closed(one, now)]:
@@ -343,7 +344,7 @@ class Coordinator:
 
 
 def unreadable(why: str) -> str:
-    """Return the sentence about a message of this launch that cannot be read."""
+    """Return the message about a message of this launch that cannot be read."""
     return f"a rank sent a message that cannot be read ({why}): install the same build on all nodes"
 
 
@@ -360,11 +361,11 @@ def _one_of(rank: Any, ranks: Container[int]) -> int:
     return int(rank)
 
 
-# Rank 0's end of the control plane, as its main thread uses it: every wait has a deadline, and ends in a sentence.
+# Rank 0's end of the control plane, as its main thread uses it. Every wait has a deadline, and ends with a result or an error.
 
 _ASK_AGAIN_S = 2.0
-_LONGEST = 200  # characters of a phase's name that a rank sends
-_INQUIRY_S = 8.0  # longer than any takes
+_LONGEST = 200  # characters of a phase's name in a rank's message
+_INQUIRY_S = 8.0  # longer than any inquiry takes
 Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
 
 
@@ -375,7 +376,7 @@ class Server:
         self._size, self._context = info.ranks, zmq.Context()
         down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
-        self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
+        self._build = own() if info.launcher != "local" else None  # all ranks of a local start are one build
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
                 down.expect_ranks(info.ranks, allow_connections(info.ranks))
@@ -393,7 +394,7 @@ class Server:
         self._early: dict[int, list[StepArrival]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
-        """Return the server that compares builds with ranks of other builds, until all have joined."""
+        """Return the server that compares builds until all ranks have joined."""
 
         def take(call: Call) -> None:
             if call.build != self._build:
@@ -447,16 +448,13 @@ class Server:
         said[rank] = about
 
     def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
-        """Store the members, which an inquiry covers from now on; beside: by rank the ranks that may have ended instead
-        of it.
-        """
+        """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
         self._keeper.do(lambda: self.part.expect(members, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
-        """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays). Raises
-        WaitExpired, PeerFailed.
+        """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays).
 
-        patience_s: how long ranks that progress may delay the step beyond the deadline.
+        patience_s: how long ranks that progress may delay the step beyond the deadline. Raises WaitExpired, PeerFailed.
         """
         missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
         self._keeper.do(lambda: self.part.want(step))
@@ -471,7 +469,7 @@ class Server:
                 continue
             if came.step < step:
                 raise other_step(what, came.step, step)
-            if came.step > step:  # a quick node is ahead of a slow one
+            if came.step > step:  # a fast rank may be one step ahead
                 self._early.setdefault(came.step, []).append(came)
             else:
                 self._taken(came, what, missing, take)
@@ -491,7 +489,7 @@ class Server:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
-        """Request the state of every rank. Raise the result, unless the awaited message arrives after all."""
+        """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
@@ -518,23 +516,21 @@ class Server:
         self._keeper.do(lambda: self.part.abort_others(sentence, code))
 
     def see_off(self, seconds: float) -> list[int]:
-        """Ask the others to leave, and wait at most `seconds`. Return the ranks that still run."""
+        """Inform the other ranks that rank 0 leaves, and wait at most `seconds`. Return the ranks that still run."""
         self._keeper.do(self.part.see_off)
         self.part.parted.wait(seconds)
         return self.part.still_there()
 
     def stuck(self, what: str) -> None:
-        """Start an inquiry because this rank's own main thread does not progress. Any thread may call."""
+        """Start an inquiry because this rank's own main thread makes no progress. Any thread may call."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 
     def signalled(self, sentence: str, code: int) -> None:
-        """Start an inquiry because of a signal. If a rank has ended, that is the reason reported. Any thread may call."""
+        """Start an inquiry because of a signal. If a rank has ended, its end is reported as the reason. Any thread may call."""
         self._keeper.do(lambda: self.part.signalled(sentence, code))
 
     def reason(self, sentence: str, code: int) -> PeerFailed | None:
-        """Return the other rank behind an error of this rank, or a signal: one that has ended or does not reply; None
-        without any.
-        """
+        """Return the error of the rank that caused this rank's error or a signal; None if no other rank has ended or is silent."""
         self._keeper.do(lambda: self.part.inquiries.met(sentence, code, own=True))
         end = time.monotonic() + _INQUIRY_S
         while True:
@@ -545,11 +541,11 @@ class Server:
                 return told
             except Empty:
                 return None
-            except RunFailed:  # a message that cannot be read any longer
+            except RunFailed:  # a message that cannot be read does not matter any more
                 continue
 
     def remarks(self) -> list[Fact]:
-        """Return the facts about connections that were refused, or could have come from outside the launch."""
+        """Return the facts about refused connections, restarted ranks, and a listener that is open to other hosts."""
         return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:
@@ -584,14 +580,14 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-# Connections that have not proved yet that they belong to the launch, with limits: in all, and for each source address.
+# Connections that have not proved that they belong to the launch. Their number is limited in all and per source address.
 #
-# A source that exceeds its limit, or all sources if the whole does, cannot open new connections until half of the limit is free again:
-# ZeroMQ drops those that do not finish their handshake after 2 s, and the kernel of a rank that waits tries again.
+# Above a limit no new connections are accepted, from that address or from all, until half of the limit is free again. ZeroMQ drops a
+# connection without a complete handshake after 2 s. A rank's kernel repeats its attempt to connect.
 
 
 def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
-    """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
+    """Bind rank 0's socket for the other nodes, and return its addresses. Raises UsageError if no port is free."""
     found = hub_addresses(host_of(info.meeting))
     ports = [info.port] if info.port else candidate_ports(secret)
     for port in ports:
@@ -604,7 +600,7 @@ def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
 
 
 def _bind(down: Downlinks, addresses: Sequence[str], port: int) -> str | None:
-    """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
+    """Listen at one port of all these addresses, or of every address if there are none. Return the error text, or None."""
     bound: list[str] = []
     for address in addresses or ("*",):
         place = f"tcp://{bracketed(address)}:{port}"

@@ -3,9 +3,9 @@
 These ranks are the others of this node, and at rank 0 the first rank of each other node.
 
 libzmq's monitor reports the file descriptor of a connection when it is accepted and when it is closed. Nothing else
-identifies it: a failed handshake has the listener's own address, garbage before a handshake has no event at all. So a
-rejected peer is a connection that closed without a message that its key had opened. A message also carries its
-descriptor.
+identifies a connection: a failed handshake reports the listener's own address, and garbage before a handshake causes no
+event. Therefore a rejected peer is a connection that closed before the launch's key decrypted a message from it. A
+message also carries the descriptor of its connection.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from collbench.control.wire import MOST_RAW_PARTS, Message, MessageKind, parsed
 from collbench.errors import RunFailed, UsageError
 from collbench.reason import Fact
 
-# Entries of a node's ranks, bundled to messages of a bounded size; errors of ranks that do not belong together.
+# The values of a node's ranks, bundled into messages of a bounded size; errors about ranks in different steps.
 
-LARGE_BYTES = 64 << 10  # of arrays: more is offered before it is sent
+LARGE_BYTES = 64 << 10  # of arrays: larger messages are announced before they are sent
 BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more
 Entry = tuple[int, Any, Sequence[bytes | memoryview]]  # rank, value, raw arrays
 
@@ -54,9 +54,7 @@ def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 class RankRestarted(Fact, frozen=True):
-    """A second process joined as a rank that had joined already. A launcher restarted the rank, or a second launch uses
-    the same address.
-    """
+    """A second process joined as a rank that had joined already. The launcher restarted the rank, or another launch uses the address."""
 
     rank: int
     host: str
@@ -64,7 +62,7 @@ class RankRestarted(Fact, frozen=True):
 
     @classmethod
     def of(cls, rank: int, about: Any) -> RankRestarted:
-        """Return the fact; about: the process's description of itself."""
+        """Return the fact. about: the description that the process sent."""
         pid = about.get("pid") if isinstance(about, dict) else 0
         return cls(rank, str(about.get("host")) if isinstance(about, dict) else "?", pid if isinstance(pid, int) else 0)
 
@@ -78,11 +76,11 @@ class RankRestarted(Fact, frozen=True):
 
 
 def other_step(what: str, theirs: int, own: int) -> RunFailed:
-    """Return the error of ranks that are in different steps of the control plane."""
+    """Return the error for ranks that are in different steps of the control plane."""
     return RunFailed(f"{what}: the ranks are in different steps ({theirs} and {own}): start all ranks with the same arguments", phase=what)
 
 
-# The number of files and connections that this process may have open: rank 0 has a connection to each node, and other programs connect.
+# The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.
 
 _WANTED = 65536  # more than one address can open to one port
 _RESERVE = 256  # for libraries and the run folder
@@ -90,8 +88,7 @@ _FULL = (errno.EMFILE, errno.ENFILE)
 
 
 def allow_connections(count: int) -> int:
-    """Raise this process's soft limit; return how many connections of unknown processes fit in addition to `count` of
-    its own.
+    """Raise this process's soft limit of open files. Return how many pending connections fit beside `count` known ones.
 
     Raises UsageError if the hard limit is too low for `count`.
     """
@@ -108,7 +105,7 @@ def allow_connections(count: int) -> int:
             f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
             "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
         )
-    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: an equal number may wait in the kernel's queue
+    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half, since as many may wait in the kernel's queue
 
 
 def out_of_files(error: BaseException) -> RunFailed | None:
@@ -132,8 +129,9 @@ def _open_now() -> int:
 
 
 def _open_sockets() -> str:
-    """Return how many of this process's descriptors are sockets, as text. At the limit /proc cannot be listed: each
-    descriptor is read.
+    """Return how many of this process's descriptors are sockets, as text.
+
+    Reads each descriptor, because /proc cannot be listed when no more files can be opened.
     """
     count = 0
     for descriptor in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
@@ -145,20 +143,20 @@ def _open_sockets() -> str:
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-_MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
-_BACKLOG = 4096  # connections that the kernel holds: thousands of nodes come at once, and silent connections cost no descriptor
-_HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
-_FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
-_SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
+_MORE_OF_SOURCE = 64  # pending connections from one address in addition to its ranks: a rank that is dropped connects again
+_BACKLOG = 4096  # connections that the kernel queues: thousands of nodes connect at once, and silent connections use no descriptor
+_HANDSHAKE_S = 2.0  # an unfinished handshake from another host is dropped after that
+_FOR_EACH_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
+_SLOW_SHARE = 0.9  # of the handshake's time limit: a connection that closed later was dropped because of it
 _URGENT = (MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE)
-_AT_ONCE = 4096  # events: a flood of connections must not delay the ranks
+_AT_ONCE = 4096  # events handled in one call: a flood of connections must not delay the ranks
 
 
 @dataclass
 class ChildConnection:
     """One connection from below: the ranks that use it, and when it was lost (None: it works).
 
-    also    ranks that answer through it because their first connection does not deliver
+    also    ranks that reply through it because their first connection does not deliver
     """
 
     name: bytes
@@ -171,10 +169,10 @@ class ChildConnection:
 class Downlinks:
     """One socket for all connections from below. Used by one thread.
 
-    children    the connections of ranks, by the socket's name for them
+    children    the connections of ranks, by the socket's identity of each
     cut         the connections that were lost
     rejected    the connections that were refused
-    port        where it listens for other hosts, None where it does not
+    port        its port for other hosts, None if it listens only on this host
     complete    all ranks have joined: new connections are not from ranks
     """
 
@@ -204,19 +202,19 @@ class Downlinks:
         self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
 
     def bind(self, place: str) -> None:
-        """Listen at one more place. Raises zmq.ZMQError."""
+        """Listen at one more address. Raises zmq.ZMQError."""
         usual_ms = self.router.getsockopt(zmq.HANDSHAKE_IVL)
-        if place.startswith("tcp:"):  # and not for ranks of this host, which may be slow: no other host reaches their place
+        if place.startswith("tcp:"):  # ranks of this host may be slow, and no other host reaches their socket, so it keeps the default
             self.router.setsockopt(zmq.HANDSHAKE_IVL, round(self._handshake_s * 1000))
         try:
             self.router.bind(place)
         finally:
             self.router.setsockopt(zmq.HANDSHAKE_IVL, usual_ms)
-        self._events()  # finds the descriptor that listens: the kernel keeps silent connections from now on
+        self._events()  # finds the listening descriptor; from now on the kernel keeps silent connections
 
     @property
     def endpoint(self) -> str:
-        """Return the last bound address: "tcp://10.0.0.1:20000"; "" before."""
+        """Return the last bound address: "tcp://10.0.0.1:20000"; "" before the first `bind`."""
         return str(self.router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
 
     @property
@@ -225,12 +223,11 @@ class Downlinks:
         return [self.router, self._door, self._monitor]
 
     def read(self, ready: Any) -> tuple[ChildConnection, Message] | None:
-        """Return the message at a polled socket and its connection; None for events of connections, and for messages
-        before a join.
+        """Return the message at a polled socket, with its connection; None for events, and for messages before a join.
 
         Raises Malformed for an invalid message, though its sender has the launch's key.
         """
-        self._events()  # first: a descriptor in a message may be one that has just been used for another connection
+        self._events()  # first: the kernel may reuse the descriptor of a closed connection for the one in a message
         if ready is self._door:
             self._answer()
         return self._message() if ready is self.router else None
@@ -248,14 +245,12 @@ class Downlinks:
         return child, message
 
     def send(self, child: ChildConnection, message: Message) -> None:
-        """Send to one connection. A lost connection loses the message."""
+        """Send to one connection. If the connection is lost, the message is lost too."""
         self._send(child, message.frames())
 
     def tell(self, message: Message) -> None:
-        """Send the same message to all. A second connection gets only urgent messages; the first one may deliver the
-        others late.
-        """
-        frames = [zmq.Frame(frame) for frame in message.frames()]  # made once, for however many
+        """Send the same message to all. A second connection gets only urgent messages, which the first one may deliver too late."""
+        frames = [zmq.Frame(frame) for frame in message.frames()]  # encoded once for all connections
         for child in self.children.values():
             if not child.also or message.kind in _URGENT:
                 self._send(child, frames)
@@ -282,7 +277,7 @@ class Downlinks:
         self.forget(child)
 
     def _answer(self) -> None:
-        """Answer the socket's question whether a peer may join; its key has been checked already."""
+        """Reply to ZeroMQ whether a peer may join. ZeroMQ has already verified that the peer has its key."""
         version, number, domain, *_, key = self._door.recv_multipart()
         let_in = domain == DOMAIN and z85.encode(key) == self._caller
         self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
@@ -294,7 +289,7 @@ class Downlinks:
             known = parse_monitor_message(self._monitor.recv_multipart())
             if known["event"] == zmq.EVENT_LISTENING:
                 self._listens(known["value"], known["endpoint"])
-            elif known["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
+            elif known["event"] == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
                 self.pending.listening.discard(known["value"])
             elif known["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(known["value"])
@@ -312,11 +307,11 @@ class Downlinks:
         self.pending.add(descriptor, peer_of(descriptor))
         if self.complete and self.pending.listening:
             self.rejected.flooded(len(self.pending), self.pending.listening)
-            if self.rejected.deaf:  # for good: no limit opens it again
+            if self.rejected.deaf:  # permanently, so no limit opens it again
                 self.pending.listening.clear()
 
     def _known(self, descriptor: int) -> None:
-        """Mark a connection as the launch's own, because its key has opened a message."""
+        """Mark a connection as the launch's own, because its key decrypted a message."""
         if descriptor in self.pending:
             address = self.pending.remove(descriptor)
             self.rejected.members |= {address} if address else set()
@@ -335,7 +330,7 @@ class Downlinks:
             self.cut.append(child)
 
     def close(self) -> None:
-        """Send queued messages, for a second at most."""
+        """Send the queued messages within one second, and close the sockets."""
         self.router.disable_monitor()
         for one in (self._monitor, self.router, self._door):
             one.close()

@@ -1,7 +1,7 @@
 """Deadlines: the watchdog of library calls, the start-up timer of the kernel, and the end of a launch.
 
-The watchdog covers everything that blocks outside collbench's own waits: a library call that never returns ends with a
-message. Its thread never calls the library. It reads a progress word that the timed loops advance. Without progress for
+The watchdog covers everything that blocks outside collbench's own waits, so that a library call that never returns ends with
+an error. Its thread never calls the library; it reads a progress word that the timed loops advance. Without progress for
 the whole timeout it requests the states of all ranks. Without a reply it reports for this rank and ends the process.
 """
 
@@ -23,9 +23,9 @@ from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
 
-# A kernel timer that kills this process unless it is armed again. Nothing else ends a stopped process.
+# A kernel timer that kills this process unless it is started again. Nothing else can end a stopped process.
 #
-# A thread cannot do it: it is stopped with the others, or waits for Python's lock that a library holds. Source: timer_create(2).
+# A thread cannot: it is stopped with the process, or waits for Python's lock that a library holds. Source: timer_create(2).
 
 _SIGEV_SIGNAL = 0  # asm-generic/siginfo.h
 
@@ -42,13 +42,11 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
 
 
-AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
+AFTER_S = 9.0  # seconds after its deadline until the kernel ends a process with a watchdog that cannot run
 
 
 class StartupWatchdog:
-    """A kernel timer that kills this process `seconds` after the last call of `arm`; `works`: whether the kernel has
-    such a timer.
-    """
+    """A kernel timer that kills this process `seconds` after the last call of `arm`. works: whether the kernel provides the timer."""
 
     def __init__(self) -> None:
         self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
@@ -56,7 +54,7 @@ class StartupWatchdog:
         self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
     def arm(self, seconds: float) -> None:
-        """Start the timer again with so many seconds; 0 stops it."""
+        """Start the timer again with this time in seconds; 0 stops it."""
         if self.works:
             times = _Itimerspec(0, 0, int(seconds), int(seconds % 1 * 1e9))
             self._call("timer_settime", self._timer, 0, ctypes.byref(times), None)
@@ -72,11 +70,11 @@ class StartupWatchdog:
             self.works = False
 
 
-# How a launch ends after a failure: rank 0 reports; then every rank ends by itself, then the ranks of a node that do not.
+# The end of a launch after a failure: rank 0 reports, then every rank ends itself, then those of a node that cannot are killed.
 #
-# A rank that is stopped, or inside a call that never returns, cannot be asked. The main thread has two seconds to leave with the sentence;
-# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to report; a
-# signal may find it inside a loop: then another thread reports for it, before the other ranks end and a launcher kills this one.
+# A rank that is stopped, or inside a call that never returns, cannot end itself. The main thread has two seconds to end with the error.
+# Then the I/O thread kills the remaining ranks of its node, and ends this process. Rank 0's main thread has one second to report. A
+# signal may interrupt it inside a loop; then another thread reports, before the other ranks end and a launcher kills rank 0.
 
 PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 
@@ -84,7 +82,7 @@ PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 class EndProcess:
     """The steps that end a launch after a failure.
 
-    end(sentence, code) ends this process at once and does not return. The other callable reports the reason, once.
+    The callable `end` ends this process at once and does not return. The callable `speak` reports the reason once.
 
     for_all   whether this rank reports for all of them
     """
@@ -102,12 +100,12 @@ class EndProcess:
         return self._at is not None
 
     def speak(self, sentence: str, code: int) -> None:
-        """Report the reason before any rank ends: after that a launcher may kill this process at any moment."""
+        """Report the reason before any rank ends. After that a launcher may kill this process at any time."""
         if self._speak:
             self._speak(sentence, code)
 
     def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
-        """End the launch for this reason; the first call counts. A rank that watches others waits for them."""
+        """End the launch for this reason; only the first call has an effect. A rank that watches others gives them more time."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
@@ -129,7 +127,7 @@ class EndProcess:
         return min(self._at, self._word_at)
 
     def leave(self) -> None:
-        """Let the main thread leave by itself, and kill the stopped ranks of its node. The others end in the same way."""
+        """Let the main thread end by itself, and kill the stopped ranks of its node. The other ranks end in the same way."""
         if self._node:
             self._node.kill(self._node.stopped())
 
@@ -137,17 +135,17 @@ class EndProcess:
 _LOOKS_PER_TIMEOUT = 20
 _LONGEST_PAUSE_S = 1.0
 _NOTICED_S = 1.0  # a shorter pause may be a busy machine
-_CONSULT_S = 8.0  # longer than it takes to ask all ranks
+_CONSULT_S = 8.0  # longer than an inquiry of all ranks takes
 _LAST_S = 4.0
 
 
 class Watchdog:
-    """A thread that watches the running phase of this process. There is one per process; `close` ends the thread.
+    """A thread that watches the current phase of this process. There is one per process; `close` ends the thread.
 
     progress   a word that the timed loops set to the last complete iteration
-    witness    gets the reason before the process ends (rank 0 stores it)
+    witness    receives the reason before the process ends (rank 0 stores it)
     suspects   returns the names of stopped ranks of this host
-    consult    gets the phase without progress: ends this process with a better diagnosis, or returns one
+    consult    receives the phase without progress; ends this process with a better diagnosis, or returns one
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
@@ -170,7 +168,7 @@ class Watchdog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Require progress within the timeout during the block; `name` is the phase that errors name."""
+        """Require progress within the timeout during the block. Errors contain `name`."""
         before = self._phase
         self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
         try:
@@ -183,8 +181,9 @@ class Watchdog:
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Suspend the deadline during the block, for waits of the control plane (for `what`), which have their own and
-        name missing ranks.
+        """Suspend the deadline during the block. Waits of the control plane have their own deadline, and name the missing ranks.
+
+        what: the phase for which it waits.
         """
         before, self._phase, self._waiting = self._phase, None, what
         self._since, self._failed = time.monotonic(), ""
@@ -198,17 +197,17 @@ class Watchdog:
 
     @property
     def at(self) -> str:
-        """Return the current phase, or what the rank waits for, or the phase that failed; "" between phases."""
+        """Return the current phase, the awaited phase, or the phase that failed; "" between phases."""
         return self._failed or self._phase or self._waiting or ""
 
     @property
     def waits(self) -> bool:
-        """Return whether this rank waits for the others over the control plane."""
+        """Return whether this rank waits for other ranks over the control plane."""
         return self._waiting is not None
 
     @property
     def iteration(self) -> int:
-        """Return the running iteration of the timed loop, from 0 on; -1 where none is complete yet."""
+        """Return the current iteration of the timed loop, from 0 on; -1 before the first one is complete."""
         complete = self.progress.value
         return complete + 1 if complete >= 0 and not self.waits else -1
 
@@ -221,8 +220,7 @@ class Watchdog:
 
     @property
     def paused_s(self) -> float:
-        """Return for how many seconds in all the process could not run: stopped, swapped out, its machine asleep, or
-        its Python blocked.
+        """Return for how many seconds in all the process could not run: stopped, swapped out, its machine asleep, or its Python blocked.
 
         Waiting for a core does not count.
         """
@@ -234,9 +232,7 @@ class Watchdog:
         return held if held > _NOTICED_S else 0.0
 
     def _queued_s(self) -> float:
-        """Return the seconds that the thread waited for a core; source: Documentation/scheduler/sched-stats.rst. 0
-        where not known.
-        """
+        """Return the seconds that the thread waited for a core; 0 if unknown. Source: Documentation/scheduler/sched-stats.rst."""
         try:
             return int(Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text(encoding="ascii").split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
@@ -265,7 +261,7 @@ class Watchdog:
         self._end(hang.render())
 
     def _consulted(self, consult: Callable[[str], Fact | None]) -> Fact | None:
-        """Ask twice: the answering rank may stop before it has ended this process."""
+        """Return the diagnosis of other ranks. Two attempts, since the replying rank may stop before it has ended this process."""
         for _ in range(2):
             better = consult(self.at)
             if better is not None or self._stop.wait(_CONSULT_S / 2):
@@ -273,7 +269,7 @@ class Watchdog:
         return None
 
     def stalled(self) -> RankStalled:
-        """Return the fact about a hang from this rank's view alone."""
+        """Return the fact about a hang, as far as this rank alone can determine it."""
         stopped = tuple(self.suspects()) if self.suspects else ()
         return RankStalled(self._phase or "", self._whoami, self._timeout, self.iteration, stopped)
 
@@ -285,9 +281,7 @@ class Watchdog:
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:
-    """Write the message to stderr, if there is one, and end the process at once: a blocked thread cannot be stopped
-    otherwise.
-    """
+    """Write the message to stderr, if there is one, and end the process at once. A blocked thread cannot be stopped otherwise."""
     if sentence:
         sys.stderr.write(f"collbench: {sentence}\n")
         sys.stderr.flush()

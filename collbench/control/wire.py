@@ -2,10 +2,10 @@
 
 A message is [kind, step, sizes, JSON, raw arrays …]. It has no executable content, and its size is bounded.
 
-Messages are not trusted until `parsed` has read them. It accepts kinds from a list, and integer steps. JSON must have
-plain values, a limited size and the kind's own shape; raw parts must have the announced sizes. JSON and arrays are sent
-in pieces of 64 KiB. A socket closes a connection that sends a longer frame, so a peer without a key cannot make it hold
-more.
+A message from another process is not trusted until `parsed` has checked it. It accepts kinds from a list, integer steps, JSON
+of limited size with plain values and the kind's own shape, and raw parts of the announced sizes. JSON and arrays are sent
+in pieces of 64 KiB. A socket closes a connection that sends a longer frame, so a peer without a key cannot fill its
+memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-# The shape of the JSON of each kind of message, by the kind's name on the wire: all else is refused before it is used.
+# The shape of the JSON of each kind of message, by the kind's name on the wire. Any other message is rejected.
 
 MOST_RANKS = 1 << 24
 _MOST_CODE = 255
 
 
 def whole(value: Any) -> bool:
-    """Return whether a value is an integer; true and false are not."""
+    """Return whether a value is an integer. Booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -33,7 +33,7 @@ def _rank(value: Any) -> bool:
 
 
 def _said(value: Any) -> bool:
-    """[rank, anything, how many raw parts belong to it]."""
+    """Return whether the value is [rank, anything, number of its raw parts]."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and whole(value[2]) and value[2] >= 0
 
 
@@ -51,12 +51,12 @@ def _stacked(value: Any) -> bool:
 
 
 def _ended(value: Any) -> bool:
-    """[sentence, exit code]."""
+    """Return whether the value is [message, exit code]."""
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and whole(value[1]) and 0 < value[1] <= _MOST_CODE
 
 
 def _gone(value: Any) -> bool:
-    """[rank, how it ended]; server.py reads the latter."""
+    """Return whether the value is [rank, how it ended]; server.py reads the latter."""
     return isinstance(value, list) and len(value) == 2 and _rank(value[0]) and isinstance(value[1], dict)
 
 
@@ -74,12 +74,12 @@ def _paths(value: Any) -> bool:
 
 
 def _probe(value: Any) -> bool:
-    """[address, port]."""
+    """Return whether the value is [address, port]."""
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_port(value[1])
 
 
 def _probed(value: Any) -> bool:
-    """[rank, address, sizes that passed, sizes that did not]."""
+    """Return whether the value is [rank, address, sizes that passed, sizes that failed]."""
     sizes = _list_of(_is_size)
     return (
         isinstance(value, list)
@@ -107,7 +107,7 @@ SHAPES: Mapping[bytes, Callable[[Any], bool]] = {
     b"offer": lambda size: whole(size) and size >= 0,
     b"grant": _nothing,
     b"tell": _anything,
-    b"beat": _list_of(_anything),  # world/standing.py looks closer
+    b"beat": _list_of(_anything),  # control/diagnosis.py checks the states
     b"stuck": lambda what: isinstance(what, str),
     b"where": _nothing,
     b"here": _list_of(_anything),
@@ -124,38 +124,38 @@ SHAPES: Mapping[bytes, Callable[[Any], bool]] = {
 
 
 PIECE_BYTES = 64 << 10
-MOST_JSON_BYTES = 32 << 20  # 10,000 ranks with 256 CPUs each that present themselves: 11 MB
+MOST_JSON_BYTES = 32 << 20  # 10,000 ranks with 256 CPUs each need 11 MB to join
 MOST_RAW_PARTS = 4096  # arrays in one message: one per rank of a node
 MOST_BYTES = 1 << 30  # of one message
 _MOST_FRAMES = 3 + MOST_RAW_PARTS + MOST_BYTES // PIECE_BYTES
 _MOST_DIGITS = 18
-_LONG_BYTES = 4096  # of JSON: more is worth packing; the CPUs of ranks are mostly the same
+_LONG_BYTES = 4096  # of JSON: longer text is compressed; the CPUs of ranks are mostly the same
 _PLAIN, _PACKED = b"j", b"z"
 
 
 class MessageKind(Enum):
     """The purpose of a message."""
 
-    HELLO = b"hello"  # up: a rank presents itself
-    WELCOME = b"welcome"  # down: it has been heard
-    MOVED = b"moved"  # up: a rank that presented itself here uses another connection
+    HELLO = b"hello"  # up: a rank describes itself
+    WELCOME = b"welcome"  # down: the HELLO has arrived
+    MOVED = b"moved"  # up: a rank uses another connection than the one of its HELLO
     SAY = b"say"  # up: the values of the ranks of a node in a step
     OFFER = b"offer"  # up: a large message of values is ready
     GRANT = b"grant"  # down: send it
     TELL = b"tell"  # down: rank 0's value of a step
     BEAT = b"beat"  # up: states of ranks, now and then
-    STUCK = b"stuck"  # up: a rank does not move
+    STUCK = b"stuck"  # up: a rank makes no progress
     WHERE = b"where"  # both ways: send your state at once
     HERE = b"here"  # both ways: states of ranks
-    ASIDE = b"aside"  # up: a second connection of a rank without answers on its first one; the rank that it belongs to
-    PATHS = b"paths"  # up: what a rank's connections to other hosts show, and the port where its host takes probes
+    ASIDE = b"aside"  # up: a second connection of a rank that gets no reply on its first one; the value is that rank
+    PATHS = b"paths"  # up: a rank's connections to other hosts, and the port at which its host accepts probes
     PROBE = b"probe"  # down: send packets of several sizes to this address and port
     PROBED = b"probed"  # up: which of them have passed
     STACK = b"stack"  # down: take the stack of one of your ranks
-    STACKED = b"stacked"  # up: what it looks like
-    GONE = b"gone"  # up: a rank's process has ended without a word
+    STACKED = b"stacked"  # up: that stack
+    GONE = b"gone"  # up: a rank's process has ended without a message
     BYE = b"bye"  # up and down: this rank leaves in order
-    ABORT = b"abort"  # both ways: everything ends, with this sentence and code
+    ABORT = b"abort"  # both ways: all ranks end with this message and code
 
 
 class Malformed(ValueError):
@@ -172,7 +172,7 @@ class Message:
     raw: Sequence[bytes | memoryview] = field(default=())
 
     def frames(self) -> list[bytes | memoryview]:
-        """Return the frames for a socket. Raises ValueError for more than a message may hold."""
+        """Return the frames for a socket. Raises ValueError if the message exceeds a limit."""
         parts = [memoryview(part).cast("B") for part in (_packed(self.body), *self.raw)]
         sizes = [part.nbytes for part in parts]
         if sum(sizes) > MOST_BYTES:
@@ -194,7 +194,7 @@ def _pieces(part: memoryview) -> Iterator[memoryview]:
 
 
 def parsed(frames: Sequence[bytes | memoryview]) -> Message:
-    """Return the message in these frames. Raises Malformed for anything else."""
+    """Return the message in these frames. Raises Malformed if they are not a valid message."""
     if not 3 <= len(frames) <= _MOST_FRAMES or any(len(frame) > PIECE_BYTES for frame in frames):
         raise Malformed(f"not a valid message of {len(frames)} frames")
     kind, step, sizes = map(bytes, frames[:3])

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from collbench.control.server import Server
 
 
-# Data exchanged outside the measured path: what each rank has, gathered by rank 0, and what rank 0 decided.
+# Data exchanged outside the measured path: values of all ranks gathered at rank 0, and rank 0's decisions.
 
 T = TypeVar("T")
-_ASKING_S = 10.0  # longer than rank 0 takes to ask all
-_LONGER = 1.5  # the others wait that much longer than rank 0, which alone knows the missing ranks
+_ASKING_S = 10.0  # longer than rank 0 needs to query all ranks
+_LONGER = 1.5  # the other ranks wait longer by this factor, since only rank 0 can name the missing ranks
 
 
 class RankExchange(Members):
@@ -76,7 +76,7 @@ class RankExchange(Members):
 
     @contextmanager
     def extend_timeout(self, seconds: float) -> Iterator[None]:
-        """Extend the deadline of every wait in the block by so many seconds, for work at the other ranks."""
+        """Extend the deadline of every wait in the block by this time in seconds, for work at the other ranks."""
         self._patience_s = seconds
         try:
             yield
@@ -112,7 +112,7 @@ class RankExchange(Members):
                 ) from None
             take(rank, one)
 
-        self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy: the caller may go on with its own
+        self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy, since the caller may change its array
 
     def _gather(self, value: Any, raw: Sequence[bytes | memoryview], what: str, take: Callable[..., None]) -> None:
         self._step += 1
@@ -144,9 +144,9 @@ class RankExchange(Members):
     agree, decide, first, patient = allgather, broadcast, first_error, extend_timeout  # the names before 0.2; to be removed in 0.3
 
     def refuse(self, sentence: str) -> NoReturn:
-        """End the launch as bad input, for a reason that all ranks know and call this with; rank 0 alone reports it.
+        """End the launch as bad input. All ranks call it with the same reason; only rank 0 reports it.
 
-        Raises UsageError at rank 0, PeerFailed elsewhere: a rank that ended with a reason of its own might be reported instead of rank 0.
+        Raises UsageError at rank 0 and PeerFailed at the other ranks. With UsageError, another rank could be reported before rank 0.
         """
         raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
@@ -155,11 +155,11 @@ class RankExchange(Members):
         return self._hub.remarks() if self._hub else []
 
 
-_VOICES = 8  # at most so many ranks report what rank 0 cannot report any longer
-_ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
-_UNHEARD_S = 2.5  # longer than rank 0 looks at a rank after those behind that one have given up waiting for an answer
+_VOICES = 8  # ranks that report at most if rank 0 cannot
+_ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
+_UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
-_OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of its pod
+_OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at every address of its pod
 
 
 class World(RankExchange):
@@ -167,7 +167,7 @@ class World(RankExchange):
 
     kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
-    finish_off   makes the launcher kill the ranks that cannot end themselves; None where it does so by itself
+    finish_off   makes the launcher kill the ranks that cannot end themselves; None if it does so without a request
     """
 
     def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
@@ -189,7 +189,7 @@ class World(RankExchange):
                 self._join()
         except (CollbenchError, Interrupted) as error:
             if self.rank == 0:
-                self.speak(str(error), error.exit_code)  # first: a launcher may end rank 0 as soon as another rank has ended
+                self.speak(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
             error.said = self.abort(error)  # type: ignore[union-attr]
             self.close()
             raise
@@ -226,19 +226,17 @@ class World(RankExchange):
 
     @property
     def _build(self) -> list[Any] | None:
-        """This rank's build as JSON; None in a local start, which has only one build."""
+        """This rank's build as JSON; None in a local start, where all ranks are one build."""
         return own().as_json() if self.info.launcher != "local" else None
 
     def _check_build(self, rank_0: dict[str, Any]) -> None:
-        """Remove rank 0's build from its description. Raises UsageError for an older build, which does not compare
-        builds.
-        """
+        """Remove rank 0's build from its description. Raises UsageError for an older version, which does not compare builds."""
         build = rank_0.pop("build", None)
         if build != self._build:
             raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
 
     def _await_name(self, meeting: str) -> None:
-        """Wait for the name of rank 0's pod, which may appear late. Raises WaitExpired if it does not."""
+        """Wait for the name of rank 0's pod, which may appear late. Raises WaitExpired if it does not appear."""
         patience_s = self.timeout_s if self.rank else min(self.timeout_s, _OWN_NAME_S)
         with self.watchdog.elsewhere("joining"):
             if not await_name(meeting, patience_s) and self.rank:
@@ -248,8 +246,9 @@ class World(RankExchange):
                 )
 
     def _beside(self) -> dict[int, HostKilled]:
-        """Return the ranks that may have ended instead: MPICH's mpiexec kills all ranks of a host within a millisecond
-        of one's end.
+        """Return by rank the ranks that may have ended instead of it.
+
+        MPICH's mpiexec kills all ranks of a host within a millisecond of the end of one.
         """
         return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
@@ -259,36 +258,36 @@ class World(RankExchange):
         return RankState(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
 
     def _end(self, sentence: str, code: int) -> None:
-        """End this process in place of its main thread; rank 0 has reported for all."""
+        """End this process instead of its main thread; rank 0 has reported for all."""
         self.ending_code = code
         if self.rank == 0:
             self._speak(sentence, code)
         if self.finish_off and self.rank == 0:
             self.finish_off()
-        record_exit(code, os.environ)  # mpiexec does not keep it
+        record_exit(code, os.environ)  # mpiexec does not pass it on
         end_process("", code)
 
     def _speak(self, sentence: str, code: int) -> None:
-        """Report why the launch ends, and keep it, for a main thread that is inside a call."""
+        """Report why the launch ends, and store the reason, for a main thread that is inside a call."""
         self.ending_code = code
         if not self._spoken.locked():
-            self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
+            self.speak(sentence, code)  # first, since a launcher may kill this process at any time
             with suppress(CollbenchError):
                 (self.watchdog.witness or str)(Text(sentence))
 
     def _end_alone(self, sentence: str) -> None:
-        """End this process for the watchdog: no other rank could report more."""
+        """End this process for the watchdog. No other rank can add information."""
         self._let_others_speak()
         record_exit(FAILED, os.environ)
-        if self.finish_off and len(self.members) == 1:  # no rank has joined: each knows only itself, and another may be stopped
+        if self.finish_off and len(self.members) == 1:  # no rank has joined, and another one may be stopped
             report_error(sentence)
-            time.sleep(_LEAVING_S)  # the others report, too
+            time.sleep(_LEAVING_S)  # time for the other ranks to report
             self.finish_off()
             sentence = ""
         end_process(sentence if self._has_voice else "")
 
     def _let_others_speak(self) -> None:
-        """Leave later if this rank does not report: libraries end a process at once when another's connection closes."""
+        """Delay the end of a rank that does not report: libraries end a process at once when another's connection closes."""
         if not self._has_voice:
             time.sleep(_UNHEARD_S)
 
@@ -296,12 +295,12 @@ class World(RankExchange):
         """Report why the launch ends, once."""
         if self._has_voice and self._spoken.acquire(blocking=False):
             report_error(self.last_words(sentence, code))
-            if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
+            if self.rank == 0:  # for the parent of a local start: mpiexec may kill this process as soon as other ranks end
                 record_exit(code, os.environ)
 
     @property
     def _has_voice(self) -> bool:
-        """Return whether this rank reports if rank 0 cannot: one rank of a node does, but not of thousands of nodes."""
+        """Return whether this rank reports if rank 0 cannot: one rank per node, among the first ranks of the launch only."""
         first = 1 if self.rank and self.me.host == self.members[0].host else 0
         return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
 
@@ -311,15 +310,14 @@ class World(RankExchange):
         return self._hub.part.facts if self._hub else {}
 
     def ask_too(self, informant: Callable[[], str | None]) -> None:
-        """Add a function that rank 0 calls in a hang, in a thread of its own. Its result is added to the message."""
+        """Add a function that rank 0 calls in a hang, in its own thread. Its result is added to the message."""
         if self._hub:
             self._hub.part.informants.append(informant)
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return the cause of an error, at rank 0. A library's error or a launcher's signal often follows from another
-        rank's end.
+        """Return the cause of an error, at rank 0. Another rank's end often causes a library's error or a launcher's signal.
 
-        Takes 1.5 s at most where a rank does not reply, and some seconds more to examine it.
+        Takes at most 1.5 s if a rank does not reply, and some seconds more to examine that rank.
         """
         if isinstance(error, MemoryError):
             at = self.watchdog.at or "work between two phases"
@@ -334,16 +332,14 @@ class World(RankExchange):
             return self._hub.reason(sentence, code) or error
 
     def last_words(self, sentence: str, code: int) -> str:
-        """Return the message. For a launch that a signal ended, a text about the stored results follows."""
+        """Return the message. If a signal ended the launch, a text about the stored results is added."""
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
-        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to report
+        sentence = str(self._signal or sentence)  # a launcher sends the signal to all ranks, and another rank may have reported it first
         return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
 
     def interrupted(self, number: int) -> None:
-        """Inform the others of a signal that ends this process: the main thread may be inside a call. Any thread may
-        call.
-        """
+        """Inform the other ranks of a signal that ends this process, since the main thread may be inside a call. Any thread may call."""
         self._signal = error = Interrupted(number)
         tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
         if tell:
@@ -372,8 +368,8 @@ class World(RankExchange):
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Send the other ranks why this one ends, so that they end with the same message and code at once.
 
-        Returns whether rank 0 knows. It then reports for all and leaves first, since a launcher kills all when one has
-        left.
+        Returns whether rank 0 has received it. Then rank 0 reports for all and ends first, since a launcher kills all ranks
+        when one has ended.
         """
         known = True
         if self._hub:

@@ -21,14 +21,14 @@ from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
 from collbench.units import format_percent, plural
 
-# The cluster manager, Slurm or Kubernetes: its names of the nodes, which of them are drained, and the commands that drain one.
+# The cluster manager, Slurm or Kubernetes: its names of the nodes, the drained nodes, and the commands that drain one.
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 TOOLS = {SLURM: "scontrol", KUBERNETES: "kubectl"}
-MARK = "[collbench] "  # the start of the reason of each drain by collbench, that of the node check included
+MARK = "[collbench] "  # the start of the reason of each drain by collbench, also by the node check
 TIMEOUT_S = 20.0
 LONGEST_REASON = 200
-# A host's name: letters, digits, "-" and "_" between dots. Slurm would take node[1-9], node1,node2 and ALL for many nodes.
+# The name of one host: letters, digits, "-" and "_" between dots. Slurm would expand node[1-9], node1,node2 and ALL to several nodes.
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*", re.ASCII)
 _ALL_NODES = "all"
 _NOT_IN_A_REASON = re.compile(r"[^A-Za-z0-9 .,:;?%/_+()\[\]@#=-]", re.ASCII)  # special to a shell, Slurm or a terminal
@@ -64,7 +64,7 @@ class ManagedNode:
 def manager_of(env: Mapping[str, str]) -> str:
     """Return the manager of this launch: SLURM in a Slurm job, KUBERNETES in a pod, else ""."""
     if env.get("SLURM_JOB_ID"):
-        return SLURM  # Slurm itself may run in pods
+        return SLURM  # first, since Slurm may run in pods
     return KUBERNETES if in_pod(env) else ""
 
 
@@ -200,7 +200,7 @@ CODES = {
 }
 SCHEMA, FILE, SCHEMA_FILE = 1, "recommendation.json", "recommendation.schema.json"
 _PATH = "path"
-_BY_MESSAGES = ("node", "sender", "receiver")  # the fault is in the node or in its link, unless isolation found which
+_BY_MESSAGES = ("node", "sender", "receiver")  # the fault is in the node or in its link, unless the isolation found which
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
@@ -209,7 +209,7 @@ _REACHES = {
     "inside": "reaches {} among its own ranks of what others do among theirs",
     "scale": "reaches {} of the others in larger groups",
 }
-# Limits that keep the file below a few MB; it has the number of suspects left out.
+# Limits that keep the file below a few MB. It contains the number of suspects left out.
 _MOST_SUSPECTS, _MOST_SENTENCES, _LONGEST_SENTENCE, _LONGEST_NAME = 1000, 20, 500, 300
 
 
@@ -218,7 +218,7 @@ class HuntSummary:
     """The hunt that a recommendation is based on.
 
     run         its folder
-    allocation  its name; None where it has none
+    allocation  its name; None if it has none
     manager     "slurm", "kubernetes", or "" where it is unknown; then the commands for both are written
     nodes       by host the manager's name of its node (`node_names`); "" where the ranks of a host disagree
     pods        whether ranks run in pods, where a host name is not the name of a node
@@ -272,7 +272,7 @@ def store(folder: Path, content: Mapping[str, Any]) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Return the recommendation in a run's folder, None where there is none.
+    """Return the recommendation in a run's folder, None if there is none.
 
     The folder may come from elsewhere, so a command is accepted only if it is exactly what collbench writes for that node. Raises
     UsageError where the file cannot be read, does not fit recommendation.schema.json, or has other commands.
@@ -514,7 +514,7 @@ def parse_cap(text: str) -> Cap:
 
 
 def check_apply(env: Mapping[str, str], run: Run = run_here) -> str:
-    """Return the manager that can drain nodes here, "slurm" or "kubernetes". Raises UsageError where none can, or both.
+    """Return the manager that can drain nodes here, "slurm" or "kubernetes". Raises UsageError if none can, or both.
 
     The manager must answer: kubectl in PATH is not enough, since other packages install it on machines without a cluster.
     """
@@ -543,7 +543,7 @@ def apply(
     If another hunt drains at the same time and both together exceed the cap, the node just drained is returned to service.
 
     `note` is called with an entry before each drain, and again with its outcome. So its records name all nodes that may be drained,
-    however this process ends. A failure of the manager is part of the result. Raises RunFailed only where `note` fails: then no further
+    however this process ends. A failure of the manager is part of the result. Raises RunFailed only if `note` fails: then no further
     node is drained, and the message has what was done and how to undo it.
     """
     refused = _not_applicable(content)
@@ -560,7 +560,7 @@ def apply(
         try:
             applied.entries.append(entry := drainer.drain(each))
             note(entry)
-        except CollbenchError as error:  # report what was done even where it can no longer be written
+        except CollbenchError as error:  # report the drains even if they can no longer be stored
             raise RunFailed(f"{error}; so far: {'; '.join(applied.lines()) or 'no node is drained'}") from error
     return applied
 
@@ -642,7 +642,7 @@ class _Drainer:
         self.note(_entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known")
                   | {"undo": line(undo_command(self.manager, name))})  # fmt: skip
         outcome = self.run(command, self.env)
-        now = nodes(self.manager, self.env, self.run)[0] or []  # the state counts, not the exit code of the command
+        now = nodes(self.manager, self.env, self.run)[0] or []  # the node's state counts, not the exit code of the command
         if any(node.name == name and node.drained for node in now):
             return self._revert(drain) if sum(node.ours for node in now) > self.cap.of(len(now)) else self._done(drain)
         why = outcome.why or f"{tool} reported success, but the node is not drained"

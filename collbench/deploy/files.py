@@ -63,7 +63,8 @@ def pods(words: Iterable[str]) -> Quoted:
 
 def python(text: str) -> Quoted:
     """Return a Python string literal."""
-    return Quoted(json.dumps(printable(text), ensure_ascii=False))  # JSON's escape for what lies beyond U+FFFF is two characters there
+    # JSON's escape of a character beyond U+FFFF would be two characters in Python
+    return Quoted(json.dumps(printable(text), ensure_ascii=False))
 
 
 def ansible(text: str) -> Quoted:

@@ -52,7 +52,7 @@ class LaunchJob:
     said: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a setting; None where it is not set. Raises KeyError for one that the kind does not have."""
+        """Return the value of a setting; None if it is not set. Raises KeyError for one that the kind does not have."""
         return self.settings[name]
 
     @property
@@ -77,7 +77,7 @@ class LaunchJob:
 
     @property
     def out(self) -> str | None:
-        """Return the run folder that the command sets; None where collbench or the file sets it."""
+        """Return the run folder that the command sets; None if collbench or the file sets it."""
         return self.option("--out")
 
     @property
@@ -158,7 +158,7 @@ _TIMEOUT_S = 60.0
 
 
 def write(file: Path, text: str) -> None:
-    """Write a new file, executable if it is a script. Raises UsageError where it exists, or cannot be written."""
+    """Write a new file, executable if it is a script. Raises UsageError if it exists, or cannot be written."""
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
@@ -172,7 +172,7 @@ def write(file: Path, text: str) -> None:
 def submit(kind: LauncherKind, text: str, env: Mapping[str, str]) -> str:
     """Submit the file through stdin of the launcher's command and return its output; its warnings go to stderr.
 
-    Raises UsageError where the command is missing or fails.
+    Raises UsageError if the command is missing or fails.
     """
     if not kind.submit:
         raise UsageError(f"--submit is not supported by emit {kind.name}: {kind.remedy}")

@@ -17,14 +17,14 @@ from collbench.errors import RunFailed, UsageError
 from collbench.operations.data import PERIOD
 from collbench.units import format_bytes, format_size
 
-# Times short work on a GPU by events, in batches that a latch holds back until all of a batch is queued.
+# Timing of short work on a GPU by events, in batches that a latch holds until the whole batch is queued.
 #
-# nvbandwidth's method: close the latch, hold the stream, queue 4 runs to warm up, an event, 16 runs, an event; open the latch. So what
-# is between the events runs back to back, however long the host takes to launch it. More batches than its 3 make an interval possible.
+# The method is nvbandwidth's: close the latch, hold the stream, queue 4 warm-up runs, an event, 16 runs, an event; open the latch. So the
+# work between the events runs without gaps, even if the host launches it slowly. nvbandwidth uses 3 batches; more allow an interval.
 
-_BATCHES, _FEWEST_BATCHES = 15, 6  # six samples are the fewest that have an interval of 95 %
+_BATCHES, _FEWEST_BATCHES = 15, 6  # six samples are the fewest with a 95 % interval
 _RUNS, _RUNS_PER_WARM_UP = 16, 4
-_BUDGET_S = 2.0  # of all batches together, where they can be fewer or shorter
+_BUDGET_S = 2.0  # for all batches together; within it they may be fewer or shorter
 _HELD_NS = 10 * 10**9
 _RELEASED = 1
 
@@ -44,9 +44,9 @@ class Stopwatch:
     def samples(self, run: Callable[[], None]) -> tuple[float, ...]:
         """Return seconds per run of work that `run` queues on `self.stream`: one sample per batch, the mean of its runs.
 
-        Raises RunFailed where the host could not queue a batch while the stream was held.
+        Raises RunFailed if the host could not queue a batch while the stream was held.
         """
-        self._batch(run, 1, held=False)  # CUDA loads kernels at their first launch: none may be the first while a stream is held
+        self._batch(run, 1, held=False)  # CUDA loads a kernel at its first launch, which must not happen while a stream is held
         self._open()
         once = self._batch(run, 1, held=True)
         share = once * (1 + 1 / _RUNS_PER_WARM_UP)
@@ -93,14 +93,14 @@ class Stopwatch:
             self.stream.synchronize()
 
 
-# What the kernels' speed is measured on: three arrays in a GPU's memory, a stopwatch, a checker.
+# The objects for measurements on one GPU: three arrays in its memory, a stopwatch, a checker.
 
 GRAIN = 16  # sizes are multiples of this
 _LEAST = 1024
 _USUAL_SIZE = 512 << 20  # nvbandwidth's
 _SMALLEST = 1 << 20
 _ARRAYS = 3  # of a triad
-_SPARE = 64 << 20  # left free: tables, sums, and what the driver takes for itself
+_SPARE = 64 << 20  # not allocated: for tables, sums, and the driver
 
 
 class Arrays:
@@ -135,7 +135,7 @@ def fitting_size(gpus: Sequence[OpenGpu], asked: int | None) -> int:
     return size
 
 
-# What one kernel was measured to do on one GPU, or between two. No statistics: the samples as they came.
+# The result of a kernel on one GPU, or between two GPUs. It has the samples without statistics.
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class KernelFigure:
     size_bytes          N of cuda_kernels/README.md; 0 for a latency
     moved_bytes         bytes moved per run: read plus written, or over the link in one direction; 0 for a latency
     seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
-    floor_bytes_per_s   the rate that the hardware allows; None where unknown or not applicable
+    floor_bytes_per_s   the rate that the hardware allows; None if unknown or not applicable
     floor               the name and source of that rate, or why there is none
     wrong               number of wrong elements (of `read_memory`: sums; of a chase: ends); None: not checked
     """
@@ -163,9 +163,9 @@ class KernelFigure:
     why: str | None = None
 
 
-# The latency of memory: a chain of indices, and the loads that follow it one after the other.
+# The latency of memory: a chain of indices, and loads that follow it one after the other.
 
-_LINE = 256  # bytes between what is read: more than a line of any cache
+_LINE = 256  # bytes between loads, more than a cache line of any GPU
 _CHASE_WORD = 8
 _STEPS = 2000  # loads of one run
 
@@ -189,7 +189,7 @@ def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, .
     return KernelFigure("pointer_chase", gpus, seconds=tuple(each / _STEPS for each in seconds), floor=over, wrong=int(found != end))
 
 
-_BEYOND_CACHE = 4  # arrays this many times the level-2 cache come from memory, but for a small part
+_BEYOND_CACHE = 4  # arrays so many times the size of the level-2 cache come almost completely from memory
 _SCALE, _WORD = 3.0, 0x0123456789ABCDEF
 _DELAY_NS = 10**6
 Values = NDArray[Any]
@@ -288,7 +288,7 @@ def _flush(arrays: Arrays) -> KernelFigure:
 
 
 def _chase(arrays: Arrays) -> KernelFigure:
-    """The latency of the memory, or of the cache where the chain fits into it."""
+    """Return the latency of the memory, or of the cache if the chain fits into it."""
     chain = chain_over(min(arrays.size, _BEYOND_CACHE * arrays.gpu.l2_bytes or arrays.size))
     arrays.gpu.upload(arrays.a, chain, arrays.stream)
     return chased(arrays, arrays.a, chain, (arrays.gpu.index,))
@@ -312,7 +312,7 @@ def _sum(values: Values, count: int) -> int:
     return (whole * int(values.sum()) + int(values[:rest].sum())) % 2**64
 
 
-# How fast one GPU reaches another's memory: by its multiprocessors and by the copy engine, and how long a flag takes.
+# The rates at which one GPU reaches another's memory, by its multiprocessors and by the copy engine, and the latency of a flag.
 
 _ROUNDS, _LAUNCHES = 1000, 15
 _TIMEOUT_NS = 2 * 10**9
@@ -403,7 +403,7 @@ def pingpong(x: Arrays, y: Arrays) -> KernelFigure:
 
 def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, int]:
     """Return (round trips, their nanoseconds) as measured by the starting side."""
-    flags = (x.a, y.a + 256)  # apart, also where x is y
+    flags = (x.a, y.a + 256)  # different places, also if x is y
     results = (x.b, y.b + 256)
     for arrays, flag in zip((x, y), flags, strict=True):
         arrays.gpu.upload(flag, np.zeros(1, np.uint64), arrays.stream)

@@ -31,7 +31,7 @@ from collbench.operations.data import (
 )
 from collbench.operations.operation import Operation, Place
 
-# Fills and compares memory of one GPU by kernels, from one period of the expected data, and tests that errors are detected.
+# Kernels that fill and compare the memory of one GPU, from one period of the expected data, and the test that they detect errors.
 
 _WIDEST = 8  # bytes of an element
 _PROOF = (2 * PERIOD + 77) * _WIDEST  # bytes: more than two periods, of every width
@@ -41,7 +41,7 @@ Bytes = NDArray[Any]
 
 @cache
 def kernels_of(gpu: OpenGpu) -> Kernels:
-    """The kernels for a GPU, compiled and loaded once."""
+    """Return the kernels for a GPU, compiled and loaded once."""
     return Kernels(gpu)
 
 
@@ -64,7 +64,7 @@ class Checker:
             self._kernels.fill(self.stream, address, n_bytes, self._table.address, table.nbytes)
 
     def poison(self, address: int, n_bytes: int) -> None:
-        """Fill memory with bytes that no moved digit has."""
+        """Fill memory with bytes that the data never has."""
         self.fill(address, n_bytes, _POISON)
 
     def verify(self, address: int, n_bytes: int, table: Bytes, tolerance: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def checker_of(gpu: OpenGpu, stream: Stream) -> Checker:
 def prove(gpu: OpenGpu, stream: Stream) -> None:
     """Test on this GPU that a correct buffer passes and that one flipped bit is found at its element, for every width.
 
-    Raises RunFailed if it does not: the results of its checks would be meaningless.
+    Raises RunFailed otherwise, since the results of its checks would not be valid.
     """
     checker, memory = checker_of(gpu, stream), gpu.allocate(_PROOF)
     for width in (1, 2, 4, 8):
@@ -120,7 +120,7 @@ def prove(gpu: OpenGpu, stream: Stream) -> None:
 
 
 def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> None:
-    """One flip at a byte: unseen before, seen at its element after, and within a tolerance only where it is small."""
+    """Flip one byte: the checker must find nothing before, the element after, and nothing within a tolerance if the flip is small."""
     last = offset // table.itemsize * table.itemsize  # the lowest byte of the element
     expected = [(0, NONE), (1, offset // table.itemsize), (0, NONE), (1, offset // table.itemsize)]
     found = []
@@ -193,9 +193,8 @@ class DeviceBuffers:
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of every driven rank into a slot. For a check, first poison it, so that missing data is detected.
 
-        Completed on return, since not every library waits for collbench's streams. Slots that are only timed share their digits,
-        since
-        each table costs a copy to the GPU. As on the host, timed in-place sums use zeros and products ones.
+        It is complete on return, since not every library waits for collbench's streams. Slots that are only timed share their
+        data, since each table needs a copy to the GPU. As on the host, timed in-place sums use zeros and products ones.
         """
         for driven, (checker, place) in enumerate(zip(self._checkers, self.places, strict=True)):
             extent, width = self._extents[driven], self.case.dtype.size
@@ -214,7 +213,7 @@ class DeviceBuffers:
         return table
 
     def check(self, slot: int) -> list[Mismatch | None]:
-        """Return for each driven rank what is wrong with its received elements in a slot, or None. Waits for the streams."""
+        """Return for each driven rank the errors in its received elements in a slot, or None. Waits for the streams."""
         return [self._check(driven, checker, slot) for driven, checker in enumerate(self._checkers)]
 
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:
@@ -229,13 +228,13 @@ class DeviceBuffers:
         return replace(found, wrong=wrong) if found else None
 
     def _window(self, checker: Checker, wanted: Wanted, address: int, first: int) -> NDArray[Any]:
-        """The elements of a block that were got from `first` on, as many as it takes to explain them."""
+        """Return the received elements of a block from `first` on, as many as the description of an error needs."""
         count, width = min(WINDOW, wanted.block.count - first), self.case.dtype.size
         return checker.read(address + first * width, count * width).view(self.case.dtype.numpy)
 
 
 def _digits(place: Place, count: int) -> NDArray[Any]:
-    """One period of what a rank sends, as far as it sends so much."""
+    """Return one period of the data that a rank sends, at most `count` elements."""
     table = np.empty(min(count, PERIOD), place.case.dtype.numpy)
     write_digits(table, place)
     return table

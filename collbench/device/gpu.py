@@ -1,6 +1,6 @@
 """One GPU: its memory, streams, events, graphs and copies, through cupy, which only this package imports.
 
-cupy provides what NCCL does not (GPU.md). All interfaces use addresses, so that the native loop and C libraries can use them too.
+cupy provides the parts that NCCL does not have. All interfaces use addresses, so that the native loop and C libraries can use them too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collbench.units import format_bytes
 
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 _OUT_OF_MEMORY = 2  # cudaError_t
-# cudaDeviceAttr; by number, since cudaDeviceProp lost its clocks and the compute mode in CUDA 13.
+# cudaDeviceAttr, by number, since cudaDeviceProp has no clocks and no compute mode since CUDA 13.
 _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _L2_BYTES, _MAJOR, _MINOR = 36, 37, 38, 75, 76
 _MODES = {0: "default", PROHIBITED: "prohibited", EXCLUSIVE: "exclusive"}
 
@@ -76,7 +76,7 @@ class GpuMemory:
 
 
 def _free(gpu: OpenGpu, address: int) -> None:
-    with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
+    with suppress(RunFailed), gpu.use():  # on a failed GPU nothing can be freed
         cupy_runtime().free(address)
 
 
@@ -205,7 +205,7 @@ class OpenGpu:
             try:
                 yield graph
             except BaseException:
-                with suppress(Exception):  # the capture is broken already; only the first error matters
+                with suppress(Exception):  # the capture has failed already, and only the first error matters
                     stream.cupy.end_capture()
                 raise
             graph.cupy = stream.cupy.end_capture()
@@ -227,7 +227,7 @@ def _facts(runtime: Any, index: int) -> GpuFacts:
 
 
 def gpu_count() -> int:
-    """Return the number of GPUs that CUDA shows this process; 0 where CUDA does not start."""
+    """Return the number of GPUs that CUDA shows this process; 0 if CUDA does not start."""
     runtime = cupy_runtime()
     try:
         return int(runtime.getDeviceCount())
@@ -236,9 +236,7 @@ def gpu_count() -> int:
 
 
 def driver_address(name: str) -> int:
-    """Return the address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError where it has
-    none.
-    """
+    """Return the address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError if it has none."""
     return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
 
 
@@ -251,7 +249,7 @@ def driver_error(code: int) -> str:
     return f"CUDA error {code}"
 
 
-# Direct access of one GPU to another's memory: over NVLink or PCIe, where driver and machine allow it.
+# Direct access of one GPU to another's memory over NVLink or PCIe, if driver and machine allow it.
 
 _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 

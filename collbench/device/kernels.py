@@ -18,11 +18,11 @@ from collbench.device.gpu import OpenGpu, Stream
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
 
-# The kernels of cuda_kernels/ as a cubin for one GPU architecture: compiled by NVRTC at run time, kept on disk for the next start.
+# The kernels of cuda_kernels/ as a cubin for one GPU architecture: compiled by NVRTC at run time, and stored for the next start.
 #
-# A cubin holds the architecture's own machine code, so nothing is left for the driver to compile when a measurement starts. A kept
-# file is loaded only if it belongs to the user and matches the hash in its name. Ranks that start together may compile it several times;
-# each file appears whole or not at all.
+# A cubin contains machine code, so the driver compiles nothing when a measurement starts. A stored file is loaded only if it belongs to
+# the user and matches the hash in its name. Ranks that start together may compile it several times; each file appears as a whole or not
+# at all.
 
 _FILES = ("verify.cu", "bandwidth.cu", "peer.cu", "sync.cu")
 _HEADERS = ("vectors.h",)
@@ -35,7 +35,7 @@ Sources = Mapping[str, bytes]
 def cubin(arch: str) -> Path:
     """Return the file with all kernels for `arch` ("sm_90"), for cupy.RawModule(path=…).
 
-    Raises UsageError where NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
+    Raises UsageError if NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
     compile.
     """
     sources = _sources()
@@ -68,12 +68,12 @@ def _key(arch: str, sources: Sources) -> str:
 
 
 def _nvrtc() -> Any:
-    """Return cupy's NVRTC. Raises UsageError where it is missing."""
+    """Return cupy's NVRTC. Raises UsageError if it is missing."""
     try:
         from cupy.cuda import nvrtc
 
         nvrtc.getVersion()
-    except Exception as error:  # the library is loaded at the first call, and cupy has several errors for its absence
+    except Exception as error:  # cupy loads the library at the first call, and raises several kinds of errors if it is missing
         raise UsageError(
             f"NVRTC, which compiles the kernels that fill and verify GPU memory, does not load ({error}): "
             "install collbench with its extra cuda13 (or cuda12)"
@@ -159,7 +159,7 @@ def _refusal(arch: str, nvrtc: Any, log: str) -> RunFailed | UsageError:
 
 THREADS = 256  # of a block, as in vectors.h
 VECTOR = 16  # bytes of one load
-NONE = 2**64 - 1  # the index of the first wrong element where none is wrong
+NONE = 2**64 - 1  # the index of the first wrong element if none is wrong
 _BLOCKS_AT_ONCE = 4  # of a multiprocessor, as in vectors.h
 _UNROLLED = 4  # vectors of a thread, in the kernels that take one tile per block
 _MULTIPROCESSORS = 16  # cudaDevAttrMultiProcessorCount
@@ -261,7 +261,7 @@ class Kernels:
     def hold(self, stream: Stream, latch: int, timeout_ns: int, result: int) -> None:
         """Hold the stream until the host writes the word at `latch`; result: one word, 1 released, 2 timed out.
 
-        Every kernel that is enqueued meanwhile must have run before: CUDA loads a kernel at its first launch, and may wait to do so.
+        Every kernel that is enqueued during the hold must have run before, since CUDA may delay the load of a new kernel.
         """
         self._launch("hold", stream, 1, latch, timeout_ns, result)
 

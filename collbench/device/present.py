@@ -1,6 +1,6 @@
 """Which GPUs this host and this process have, or why no GPU can be used.
 
-Creates no CUDA context on any GPU: that would take memory there, and time. The cheapest checks come first.
+Creates no CUDA context on any GPU, since that would take memory and time there. The cheapest checks come first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collbench.device.unavailable import Obstacle
 
-# The GPUs that a CUDA program started here would see, from files and the environment alone: the command line needs the number at
-# every start, so this part imports nothing else.
+# The GPUs that a CUDA program started here would see, from files and the environment only. Every command needs their number at its start,
+# so this part imports nothing else.
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _NODE = re.compile(r"nvidia(\d+)")
@@ -93,7 +93,7 @@ def _gpu_of(entry: str, uuids: Sequence[str]) -> int | str | None:
     if entry.startswith("GPU-"):
         fitting = [place for place, uuid in enumerate(uuids) if uuid.lower().startswith(entry.lower())]
         return fitting[0] if len(fitting) == 1 else None
-    index = re.match(r"\+?(\d+)", entry, re.ASCII)  # CUDA reads the digits that an entry begins with, as strtoul does
+    index = re.match(r"\+?(\d+)", entry, re.ASCII)  # CUDA reads only the leading digits of an entry, as strtoul does
     return int(index[1]) if index and int(index[1]) < len(uuids) else None
 
 
@@ -125,7 +125,7 @@ class Identity:
 
 
 def identities() -> list[Identity]:
-    """Return the GPUs that CUDA shows this process, in its order. Raises cupy's CUDARuntimeError where CUDA cannot be initialised."""
+    """Return the GPUs that CUDA shows this process, in its order. Raises cupy's CUDARuntimeError if CUDA cannot be initialized."""
     runtime = cupy_runtime()
     return [
         Identity(str(runtime.deviceGetPCIBusId(index)).lower(), runtime.deviceGetAttribute(COMPUTE_MODE, index) == EXCLUSIVE)
@@ -146,7 +146,7 @@ def cuda_versions() -> Mapping[str, str]:
 
 
 def why_unavailable(env: Mapping[str, str]) -> Obstacle | None:
-    """Return why no GPU can be used in this process, or None where one can. Never raises; imports cupy only where there is a driver."""
+    """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
     from collbench.device.unavailable import CudaFailed
 
     try:
@@ -231,7 +231,7 @@ def _of_error(error: Any, driver: int, needed: int) -> Obstacle:
 
 
 def _missing_gpu(env: Mapping[str, str], count: int) -> Obstacle | None:
-    """Return what is wrong where CUDA shows fewer GPUs (`count`) than CUDA_VISIBLE_DEVICES lists, or none."""
+    """Return the error if CUDA shows fewer GPUs (`count`) than CUDA_VISIBLE_DEVICES lists, or none."""
     from collbench.device.unavailable import GpuListedTwice, NoGpu, UnknownGpu
 
     entries = _entries(env)

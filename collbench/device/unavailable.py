@@ -10,7 +10,7 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Obstacle:
-    """What facts about something unavailable have in common: a cause, and a remedy."""
+    """The base of facts about something unavailable: a cause and a remedy."""
 
     __slots__ = ()
 

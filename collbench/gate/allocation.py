@@ -34,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 class CaseTimes(NamedTuple):
     """The times of a case in one allocation.
 
-    medians_s  by launch, in seconds; None where the launch lacks the case or has no time for it
+    medians_s  by launch, in seconds; None if the launch lacks the case or has no time for it
     wrong      received elements that differ from those sent, summed over all launches
     na         why no launch has a time; None: at least one has
     """
@@ -54,10 +54,10 @@ class Shown(NamedTuple):
     """The figures of a case's rows besides its times, over all launches.
 
     flags    those of any row
-    percent  of the ceiling, the median over launches; None where a launch has none, or another kind of ceiling
+    percent  of the ceiling, the median over launches; None if a launch has none, or another kind of ceiling
     ceiling  the last row's
     bound    the last row's hard limit
-    percents by launch; None where it has no time, no percentage or another kind of ceiling than the others
+    percents by launch; None if it has no time, no percentage or another kind of ceiling than the others
     checked  whether every launch compared the received data with the data sent, and reports the wrong elements
     """
 
@@ -83,7 +83,7 @@ class Allocation:
     shown       the rows' other figures by case; a baseline does not store them
     imported    whether another tool measured it
     slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
-    jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty where none is recorded
+    jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty if none is recorded
     ceilings    the ceilings of its cases that come from links, each once; empty in the file of an older version
     """
 
@@ -107,7 +107,7 @@ class Allocation:
 
     @property
     def began(self) -> datetime | None:
-        """Return when it began, comparable between allocations; None where that is unknown."""
+        """Return when it began, comparable between allocations; None if that is unknown."""
         return moment(self.began_utc)
 
 

@@ -33,14 +33,14 @@ from collbench.untrusted import open_file, read_file, uncollected, values_in
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
 _NOT_KEPT = ("cells", "shown", "slowed")
-_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take some 3 MB
+_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
 _MOST_LINES = 1 << 20
-_MOST_VALUES = 1 << 23  # of 10,000 cases there are some 300,000; an empty list takes two characters, and 64 bytes of memory
+_MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
 _PLACES = len(COLUMNS) + 3
 _COUNTS = {"root", "window", "ranks", "nodes", "streams", "size_bytes"}
 _ALWAYS = {"operation", "backend", "device", "dtype", "mode", "in_place", "buffers", "group", "ranks", "size_bytes"}
 _NUMBERS = {float, int, type(None)}
-_HALF = re.compile(r"\\u[dD]")  # half of a character that UTF-16 makes of two: no output can hold one alone
+_HALF = re.compile(r"\\u[dD]")  # half of a UTF-16 surrogate pair, which no output can encode alone
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -73,7 +73,7 @@ def _put(draft: Path, target: Path) -> None:
     try:
         os.link(draft, target)
     except FileExistsError:
-        if draft.stat().st_nlink < 2 or not draft.samefile(target):  # else only the server's answer got lost, and was asked for again
+        if draft.stat().st_nlink < 2 or not draft.samefile(target):  # else the link exists, and only the file server's reply was lost
             raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -252,9 +252,9 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-# Size classes, and groups of cases, which are judged as well as their cases.
+# Size classes, and groups of cases, which are judged in addition to their cases.
 
-_SMALL, _MID = 16 << 10, 1 << 20  # bytes: up to here a class reaches
+_SMALL, _MID = 16 << 10, 1 << 20  # bytes: the upper ends of the classes
 CLASSES = ("small", "mid", "large")
 Numbers = NDArray[np.int64]
 Figures = NDArray[np.float64]
@@ -362,7 +362,7 @@ def scheme_of(cases: Sequence[Case]) -> Scheme:
 
 
 def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
-    """Return [allocations × cases] ln of seconds; NaN where an allocation has no time."""
+    """Return [allocations × cases] ln of seconds; NaN if an allocation has no time."""
     found = np.full((len(allocations), len(cases)), np.nan)
     for number, allocation in enumerate(allocations):
         found[number] = np.log(known_median(seconds_of(allocation, cases)))
@@ -370,7 +370,7 @@ def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figure
 
 
 def seconds_of(allocation: Allocation, cases: Sequence[Case]) -> Figures:
-    """Return [cases × launches] the median of each launch in seconds; NaN where it has none."""
+    """Return [cases × launches] the median of each launch in seconds; NaN if it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cases.get(case, lacking).medians_s for case in cases], dtype=np.float64).reshape(len(cases), -1)
 

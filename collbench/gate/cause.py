@@ -56,9 +56,9 @@ SLOW: State = "slow"
 CLEAR: State = "clear"
 UNSURE: State = "unsure"
 UNKNOWN: State = "unknown"
-_LIMIT = 3.0  # spreads that a limit is above what is usual
-_SURE = 1.65  # spreads: 5 % beyond on one side
-_COMMON = 0.004  # ln of time: what all groups of an allocation share, which more of them do not average out
+_LIMIT = 3.0  # spreads between the usual value and a limit
+_SURE = 1.65  # spreads: 5 % of normal values are beyond it on one side
+_COMMON = 0.004  # ln of time: the effect that all groups of an allocation share, which an average over them does not reduce
 _ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
 _SIZE = COLUMNS.index("size_bytes")
 
@@ -67,7 +67,7 @@ _SIZE = COLUMNS.index("size_bytes")
 class GroupEffect:
     """The measured effect on a group of cases.
 
-    excess   ln of its time over the baseline's, the median over allocations; None where it is unknown
+    excess   ln of its time over the baseline's, the median over allocations; None if it is unknown
     spread   the part of it that chance explains, in ln of time; infinite where the group has no limit
     touched  whether it, or a case of it, is confirmed or suspected
     """
@@ -146,7 +146,7 @@ def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], ca
     touched = _touched(active)
     seen = [_seen(each, touched) for each in groups]
     slowdown = _slowdown(seen, active)
-    if not any(each.touched for each in seen):  # the whole alone, which no group shows for itself
+    if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone
         seen = [GroupEffect(each.group, each.cases, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
     return Pattern(seen, slowdown, active, cases) if slowdown > 0 else None
 
@@ -159,7 +159,8 @@ def _touched(active: Sequence[Suspicion]) -> dict[str, bool]:
 
 def _seen(state: GroupState, touched: dict[str, bool]) -> GroupEffect:
     excess = _typical(state.factors)
-    limit = state.limit if state.limit is not None else state.worst_limit  # a group too small to be judged is as sure as a case of it
+    # a group that is too small to be judged has the limit of one of its cases
+    limit = state.limit if state.limit is not None else state.worst_limit
     spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
     return GroupEffect(CaseGroup(state.backend, state.operation, state.size_class), state.cases, excess, spread, touched[state.name])
 
@@ -296,8 +297,8 @@ def _backends(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
 
 # Changes since the last good allocation, the most plausible cause of the slowdown first.
 #
-# A backend's library can slow its own cases, a link's rate what crosses it, a kernel everything. The facts give the evidence for and
-# against a change; they prove nothing.
+# A backend's library can slow its own cases, a link's rate can slow the messages that cross it, and a kernel can slow everything. The
+# facts give the evidence for and against a change; they prove nothing.
 
 _FIRST, _LIKELY, _POSSIBLE, _UNLIKELY, _HARDLY = range(5)
 _RATE = re.compile(r"rate_bits_per_s|rate_text|speed\w*_per_s|shaped_bits_per_s|\bwidth\b|\bmtu\w*", re.ASCII)
@@ -306,7 +307,7 @@ _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _LINKS = re.compile(r"interfaces|nics?\b|ports?\b|fabric|links?\b|switch", re.ASCII | re.IGNORECASE)
 _MEMORY = re.compile(r"numa|memory|huge_pages|shm|\bdimm", re.ASCII | re.IGNORECASE)
 _NEAR = 0.35  # of the slowdown's logarithm: a rate explains a slowdown within this distance
-# The backends that read a variable, by its prefix; a variable in no list may belong to any of them.
+# By prefix of a variable the backends that read it. A variable without an entry may affect any backend.
 _VARIABLES = {
     "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
     "torch-nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
@@ -352,7 +353,7 @@ def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) 
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """Return the backends of a changed library or setting; None where it belongs to no single one."""
+    """Return the backends of a changed library or setting; None if it belongs to no single one."""
     first = change.item.path[0]
     if change.kind == "software":
         return {first} if first in backends or first in _VARIABLES else None
@@ -395,7 +396,7 @@ def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
 
 
 def _slowdown_of(change: Difference) -> float | None:
-    """Return how much slower a link became by its rate, in ln of time; None where the item is not a rate of both."""
+    """Return how much slower a link became by its rate, in ln of time; None if the item is not a rate of both."""
     if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
         return None
     found = [_NUMBER.search(text) for text in (change.a, change.b)]

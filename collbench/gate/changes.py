@@ -24,7 +24,7 @@ from collbench.untrusted import parse_toml, read_file
 
 # Whether a baseline can judge a candidate: fresh allocations, the same cases, the same cluster.
 
-# Cases that differ only in one of these measure the same thing in another way.
+# Cases that differ only in one of these are the same measurement by another method.
 _WAYS = tuple(COLUMNS.index(name) for name in COLUMNS if name not in ("operation", "backend", "size_bytes"))
 _OTHER_MACHINES = {"topology", "machine"}
 

@@ -124,7 +124,7 @@ def of_confirming(waiting: Sequence[Case]) -> Iterator[GateNote]:
 # Reasons.
 
 _MOST_NAMED = 4
-_ANYWHERE = timedelta(days=1)  # the date of one time zone can be ahead of another's by this
+_ANYWHERE = timedelta(days=1)  # the dates of two time zones differ by at most that
 
 
 def of_history(baseline: Baseline, learned: Baseline, limits: BaselineLimits) -> Iterator[GateReason]:

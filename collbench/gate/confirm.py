@@ -12,7 +12,7 @@ from collbench.gate.verdict import SUSPECTED, Verdict
 
 OURS = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
 NO_KEY = "a suite cannot name their traffic"
-# The suite key for each column that names a case; columns that follow from others (ranks, nodes) have none.
+# The suite key for each column that names a case. Columns that follow from others (ranks, nodes) have no key.
 _KEYS = {
     "operation": "operations", "backend": "backends", "dtype": "dtypes", "redop": "redops", "root": "roots", "device": "devices",
     "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",

@@ -22,7 +22,7 @@ from collbench.gate.changes import changes
 from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, sheet_of
 from collbench.gate.rule import K_SIGMA
 
-_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; of one or two values they are the same
+_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; with one or two values they are equal
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Shift:
     """The change of a case, a group or the whole.
 
     factor  the new time over the old one
-    limit   the factor that chance explains, in either direction; None where the scatter is unknown
+    limit   the factor that chance explains, in either direction; None if the scatter is unknown
     """
 
     about: SeriesSubject
@@ -117,7 +117,7 @@ def _moved(about: SeriesSubject, change: float, reach: float) -> Shift:
 
 
 def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Figures:
-    """Return by how much medians of so many allocations differ by chance; NaN where the scatter is unknown."""
+    """Return by how much medians of so many allocations differ by chance; NaN if the scatter is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         of_median = sum(np.where(count > 2, _OF_MEDIAN, 1.0) / count for count in counts)
         reach = K_SIGMA * np.sqrt(variance * of_median)

@@ -95,7 +95,7 @@ def _named(states: Sequence[FloorState]) -> CaseNames:
 def _state(
     floor: Floor, case: Case, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
-    """Return the state of a case; None where the first allocation reaches the floor. Several allocations of one job count once."""
+    """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)

@@ -35,25 +35,26 @@ from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
 from collbench.gate.state import STATE, flipped, usual_canary
 from collbench.units import plural
 
-# Steps: where a series changes from one level to another for at least three allocations.
+# Steps: changes of a series from one level to another for at least three allocations.
 #
 # The levels are those that explain the series best at a price for each (optimal partitioning: Jackson et al. 2005). The medians of
-# neighbouring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. Five,
-# not three as for a single allocation, since every position of every series is tested.
+# neighboring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. The rule
+# for a single allocation uses three standard errors. Here it is five, since every position of every series is tested.
 #
-# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py).
-# 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one. A step in the
-# middle is detected for one large case by 5 % in 89 %, by 10 % in 99 %; for a large group by 2 % in 89 %, by 5 % in all.
-# 8 allocations: 0.3 % and none; 53, 93, 24 and 99 %. A slow drift appears as several steps. The last two allocations never form a level
-# of their own: use the gate for them.
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py):
+# - 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one.
+# - 20 allocations with a step in the middle, detected: one large case slower by 5 % in 89 %, by 10 % in 99 %; a large group slower by 2 %
+#   in 89 %, by 5 % in all.
+# - 8 allocations: 0.3 % and none without a change; 53, 93, 24 and 99 % with a step.
+# A slow drift appears as several steps. The last two allocations never form a level: use the gate for them.
 
 LEAST = 3  # allocations of a level: fewer may be chance
 _ERRORS = 5.0
-_AT_ONCE = 2000  # series: more would leave the processor's cache
-_PRICE = 10.0  # of another level, in variances: what chance explains costs less
-_LEAST_VARIANCE = 1e-8  # a hundredth of a percent: no clock is better, and rounding must not look like a step
+_AT_ONCE = 2000  # series at once; more would exceed the processor's cache
+_PRICE = 10.0  # of another level, in variances; chance explains less
+_LEAST_VARIANCE = 1e-8  # relative 1e-4: no clock is more precise, and rounding must not look like a step
 _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
-_LARGEST = 0.285  # the square of NormalDist().inv_cdf(1 - _LARGEST / m) is what the largest of m squares of normal numbers usually is
+_LARGEST = 0.285  # the usual value of the largest of m squares of normal numbers is the square of NormalDist().inv_cdf(1 - _LARGEST / m)
 
 
 class LevelChange(NamedTuple):
@@ -93,7 +94,7 @@ def typical(squares: Figures) -> Figures:
 def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
     """Return the steps of each series, in time order.
 
-    values    [allocations × series], NaN where not measured
+    values    [allocations × series], NaN if not measured
     variance  [series] between allocations
     floors    [series] the smallest step that counts, in ln of time
     """
@@ -177,7 +178,7 @@ def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: f
     return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
 
 
-# The allocations in a folder, a baseline or runs, in the order in which they began.
+# Allocations in a folder, a baseline or runs, in the order in which they began.
 
 _MOST_NAMED = 3
 _RUN = ("run.json", "cells.jsonl")
@@ -256,7 +257,7 @@ def _named(allocations: Sequence[Allocation]) -> str:
 # Series of times over allocations, for the whole, each group and each case, with their scatter.
 
 KINDS = WHOLE, GROUP, CELL = "whole", "group", "cell"
-_ROUNDS = 4  # of a median polish; more move nothing that a floor would not hide
+_ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ class HistoryMatrix:
     _launches: Figures
 
     def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
-        """Return [series] the variance between these allocations, without steps; NaN where it is unknown."""
+        """Return [series] the variance between these allocations, without steps; NaN if it is unknown."""
         values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
         found = scatter(values)
         found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))

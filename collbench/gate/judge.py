@@ -43,7 +43,7 @@ from collbench.gate.verdict import (
     Verdict,
 )
 
-# The state of every group, passed ones too: JUnit, Markdown and the page have a line for each.
+# The state of every group, including passed ones: JUnit, Markdown and the page have a line for each.
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _result(unknown: bool, states: Sequence[str]) -> str:
     return UNDECIDED if unknown else PASSED
 
 
-# Suspicions: what exceeds its limit in the first allocation, and whether later ones confirm it.
+# Suspicions: what exceeds its limit in the first allocation, and whether later allocations confirm it.
 
 _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
@@ -249,7 +249,7 @@ def judge(
     before = baseline.allocations[-1].ceilings
     floors = floor_states(asked, [each.allocation for each in looked.steady], before=before)
     groups = group_states(looked.limits, looked.excess, cases, suspicions, looked.undecided)
-    cause = cause_of(suspicions, groups, cases) if counts[0] else None  # another state of the machine slows as it likes
+    cause = cause_of(suspicions, groups, cases) if counts[0] else None  # the slowdown in another machine state has no pattern
     wrong = list(wrong_data(candidate))
     against = [
         *checks.of_history(baseline, learned, looked.limits),

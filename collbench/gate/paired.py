@@ -57,11 +57,11 @@ from collbench.results.store import read_object
 
 # The rule for two interleaved stacks in one allocation, with limits learned from the pairs of launches.
 #
-# It needs no history: an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over the
-# pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does not
-# depend on any single pair. Simulated with `self_test.Noise`, three standard errors of the plain spread raised twice the allowed number
-# of alarms and detected less: one launch of a bimodal case widens that spread, but hardly moves its median. `self_test` reports how
-# often the rule alarms.
+# It needs no history, since an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over
+# the pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does
+# not depend on any single pair. With three standard errors of the plain spread, simulated with `self_test.Noise`, there were twice the
+# allowed number of alarms, and fewer detections. The reason: one launch of a bimodal case widens that spread, but hardly moves its median.
+# `self_test` reports how often the rule alarms.
 
 PAIRS, PAIRED_STRIKES = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
 _ERRORS = 4.0
@@ -70,7 +70,7 @@ _DRAWN = 20_000
 
 
 def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × pairs × cases] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+    """Return the limits from [allocations × pairs × cases] ln of new over old time; NaN if one launch of a pair has none. Centres are 0.
 
     Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
     about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
@@ -108,7 +108,7 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
 
 
 def _variance(values: Figures) -> Figures:
-    """Return […] the winsorised variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbour.
+    """Return […] the winsorized variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbor.
 
     0 for fewer than two.
     """
@@ -124,7 +124,7 @@ def _variance(values: Figures) -> Figures:
 
 
 def _widening(counts: Numbers) -> Figures:
-    """Return the factor that corrects the winsorised variance of so many normal values to the plain one."""
+    """Return the factor that corrects the winsorized variance of so many normal values to the plain one."""
     found = np.ones(counts.shape)
     for count in np.unique(counts[counts >= FEWEST]):
         found[counts == count] = _shortfall(int(count))
@@ -137,7 +137,7 @@ def _shortfall(count: int) -> float:
     return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
 
-# Reading an old and a new stack of one allocation, pairing their launches, and checking that they alternate.
+# The old and the new stack of one allocation: their launches in pairs, and whether they alternate.
 
 Starts = Sequence[datetime | None]
 
@@ -166,7 +166,7 @@ class SideBySide:
         return self.new.name
 
     def differences(self, cases: Sequence[Case]) -> Figures:
-        """Return [pairs × cases] ln of new over old time; NaN where a launch of the pair has no time or the pair is left out."""
+        """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old
         return found
@@ -275,8 +275,8 @@ def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
     return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
 
 
-STACK = ("software", "environment")  # what makes a stack: it may differ between the old one and the new one
-_MUCH = 1.25  # a slowdown by less should be seen
+STACK = ("software", "environment")  # the parts of a stack, which may differ between the old one and the new one
+_MUCH = 1.25  # a limit above it is reported, since the case detects only larger slowdowns
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +351,7 @@ def _look(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
-    """Return [allocations × pairs × cases], padded with NaN where an allocation has fewer pairs."""
+    """Return [allocations × pairs × cases], padded with NaN if an allocation has fewer pairs."""
     most = max(1, *(len(each) for each in differences))
     return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from collbench.gate.baseline import Figures, Scheme, known_median
 
 CONFIRMATIONS = 3
-FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as one of a thin baseline
+FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as based on a thin baseline
 K_SIGMA = 3.0
-PRIOR_DOF = 8.0  # degrees of freedom of the group's variance in each case's
+PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
-LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single case, which has a limit of its own
+LEAST_CELLS = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
 
 
@@ -41,7 +41,7 @@ class BaselineLimits:
     scheme        the groups of the cases
     allocations   [cases] the number of allocations with the case (for two stacks: of pairs of launches in the first allocation)
     centre        [cases] its median over allocations
-    cases         [cases] the excess over the centre that chance explains
+    cases         [cases] the excess over the center that chance explains
     group_centre  [groups] the median over allocations of the group's median excess
     groups        [groups] the excess over that which chance explains
     whole_centre, whole  likewise for all cases
@@ -62,15 +62,15 @@ class BaselineLimits:
         return self.allocations >= FEWEST
 
     def visible(self) -> Figures:
-        """Return [cases] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN where the history is too short."""
+        """Return [cases] the smallest slowdown that is detectable, as a factor: 1.05 for 5 %; NaN if the history is too short."""
         return np.where(self.judged, np.exp(self.cases), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """The times of allocations over the baseline's centre, and where they exceed the limits.
+    """The times of allocations over the baseline's center, and where they exceed the limits.
 
-    cases, groups, whole: [allocations × …] factors, NaN where not measured
+    cases, groups, whole: [allocations × …] factors, NaN if not measured
     cases_over, groups_over, whole_over: [allocations × …] whether the limit is exceeded
     """
 
@@ -97,11 +97,11 @@ class Slower:
 
 
 def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
-    """Return the limits from [allocations × cases] ln of seconds; NaN where a case was not measured."""
+    """Return the limits from [allocations × cases] ln of seconds; NaN if a case was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = pooled(_variance(times), counts, scheme)
-    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement is always at its centre
+    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement always equals its center
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)
@@ -165,12 +165,12 @@ def _variance(values: Figures) -> Figures:
 
 
 def _spread(values: Figures) -> Figures:
-    """Return the spread of [allocations × …] values around their centre."""
+    """Return the spread of [allocations × …] values around their center."""
     return _reach(_variance(values), np.isfinite(values).sum(axis=0))
 
 
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
-    """Return how far another allocation may be from the centre of `counts` ones by chance; infinite where the spread is unknown."""
+    """Return how far another allocation may be from the center of `counts` ones by chance; infinite where the spread is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = K_SIGMA * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

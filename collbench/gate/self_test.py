@@ -291,15 +291,15 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     ]
 
 
-# A recorded cluster: allocations drawn from those of a baseline, so that the self-test is about the cases that the baseline judges.
+# A recorded cluster: allocations drawn from those of a baseline, so that the self-test applies to the cases that the baseline judges.
 #
-# Whole vectors over all cases are drawn, so their correlation is kept: launches as recorded, allocations as a normal mixture of all.
-# Neither can be worse than the record: rare events are missing unless they were recorded, and a drift of the cluster is unknown.
-# Few allocations overstate false alarms, since a mixture of few moves many cases at once (six of a simulated cluster with 0.5 % gave 2 %).
-# They are also uncertain about groups (2 % of one: detected in 48 to 97 %, truly 65 %).
+# Whole vectors over all cases are drawn, which keeps their correlation: launches as recorded, allocations as a normal mixture of all.
+# Neither can be worse than the record: rare events are missing unless they were recorded, and a drift of the cluster is unknown. With few
+# allocations false alarms are overestimated, since a mixture of few moves many cases at once (six of a simulated cluster with 0.5 % gave
+# 2 %). Results for groups are then uncertain, too (2 % slower: detected in 48 to 97 %, truly in 65 %).
 
-_FEWEST_LAUNCHES = 2  # of one alone it is not known how launches scatter
-_DRAWN = 400  # allocations, to see how much of the scatter between them is that of their launches
+_FEWEST_LAUNCHES = 2  # with one launch the scatter of launches is unknown
+_DRAWN = 400  # allocations, to determine how much of their scatter comes from their launches
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,9 +307,9 @@ class NoiseRecord:
     """The recorded scatter of a baseline, from which clusters are drawn.
 
     scheme       the groups of the cases that can be drawn
-    launch       [launches × cases] by how much each launch was off the mean of its allocation, in ln of time; NaN where it lacks the case.
+    launch       [launches × cases] by how much each launch was off the mean of its allocation, in ln of time; NaN if it lacks the case.
                  Widened, since so few launches determine their own mean
-    allocation   [allocations × cases] likewise for allocations, without what their launches explain; 0 where one lacks the case
+    allocation   [allocations × cases] likewise for allocations, without what their launches explain; 0 if one lacks the case
     lacking      [allocations × cases] which cases an allocation lacks
     launches     the typical number of launches of an allocation
     left_out     the number of cases that too few allocations have

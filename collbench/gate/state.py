@@ -1,6 +1,7 @@
 """The machine state: launches in which the state probe shows another one are left out, of a baseline and of candidates.
 
-A cache line between two cores takes 65 or 260 ns on one machine, and this changes by itself. Times of such launches are not comparable.
+A cache line between two cores takes 65 or 260 ns on one machine, and the state may change at any time. Times in different states are not
+comparable.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, sec
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
 
-# Unstable cases: launches of one allocation differ so much that their median means nothing.
+# Unstable cases: launches of one allocation differ so much that their median is not valid.
 #
-# Launches of a case may scatter as in the baseline. A case is unstable if its launches exceed three distances from their median, one
-# launch (of many: a fifth) aside:
+# The launches of a case may scatter as in the baseline. A case is unstable if a launch is farther from their median than each of three
+# distances. One launch (of many: a fifth) is not counted. The distances are:
 # - 10 %;
-# - twice the distance of the baseline's launches from its centre (one of them, or a twentieth, aside);
-# - twice what is usual for its backend and size class (the 95 % quantile over cases).
-# By the last one, a bimodal case that the baseline saw in one mode only by chance is not unstable if similar cases are bimodal.
-# Flags of rows (`two_modes`, `drift`) do not count: they are about a single launch, and the baseline's rows have them as often.
+# - twice the distance of the baseline's launches from its center (without one of them, or a twentieth);
+# - twice the usual value of its backend and size class (the 95 % quantile over cases).
+# The last one is for bimodal cases that the baseline has in one mode only by chance: they are stable if similar cases are bimodal.
+# Flags of rows (`two_modes`, `drift`) do not count, since they describe a single launch, and the baseline's rows have them as often.
 #
-# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): of gates where nothing changed about 1 in 70 had an
-# unstable case with a baseline of six allocations, 1 in 30 with one of four. A large case that became slower by 20 % in two of five
+# Simulated with the noise of `self_test.Noise` (336 cases, a tenth of them bimodal): gates without a change had an unstable case in about 1
+# of 70 with a baseline of six allocations. With a baseline of four it was 1 of 30. A large case that became slower by 20 % in two of five
 # launches was unstable in 97 %.
 
-FEWEST_LAUNCHES = 3  # of fewer it is not known how they scatter
+FEWEST_LAUNCHES = 3  # with fewer the scatter is unknown
 _FLOOR = float(np.log1p(0.10))
 _TIMES, _OF_ITS_LIKE = 2.0, 0.95
-_BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that may lie anywhere, at least one
+_BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that are not counted, at least one
 
 
 def launch_limits(allocations: Sequence[Allocation], cases: Sequence[Case], limits: BaselineLimits) -> Figures:
@@ -68,7 +69,7 @@ def _all_but(distances: Figures, share: float, fewest: int) -> Figures:
 
 
 def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
-    """Return [cases] what is usual for the case's backend and size class, over all operations; 0 where nothing is known."""
+    """Return [cases] what is usual for the case's backend and size class, over all operations; 0 if nothing is known."""
     found = np.zeros(len(own))
     names = [(group.backend, group.size_class) for group in scheme.groups]
     for backend, size in dict.fromkeys(names):
@@ -78,9 +79,9 @@ def _of_its_like(own: Figures, scheme: Scheme) -> Figures:
     return found
 
 
-STATE = 1.20  # a state probe that is further off shows another machine state
-MOST_FLIPPED = 2  # launches of an allocation that may be left out, and replaced by others
-LEAST_LEFT = 3  # of an allocation of which some were left out: the median of fewer follows a single one
+STATE = 1.20  # a larger ratio of two state probes shows another machine state
+MOST_FLIPPED = 2  # launches of an allocation that may be left out and replaced by others
+LEAST_LEFT = 3  # remaining launches of an allocation, since a single launch would move the median of fewer
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Steady:
 
 
 def usual_canary(allocations: Sequence[Allocation]) -> float | None:
-    """Return the state probe's median over all launches, in seconds; None where none has a probe. It is a value that occurred."""
+    """Return the state probe's median over all launches, in seconds; None if none has a probe. It is a value that occurred."""
     heard = [value for each in allocations for value in each.canary_s if value is not None and known(value)]
     return median_low(heard) if heard else None
 

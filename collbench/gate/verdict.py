@@ -45,7 +45,7 @@ class Suspicion:
     kind     "cell", "group" or "whole"
     name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases"
     case     the case's columns by name; empty for groups and the whole
-    factors  by allocation of the candidate, the time over the baseline's; None where it was not measured
+    factors  by allocation of the candidate, the time over the baseline's; None if it was not measured
     limit    the factor that chance explains
     state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
              confirmed or suspected, but a slowdown of that much was announced
@@ -70,8 +70,8 @@ class GroupState:
     cases    the number of its cases with a history that is long enough
     missing  how many of them the candidate's first allocation lacks
     factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
-    limit    the factor that chance explains; None where the group is too small to be judged as one (its cases are judged)
-    worst    the name of the case that exceeds its limit most, or comes nearest to it; None where none was measured
+    limit    the factor that chance explains; None if the group is too small to be judged as one (its cases are judged)
+    worst    the name of the case that exceeds its limit most, or comes nearest to it; None if none was measured
     worst_factor, worst_limit  of that case in the first allocation
     state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
     outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
@@ -101,8 +101,8 @@ class FloorState:
     name, case  as in `Suspicion`
     asked       the floor as typed: "ring:80@64M-"
     wanted      its percentage
-    percents    by allocation of the candidate, of the ceiling of that model; None where it is unknown
-    limited_by, model  the ceiling's link and kind; None where no allocation has such a ceiling
+    percents    by allocation of the candidate, of the ceiling of that model; None if it is unknown
+    limited_by, model  the ceiling's link and kind; None if no allocation has such a ceiling
     state       "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
     """
 
@@ -122,7 +122,7 @@ class Change:
 
     item        what changed: "software", ("mpi", "version")
     times       in how many places, with "*" in the item's path
-    plausible   why it is, or is not, a plausible cause of the slowdown; None where nothing is slower
+    plausible   why it is, or is not, a plausible cause of the slowdown; None if nothing is slower
     announced   the announcement that covers it; None: there is none
     """
 
@@ -160,7 +160,7 @@ class Verdict:
     suspicions  the surest and worst first
     groups      every group with a history, in the order of the baseline's cases
     floors      cases below a floor
-    cause       the likely cause of the slowdown; None where nothing is confirmed or suspected, or no cause fits
+    cause       the likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits
     changes     since the last good allocation, announced or not, the most plausible cause first
     baseline    its folder (of paired stacks: the old one's folders)
     allocations the number of the baseline's allocations; thin: fewer than six
@@ -378,10 +378,10 @@ def code_of_failure(own: int, style: str) -> int:
     return UNKNOWN if style == NAGIOS else FINE
 
 
-# Reading verdict.json, which may come from an unknown source: it has to fit verdict.schema.json exactly.
+# Reading verdict.json, which may come from an unknown source. It must fit verdict.schema.json exactly.
 
 SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
-_LONGEST = 80  # letters of a value that a sentence shows
+_LONGEST = 80  # characters of a value in an error
 _REMEDY = "name what `collbench gate --out` wrote"
 
 

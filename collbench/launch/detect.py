@@ -1,6 +1,4 @@
-"""Detect the launcher that started this process. The launcher nearest to the process with the most variables takes
-precedence.
-"""
+"""Detect the launcher that started this process. The nearest launcher takes precedence, then the one with the most variables."""
 
 from __future__ import annotations
 
@@ -31,8 +29,9 @@ _REMEDY = "use `collbench emit kubernetes` to write the Job, or use --ranks N to
 
 
 def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this pod as its Job describes it, or None. Raises UsageError for an invalid variable, or pods that cannot
-    reach each other.
+    """Return this pod as its Job describes it, or None.
+
+    Raises UsageError for an invalid variable, and for pods that cannot reach each other.
     """
     if all(env.get(name) for name in (_NODE, _NODES, _FIRST)):
         rank, pods = place(env, _NODE, _NODES)
@@ -45,10 +44,9 @@ def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def refusal(env: Mapping[str, str]) -> str | None:
-    """Return why a pod that `detect_kubernetes` does not support cannot measure; None where this is not one of several
-    pods.
+    """Return why a pod that `detect_kubernetes` does not support cannot measure; None outside a job of several pods.
 
-    Otherwise each pod would measure alone, as if it were the whole job.
+    Without this error each pod would measure alone, as if it were the whole job.
     """
     if env.get(_PODS) and not env.get(_INDEX):
         return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: set completionMode: Indexed in the Job, or unset {_PODS}"
@@ -78,7 +76,7 @@ def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None
 
 
 def _port(env: Mapping[str, str]) -> int | None:
-    """Return torchrun's port, which torchrun does not use here."""
+    """Return the port that the operator set for torchrun; the control plane uses it if torchrun does not run."""
     port = number(env, _PORT, 0)
     if port > 65535:
         raise UsageError(f"{_PORT}={port} is not a TCP port: choose one from 1 to 65535, or unset it")
@@ -87,22 +85,20 @@ def _port(env: Mapping[str, str]) -> int | None:
 
 # Ranks that collbench started itself: COLLBENCH_LOCAL (spawn.start_local) and COLLBENCH_WORKER (spawn.node_workers).
 
-# Open MPI first: with both there, PMI_* is the leftover of an outer launcher
+# Open MPI first: if both exist, an outer launcher left PMI_*
 _RANK_ORDER = ("COLLBENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_RANK": "pmix"}
 
 
 def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this rank of collbench's own start, or None. Raises UsageError where its variables are invalid."""
+    """Return this rank of collbench's own start, or None. Raises UsageError if its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
         return _worker(env["COLLBENCH_WORKER"])
     return _local(env) if "COLLBENCH_LOCAL" in env else None
 
 
 def is_follower(env: Mapping[str, str]) -> bool:
-    """Return whether this is a rank other than 0 of a start on this host. Rank 0 or the parent reports signals, which
-    all ranks get.
-    """
+    """Return whether this is a rank other than 0 of a start on this host. All ranks get signals; rank 0 or the parent reports them."""
     return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
 
 
@@ -158,15 +154,15 @@ def _broken() -> UsageError:
 _OMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
-# One of these runs once per host, or once per job: the ancestor that all ranks of a host share even behind wrapper scripts.
+# One of these runs once per host or per job. It is the common ancestor of a host's ranks, also behind wrapper scripts.
 _DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun", "pals")
 
 
 def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this rank as mpirun describes it, or None. Raises UsageError where a variable is invalid.
+    """Return this rank as mpirun describes it, or None. Raises UsageError if a variable is invalid.
 
-    A Slurm step with PMI or PMIx is srun's, not mpirun's; but mpirun inside an allocation starts its daemons as a step, so that
-    SLURM_STEP_ID and SLURM_PROCID exist and describe the daemons: OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
+    A Slurm step with PMI or PMIx is srun's, not mpirun's. But mpirun inside an allocation starts its daemons as a step. Then
+    SLURM_STEP_ID and SLURM_PROCID describe the daemons, so OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
     """
     if "OMPI_COMM_WORLD_RANK" in env and "OMPI_COMM_WORLD_SIZE" in env:
         return _info_mpirun(env, _OMPI, "Open MPI", "pmix")
@@ -180,11 +176,10 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """Return a function that makes MPICH's mpiexec kill every rank, also stopped ones, and end with our code; None for
-    other launchers.
+    """Return a function that makes MPICH's mpiexec kill every rank, also stopped ones, and end with this exit code.
 
-    With -disable-auto-cleanup mpiexec waits for the others forever when one has failed. The message is that of
-    MPI_Abort (PMI-1).
+    None for other launchers. With -disable-auto-cleanup mpiexec waits forever for the other ranks if one has failed. The
+    message is that of MPI_Abort (PMI-1).
     """
     descriptor = env.get("PMI_FD", "")
     if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
@@ -222,7 +217,7 @@ def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
         return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
-    # Across hosts hydra gives no name of the job; two at a time on one MASTER_ADDR need their own MASTER_PORT.
+    # Across hosts hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
@@ -234,15 +229,13 @@ def _parent() -> str:
     return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
 
 
-# torchrun, and every launcher with its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, by hand).
+# torchrun, and other launchers that set its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, or by hand).
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this rank as torchrun or hand-set variables describe it, or None. Raises UsageError where a variable is
-    invalid.
-    """
+    """Return this rank as torchrun or hand-set variables describe it, or None. Raises UsageError if a variable is invalid."""
     if not all(env.get(name) for name in _NEEDED):
         return None
     rank, ranks = place(env, "RANK", "WORLD_SIZE")
@@ -258,7 +251,7 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
         meeting=meeting_at(host),
         # the restart count is left out: it differs between ranks
         token=":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks))),
-        port=None if elastic else port,  # torchrun's own store listens there
+        port=None if elastic else port,  # torchrun's own store listens at that port
         node=env.get("GROUP_RANK", ""),
         facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **_restarted(env)},
     )
@@ -289,20 +282,18 @@ _OF_ONE_TASK = ("srun", LAUNCHER)
 
 @dataclass(frozen=True)
 class LocalRequest:
-    """The user's request of a local start: `ranks` of --ranks (None: not given), and the command line, to repeat in
-    advice.
-    """
+    """The user's request of a local start: `ranks` of --ranks (None: not given), and the command line, which errors repeat."""
 
     ranks: int | None = None
     command: tuple[str, ...] = ("collbench",)
 
 
 def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> LaunchInfo | None:
-    """Return the launch of this process, or None: no launcher started it, and a local start may.
+    """Return the launch of this process; None if no launcher started it, so that a local start is allowed.
 
-    Raises UsageError for an invalid variable, for launchers that contradict each other, and for --ranks under a
-    launcher. It also raises it inside a Slurm allocation, or a pod of an indexed Job, where neither a variable nor
-    --ranks gives the number of ranks.
+    Raises UsageError for an invalid variable, for launchers that contradict each other, and for --ranks under a launcher.
+    Also raises it inside a Slurm allocation, or a pod of an indexed Job, if neither a variable nor --ranks gives the number
+    of ranks.
     """
     request = request or LocalRequest()
     own = detect_local(env)
@@ -329,16 +320,14 @@ def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
 
 
 def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
-    """Return a hand-set RANK and WORLD_SIZE with the MPI and hosts of the launcher below, if it describes the same
-    ranks.
-    """
+    """Return a launch by hand-set RANK and WORLD_SIZE, with the MPI and hosts of the launcher below if that has the same ranks."""
     if info.launcher != "torchrun" or "TORCHELASTIC_RUN_ID" in env:
         return info
     below = detect_mpirun(env) or slurm.detect(env)
     if below is None:
         return info
     if below.launcher == "mpirun" and below.ranks > info.ranks:
-        # else a container's own RANK=0 WORLD_SIZE=1 makes every rank of mpirun -n 4 a rank 0
+        # otherwise a container's own RANK=0 WORLD_SIZE=1 would make every rank of mpirun -n 4 a rank 0
         raise UsageError(f"WORLD_SIZE={info.ranks}, but mpirun started {below.ranks} ranks: unset RANK and WORLD_SIZE")
     same = (below.rank, below.ranks) == (info.rank, info.ranks)
     return replace(info, mpi=below.mpi, hosts=below.hosts) if same else info
@@ -348,5 +337,5 @@ def _under_launcher(info: LaunchInfo, request: LocalRequest) -> LaunchInfo | Non
     if request.ranks is None or request.ranks == info.ranks:
         return info
     if info.launcher in _OF_ONE_TASK and info.ranks == 1:
-        return None  # `srun --pty bash`, a single pod: a shell in which a local start is what was asked for
+        return None  # `srun --pty bash`, or a single pod: a local start in this shell
     raise UsageError(f"--ranks {request.ranks} is for a start without a launcher, but {info.launcher} started {info.ranks}: drop --ranks")

@@ -1,6 +1,4 @@
-"""How this shell would launch: its environment, host names, launchers, the MPI library, problems, and the commands to
-use.
-"""
+"""How a launch from this shell would work: environment, host names, launchers, MPI library, problems, and commands to use."""
 
 from __future__ import annotations
 
@@ -28,14 +26,14 @@ from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
 from collbench.launch.software import SoftwareDiffers, differing
 
-# The launchers that this shell finds, and how each describes itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
+# The launchers that this shell finds, with their versions: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
 
 MPI_NAMES = ("mpirun", "mpiexec")
 _NAMES = ("srun", "sbatch", *MPI_NAMES, "torchrun", "kubectl")
-_OF_PYTHON = (*MPI_NAMES, "torchrun")  # wheels put these beside Python, which need not be in PATH
+_OF_PYTHON = (*MPI_NAMES, "torchrun")  # wheels install these next to Python, which may be outside PATH
 _ASKED = {"kubectl": ("version", "--client")}
 _TIMEOUT_S = 10.0
-# What each prints of itself, its family, and the process manager by which it starts MPI.
+# By launcher the pattern of its version text, its family, and the process manager with which it starts MPI.
 _FAMILIES = (
     (re.compile(r"\((?:Open MPI|OpenRTE|PRRTE)\) (\S+)"), "Open MPI", "pmix"),
     (re.compile(r"Spectrum MPI\)? v?([\d.]+)"), "Spectrum MPI", "pmix"),
@@ -52,11 +50,11 @@ class LauncherProgram:
     """A launcher's program.
 
     family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where unknown
-    version     as it prints it, or ""
+    version     as the program prints it, or ""
     manager     the process manager that starts MPI: "pmi", "pmix", or "" (srun: its option decides)
-    first       whether a shell starts it by its name alone
-    plugins     of srun: the values of --mpi=, as far as it lists them
-    trouble     its last line of output if that is not its version: it may not work here
+    first       whether its name alone starts it in a shell
+    plugins     of srun: the listed values of --mpi=
+    trouble     its last line of output if that is not its version, which may mean that it does not work here
     """
 
     name: str
@@ -70,16 +68,14 @@ class LauncherProgram:
 
 
 def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[LauncherProgram]:
-    """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside
-    PATH, come last.
-    """
+    """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside PATH, come last."""
     places = [(name, path, first) for name in names for path, first in _paths(name, env)]
     with ThreadPoolExecutor(max_workers=8) as asking:
         return list(asking.map(lambda place: _described(env, *place), places))
 
 
 def family_of(text: str) -> tuple[str, str, str]:
-    """Return (family, version, process manager) from a launcher's output; empty where not known."""
+    """Return (family, version, process manager) from a launcher's output; empty if not known."""
     for pattern, family, manager in _FAMILIES:
         match = pattern.search(text)
         if match:
@@ -93,9 +89,7 @@ def plugins_of(text: str) -> tuple[str, ...]:
 
 
 def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
-    """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts
-    once.
-    """
+    """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     beside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
     there = [path for path in inside if _runs(path)]
@@ -132,19 +126,17 @@ def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
 
 
 def _torch(torchrun: Path) -> str:
-    """Return the version of this Python's torch, if that torchrun belongs to it. torchrun itself would import all of
-    torch.
-    """
+    """Return the version of this Python's torch, if that torchrun belongs to it. torchrun itself would import all of torch."""
     try:
         return metadata.version("torch") if torchrun.parent.resolve() == Path(sys.prefix, "bin").resolve() else ""
     except metadata.PackageNotFoundError:
         return ""
 
 
-# The MPI library that mpi4py would load, asked in a process of its own: a library that does not fit may take its process along.
+# The MPI library that mpi4py would load, found in a separate process, since a wrong library may end the process.
 
 _MPI_TIMEOUT_S = 30.0
-# The name of the file is the kernel's word: mpi4py itself tries several.
+# The path of the library is the kernel's, from /proc, since mpi4py itself tries several names.
 _ASK = """
 import json, re
 import mpi4py
@@ -202,10 +194,10 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
     return MpiLibrary(said, path, version)
 
 
-# Host names of this launch or allocation as this host resolves them, and what about them decides whether and how ranks meet.
+# Host names of this launch or allocation as this host resolves them, and the problems that affect how ranks connect.
 
 Severity = Literal["severe", "warning", "note"]
-_MOST_NAMES = 32  # each is a look-up, which may take seconds where DNS does not answer
+_MOST_NAMES = 32  # each needs a look-up, which may take seconds if DNS does not answer
 _SHOWN = 4
 
 
@@ -213,8 +205,8 @@ _SHOWN = 4
 class HostName:
     """A host name, as this host resolves it.
 
-    addresses   what the name resolves to here; empty where it does not resolve
-    reachable   its addresses without loopback: of this host those of its interfaces, of another one those of its name
+    addresses   of the name; empty if it does not resolve
+    reachable   its addresses without loopback: for this host those of its interfaces, for another one those of its name
     own         whether it is this host
     """
 
@@ -225,7 +217,7 @@ class HostName:
 
     @property
     def families(self) -> frozenset[Family]:
-        """The address families over which other hosts may reach it."""
+        """The address families in which other hosts may reach it."""
         return families_of(self.reachable)
 
 
@@ -241,7 +233,7 @@ class HostNameRemark(Enum):
     NO_COMMON_FAMILY = auto()
 
 
-# By kind its severity, and its sentence with the remedy. {name} and {at} are of the first host that it is about, {names} of all.
+# By kind its severity, and its sentence with the remedy. {name} and {at} are of the first affected host, {names} of all.
 _RENDERED: Mapping[HostNameRemark, tuple[Severity, str]] = {
     HostNameRemark.OWN_NAME_IS_LOOPBACK: (
         "note",
@@ -281,8 +273,8 @@ _RENDERED: Mapping[HostNameRemark, tuple[Severity, str]] = {
 class NameFinding:
     """A finding about host names that affects how ranks connect.
 
-    hosts   those that it is about
-    used    the addresses at which other hosts connect, where they differ from what the name resolves to here
+    hosts   the affected ones
+    used    the addresses at which other hosts connect, if they differ from those of the name on this host
     """
 
     kind: HostNameRemark
@@ -291,9 +283,7 @@ class NameFinding:
 
     @property
     def severity(self) -> Severity:
-        """The severity. "severe": the launch fails; "warning": it may fail; "note": it works, but differs from the
-        usual.
-        """
+        """The severity. "severe": the launch fails; "warning": it may fail; "note": it works, but not in the usual way."""
         return _RENDERED[self.kind][0]
 
     def sentence(self) -> str:
@@ -326,7 +316,7 @@ def _nodes(env: Mapping[str, str]) -> Sequence[str]:
         return ()
     try:
         return slurm.hosts_of(env)
-    except UsageError:  # reported where the launch is looked for
+    except UsageError:  # the detection of the launch reports it
         return ()
 
 
@@ -336,9 +326,7 @@ def _other(name: str) -> HostName:
 
 
 def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[NameFinding]:
-    """Yield the findings about these hosts' names, the first of which is this host, and about the name of rank 0's
-    host.
-    """
+    """Yield the findings about these hosts' names, of which the first is this host, and about the name of rank 0's host."""
     own, others = hosts[0], hosts[1:]
     across = bool(others) or (info is not None and info.local_ranks < info.ranks)
     if across and not own.reachable and not _all_here(hosts):
@@ -351,12 +339,12 @@ def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[st
 
 
 def _all_here(hosts: Sequence[HostName]) -> bool:
-    """Return whether the nodes have no addresses of their own: several of them on one machine."""
+    """Return whether the nodes are on one machine, without addresses of their own."""
     return not any(host.reachable for host in hosts[1:])
 
 
 def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where other hosts connect to this one: at the given address, that of Slurm, or those of its interfaces."""
+    """Return the addresses at which other hosts connect to this one: the given address, Slurm's, or those of its interfaces."""
     known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
     given = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
     return next((found for each in (given, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
@@ -382,7 +370,7 @@ def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
         yield NameFinding(HostNameRemark.IPV6_ONLY, ipv6_only)
 
 
-# Where this shell is: in a launch, a Slurm job, a Kubernetes pod, or nowhere of the kind; by its variables.
+# The environment of this shell, by its variables: a launch, a Slurm job, a Kubernetes pod, or none of them.
 
 
 def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
@@ -394,24 +382,25 @@ def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
 
 
 def waits_for_srun(env: Mapping[str, str]) -> bool:
-    """Return whether this is a batch script or a shell of salloc: an allocation without a step. Raises UsageError for
-    an invalid step id.
+    """Return whether this is a batch script or a shell of salloc: an allocation without a step.
+
+    Raises UsageError for an invalid step id.
     """
     return slurm.in_allocation(env) and not slurm.in_step(env)
 
 
 def in_pod(env: Mapping[str, str]) -> bool:
-    """Return whether this is a container of Kubernetes, which sets the address of its own service in each."""
+    """Return whether this is a container of Kubernetes, which sets the address of its own service in each container."""
     return bool(env.get("KUBERNETES_SERVICE_HOST"))
 
 
 def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables without the allocation if no rank was started in it. Here that is not an error."""
+    """Return the variables without the allocation if no rank was started in it, since here that is not an error."""
     return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
 
 
 def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
-    """Return a phrase for each environment that this shell is in; one for none of them."""
+    """Return a phrase for each environment of this shell; one phrase if there is none."""
     found = [_launch(info)] if info else []
     if slurm.in_allocation(env):
         nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
@@ -439,7 +428,7 @@ def _starter(info: LaunchInfo) -> str:
     return info.facts.get("variables", info.launcher)
 
 
-# What to type in this shell: a line for each way to start ranks that it has, with the launcher that fits its MPI library.
+# The commands to use in this shell: one for each way to start ranks, with the launcher that fits its MPI library.
 
 FLAG = {"pmi": "pmi2", "pmix": "pmix"}
 _EMITTED = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intel"}
@@ -457,9 +446,7 @@ class CommandLine:
 def typed(
     env: Mapping[str, str], info: LaunchInfo | None, loaded: MpiLibrary, found: Sequence[LauncherProgram], *, serves: bool = True
 ) -> Iterator[CommandLine]:
-    """Yield the commands to use, the most suitable first; serves: whether this process's launch, if any, starts what it
-    should.
-    """
+    """Yield the commands to use, the most suitable first. serves: whether this process's launch, if any, starts all ranks."""
     program = _program(env)
     if info and info.ranks > 1 and not serves:
         yield from () if info.launcher == "srun" else _by_mpirun(program, loaded, found)
@@ -477,7 +464,7 @@ def typed(
 
 
 def _program(env: Mapping[str, str]) -> list[str]:
-    """Return the command `collbench` of this shell, or else the words that start it with this Python."""
+    """Return the command `collbench` of this shell, or the words that start it with this Python."""
     there, ours = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
     if there and Path(there).parent.resolve() == ours.parent.resolve():
         return ["collbench"]
@@ -519,9 +506,7 @@ def _by_slurm(
 
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
-    """Return the --mpi= value that the library supports and this Slurm has. PMI-2 is preferred, as the simplest for
-    both.
-    """
+    """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
     wanted = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
     return next((flag for flag in wanted if flag in srun.plugins), wanted[0])
 
@@ -535,9 +520,9 @@ _REMEDY = {"collbench": ": ranks of two builds do not join; install the same bui
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of the launch: "severe" starts the wrong thing, or nothing; "warning" leaves MPI out; "note" may matter
-    later.
+    """A problem of the launch, with its severity.
 
+    "severe": the launch starts the wrong processes, or none. "warning": it works without MPI. "note": it may matter later.
     `what` is one sentence with its remedy.
     """
 
@@ -547,8 +532,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The content of `collbench doctor --launch`. hosts: of a launch on several hosts, their software as from
-    `software.grouped`.
+    """The content of `collbench doctor --launch`.
+
+    hosts: for a launch on several hosts, their software as from `software.grouped`.
     """
 
     places: tuple[str, ...]
@@ -561,7 +547,7 @@ class Explanation:
 
     @property
     def severe(self) -> bool:
-        """Return whether something would start wrongly."""
+        """Return whether any problem is severe."""
         return any(problem.severity == "severe" for problem in self.problems)
 
 
@@ -584,15 +570,13 @@ def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: in
 
 
 def rank_of(env: Mapping[str, str]) -> int:
-    """Return this process's rank in its launch, 0 where it is in none: only rank 0 examines the host and prints."""
+    """Return this process's rank in its launch, 0 without one. Only rank 0 examines the host and prints."""
     info, _ = launch_of(env)
     return info.rank if info else 0
 
 
 def explained(env: Mapping[str, str]) -> Explanation:
-    """Return how this shell would launch. It starts each launcher once for its version, and mpi4py in a process of its
-    own.
-    """
+    """Return how a launch from this shell would work. It starts each launcher once for its version, and mpi4py in a separate process."""
     info, broken = launch_of(env)
     found, loaded, names = launchers(env), library(env), host_names(env)
     of_launch = [*([Problem("severe", broken)] if broken else []), *_of_this_launch(info, loaded, env)]
@@ -610,13 +594,13 @@ def explained(env: Mapping[str, str]) -> Explanation:
 
 
 def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
-    """An mpirun or mpiexec of another MPI than mpi4py's, first in this shell's PATH. It asks these two alone, and mpi4py."""
+    """Return the problem of an mpirun or mpiexec in PATH that is of another MPI than mpi4py's, or None. Runs only these programs."""
     found = launchers(env, MPI_NAMES)
     return next(_of_mpirun(found, library(env)), None) if any(each.first for each in found) else None
 
 
 def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[str, str]) -> Iterator[Problem]:
-    """A launcher that has started this process, and cannot start this library: no mistake of one that never could."""
+    """Return the problem of a launcher that started this process but cannot start this library, or None."""
     if info is None:
         return
     mismatch = mpi_mismatch(loaded.said, info, env) if loaded.said else None
@@ -627,7 +611,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[st
 
 
 def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
-    """mpirun and mpiexec that a shell would take by their names, but that are another MPI's."""
+    """Yield the problems of an mpirun and mpiexec that are first in PATH but belong to another MPI."""
     wrong = [each for each in found if each.name in MPI_NAMES and each.first and each.manager and each.manager not in loaded.managers]
     if not wrong or not loaded.managers:
         return
@@ -643,7 +627,7 @@ def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator
 
 
 def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
-    """A Slurm that was built without what the library needs."""
+    """Yield the problem of a Slurm that was built without support for the library."""
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return

@@ -1,9 +1,9 @@
 """A guard process around a launcher: all processes that the launcher starts end with it, and with collbench.
 
 mpiexec starts proxies, which start the ranks. A killed parent cannot end them, and a proxy without its mpiexec may
-continue to start ranks. The guard is a small process between the two. It is the reaper of all orphans below it
-(PR_SET_CHILD_SUBREAPER), so it finds every process that the launcher started. The kernel signals it when collbench
-ends.
+continue to start ranks. The guard is a small process between collbench and mpiexec. The kernel makes it the parent of
+all orphans below it (PR_SET_CHILD_SUBREAPER), so it finds every process that the launcher started. The kernel signals it
+when collbench ends.
 
 collbench (Supervisor) -> guard -> mpiexec -> proxies -> ranks
 """
@@ -19,20 +19,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-END_ALL = signal.SIGUSR1  # to the guard: kill everything below it
+END_ALL = signal.SIGUSR1  # to the guard: kill all processes below it
 _PARENT_ENDED = signal.SIGUSR2
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HEEDED = {signal.SIGCHLD, END_ALL, _PARENT_ENDED, *_PASSED_ON}
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_WITHOUT_PARENT_S = 2.0  # for the ranks to end in order once collbench has ended
-_LEAVING_S = 1.0  # for what is left when the launcher has ended
+_WITHOUT_PARENT_S = 2.0  # time for the ranks to end in order after collbench has ended
+_LEAVING_S = 1.0  # time for the remaining processes after the launcher has ended
 _KILLING_S = 3.0
 _LOOK_S = 0.05
 
 
 def guarded(parent: int) -> None:
-    """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in
-    the launcher.
+    """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in the launcher.
 
     The calling process stays as the guard, forwards SIGINT, SIGTERM and SIGHUP, and ends as the launcher ends.
     """
@@ -62,7 +61,7 @@ class _Guard:
         self._launcher = launcher
         self._status: int | None = None
         self._kill_at = float("inf")
-        os.closerange(3, 1 << 16)  # among them the pipe by which Popen waits for exec
+        os.closerange(3, 1 << 16)  # one of them is the pipe on which Popen waits for exec
 
     def run(self) -> NoReturn:
         while True:
@@ -105,7 +104,7 @@ class _Guard:
                     self._kill_at = min(self._kill_at, time.monotonic() + _LEAVING_S)
 
     def _kill(self) -> NoReturn:
-        """Kill until no process is left: a killed process may have started another just before."""
+        """Kill until no process is left. A killed process may have started another one immediately before."""
         end = time.monotonic() + _KILLING_S
         while (below := descendants(os.getpid())) and time.monotonic() < end:
             for pid in below:
@@ -118,7 +117,7 @@ class _Guard:
 
 
 def _end_like(status: int) -> NoReturn:
-    """End this process as another has ended, for its parent."""
+    """End this process with the status of another one, for its parent."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         import resource

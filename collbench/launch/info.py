@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 # Reading launchers' environment variables strictly, and leaving them out of what a child inherits.
 
 _MAX_DIGITS = 9
-# Variables of a process manager for one process; a child of it must not have them (MPI_Init would abort).
+# Variables of a process manager for one process. A child must not have them, since MPI_Init would abort.
 _MANAGER = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_WORLD_", "MPI_LOCAL", "PALS_", "MV2_COMM_WORLD_")
 _MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE"})
-# mpiexec reads these and spreads its ranks over the allocation, or waits for ever for a Slurm step inside a step.
+# mpiexec reads these, and then distributes its ranks over the allocation, or waits forever for a Slurm step inside a step.
 _SCHEDULER = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LS_", "SGE_", "PE_HOSTFILE", "HYDRA_HOST_FILE")
 _KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBID", "LSB_JOBID"})
 
 
 def number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return the integer in variable `name`, or `default` where it is not set. Raises UsageError with the variable and
-    its value.
-    """
+    """Return the integer in variable `name`, or `default` where it is not set. Raises UsageError with the variable and its value."""
     text = env.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -46,7 +44,7 @@ def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, 
 
 
 def local_place(env: Mapping[str, str], rank_name: str, size_name: str, ranks: int) -> tuple[int, int]:
-    """Return local rank and local ranks, (0, 1) where the launcher does not set them. Raises UsageError if they are impossible."""
+    """Return local rank and local ranks, (0, 1) if the launcher does not set them. Raises UsageError if they are impossible."""
     if rank_name not in env and size_name not in env:
         return 0, 1
     local_rank = number(env, rank_name, 0)
@@ -77,14 +75,12 @@ def without_manager(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the allocation, so that mpiexec stays on this host. Job and cluster names stay for
-    the record.
-    """
+    """Return the environment without the allocation, so that mpiexec stays on this host. Job and cluster names stay for run.json."""
     return {k: v for k, v in without_manager(env).items() if k in _KEPT or not k.startswith(_SCHEDULER)}
 
 
 def ancestors() -> list[tuple[int, str, str]]:
-    """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty where /proc is not readable."""
+    """Return parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty if /proc is not readable."""
     found: list[tuple[int, str, str]] = []
     pid = os.getppid()
     while pid > 1 and len(found) < 64:
@@ -103,11 +99,11 @@ class LaunchInfo:
     """One process as its launcher started it. Ranks, local ranks and nodes count from 0.
 
     launcher      "local", "torchrun", "mpirun", "srun" or "kubernetes"
-    meeting       where the control plane meets: "ipc:///path" on one host, or "tcp://host" across hosts
-    port          a port that the user or launcher fixed for us, else None (derived from `token`)
-    token         text that all ranks of this launch share and no other launch has
-    node          what the ranks of one node have in common and no other node has, where the host's name is not enough
-    secret        how the launch's secret is had: "token", the token is one; a path, the file that holds it; "": the user's own
+    meeting       address of the control plane: "ipc:///path" on one host, or "tcp://host" across hosts
+    port          a port that the user or launcher fixed, else None (derived from `token`)
+    token         text that all ranks of this launch share, and no other launch has
+    node          text that the ranks of one node share, and no other node has, if the host's name is not enough
+    secret        origin of the launch's secret: "token": the token; a path: the file with it; "": the user's own
     mpi           the process manager that can start MPI here: "pmi" (PMI 1 or 2), "pmix", or None
     advice        facts that rank 0 prints once
     """

@@ -1,6 +1,4 @@
-"""Limits on the number of ranks on this host: memory, processes and cores. They protect a login node from a mistyped
-number.
-"""
+"""Limits on the number of ranks on this host: memory, processes and cores. They protect a login node from a mistyped number."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from collbench.errors import UsageError
 from collbench.units import format_bytes
 
 MOST_PER_CORE = 16
-TASKS_PER_RANK = 8  # threads count as processes to the kernel: a rank on MPI or Gloo has 7 or 8, measured
-RANK_BYTES = 40 << 20  # that a rank on MPI has alone, measured; buffers come on top and are checked later
-TORCH_RANK_BYTES = 150 << 20  # a rank that has imported torch, measured
+TASKS_PER_RANK = 8  # measured: a rank on MPI or Gloo has 7 or 8 threads, and the kernel counts threads as processes
+RANK_BYTES = 40 << 20  # measured: private memory of a rank on MPI, without buffers, which are checked later
+TORCH_RANK_BYTES = 150 << 20  # measured: private memory of a rank that has imported torch
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-_NO_LIMIT = 1 << 60  # version 1 of cgroups has no word for "none" but a very large number
+_NO_LIMIT = 1 << 60  # version 1 of cgroups reports no limit as a very large number
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class RankLimit:
 
 
 def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool, cores: int | None = None) -> None:
-    """Raise UsageError where so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
+    """Raise UsageError if so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
     cores = cores or len(os.sched_getaffinity(0))
     limits = [*_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES)]
     narrowest = min(limits, key=lambda limit: limit.ranks)
@@ -54,7 +52,7 @@ def _limits(ranks: int, each_bytes: int) -> Iterator[RankLimit]:
 
 
 def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the bytes of free memory: the least of this host's and of each control group's of this process."""
+    """Return the bytes of free memory: the minimum of this host and of this process's control groups."""
     lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
     found = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _NO_LIMIT)
     pairs = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
@@ -70,13 +68,14 @@ def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[i
     for name in ("pid_max", "threads-max"):
         yield _number(proc / "sys/kernel" / name, _NO_LIMIT) - every, f"kernel.{name}"
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if os.geteuid() and limit != resource.RLIM_INFINITY:  # the kernel does not hold root to it
+    if os.geteuid() and limit != resource.RLIM_INFINITY:  # the kernel does not apply it to root
         yield limit - _own_tasks(proc), "ulimit -u"
 
 
 def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the free amount in each control group of this process, from its own to the topmost; both versions of
-    cgroups(7).
+    """Yield the free amount in each control group of this process, from its own to the topmost.
+
+    Both versions of cgroups(7) are supported.
     """
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         number, controllers, path = line.split(":", 2)

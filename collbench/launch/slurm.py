@@ -25,9 +25,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 
 
 def detect(env: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this task of a Slurm step, or None outside one. Raises UsageError for an invalid variable or first node's
-    name.
-    """
+    """Return this task of a Slurm step, or None outside one. Raises UsageError for an invalid variable or first node's name."""
     if not in_step(env):
         return None
     rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
@@ -68,7 +66,7 @@ def in_step(env: Mapping[str, str]) -> bool:
         raise UsageError(f"SLURM_STEP_ID={env['SLURM_STEP_ID']!r} is not a valid step number: unset it, or start the command with srun")
     if int(text) >= _FIRST_SPECIAL_STEP:
         return False
-    # sbatch typed inside a step hands that step's variables on to the batch script; slurmstepd's own title is the truth
+    # sbatch inside a step passes that step's variables to the batch script; the title of slurmstepd is reliable
     return not re.fullmatch(r"slurmstepd: \[\d+\.(batch|extern|interactive)\]", _stepd_title())
 
 
@@ -83,7 +81,7 @@ def _stepd_title() -> str:
 
 
 def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the nodes of this step, or of the job outside of one. Raises UsageError where the variable is not a host list."""
+    """Return the nodes of this step, or of the job outside of one. Raises UsageError if the variable is not a host list."""
     import hostlist
 
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
@@ -99,10 +97,10 @@ def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """Return a function that kills every task of this step, also stopped ones; None outside a step, and where Slurm
-    does it by itself.
+    """Return a function that kills every task of this step, also stopped ones.
 
-    Without --kill-on-bad-exit the step's other tasks wait forever when one has failed.
+    None outside a step, and if Slurm kills them itself. Without --kill-on-bad-exit the step's other tasks wait forever if one
+    has failed.
     """
     if info.launcher != "srun" or env.get("SLURM_KILL_BAD_EXIT") == "1":
         return None
@@ -113,7 +111,7 @@ def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] 
 def _cancel(step: str) -> None:
     import subprocess
 
-    with suppress(OSError, subprocess.TimeoutExpired):  # no scancel here: Slurm's time limit ends the step
+    with suppress(OSError, subprocess.TimeoutExpired):  # without scancel here, Slurm's time limit ends the step
         subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
 
 
@@ -137,12 +135,12 @@ def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:
 
 def _manager(env: Mapping[str, str]) -> str | None:
     step = f"{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
-    # an outer step's variables reach an inner srun --mpi=none: only this step's own count
+    # an inner srun --mpi=none inherits an outer step's variables, so only this step's own are used
     if env.get("PMIX_NAMESPACE", "").endswith(f".{step}") and "PMIX_RANK" in env:
         return "pmix"
     if "PMI_SIZE" in env and env.get("PMI_JOBID", step) == step:
         return "pmi"
-    return "pmi" if "PMI_CONTROL_PORT" in env else None  # Cray's
+    return "pmi" if "PMI_CONTROL_PORT" in env else None  # of Cray
 
 
 def _advice(env: Mapping[str, str], ranks: int) -> tuple[Fact, ...]:
@@ -154,7 +152,7 @@ def _advice(env: Mapping[str, str], ranks: int) -> tuple[Fact, ...]:
 
 
 def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:
-    """Return rank 0's host. Raises UsageError where it is not known, or does not resolve."""
+    """Return rank 0's host. Raises UsageError if it is not known, or does not resolve."""
     if ranks == 1:
         return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
@@ -163,16 +161,17 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
 
 
 def own_node(env: Mapping[str, str]) -> str:
-    """Return the Slurm node name of this host; empty where it is unknown or a host may have several nodes."""
+    """Return the Slurm node name of this host; empty if it is unknown or a host may have several nodes."""
     node, host = env.get("SLURMD_NODENAME", ""), socket.gethostname()
     return node if node.partition(".")[0] == host.partition(".")[0] else ""
 
 
 def host_of_node(node: str, here: str = "") -> str:
-    """Return the name of a Slurm node, or the NodeAddr that `scontrol` knows where the name does not lead there.
+    """Return the name of a Slurm node, or the NodeAddr that `scontrol` reports if the name does not resolve correctly.
 
-    here: the node that this host is, where that is certain. On any other host a name that resolves to loopback is wrong; on its own it
-    is what Debian's /etc/hosts has, and other hosts resolve it otherwise. Raises UsageError where neither resolves.
+    here: the node that this host is, if that is certain. On another host a name that resolves to loopback is wrong. On the
+    host itself it is correct: Debian's /etc/hosts has it, and other hosts resolve it differently. Raises UsageError if neither
+    resolves.
     """
     found = resolve(node)
     if found and not (here and here != node and all(map(is_loopback, found))):
@@ -189,12 +188,12 @@ def host_of_node(node: str, here: str = "") -> str:
 
 
 def known_addresses(node: str) -> tuple[str, ...]:
-    """Return the addresses of a node's NodeAddr, as `scontrol` knows it; empty where it is not known."""
+    """Return the addresses of a node's NodeAddr, as `scontrol` reports it; empty if unknown."""
     return resolve(_node_address(node))
 
 
 def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:
-    """Raise UsageError if ranks on several hosts would connect to a loopback address, which never leaves its host."""
+    """Raise UsageError if ranks on several hosts would connect to a loopback address, which no other host can reach."""
     here, found = own_node(env), resolve(host)
     others = [name for name in hosts if name != here]
     if not here or not others or not found or not all(map(is_loopback, found)):
@@ -214,7 +213,7 @@ def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, 
 def _node_address(node: str) -> str:
     if not _NODE_NAME.fullmatch(node):
         return ""
-    import subprocess  # 10 ms that only a cluster without names pays
+    import subprocess  # the import takes 10 ms, and only clusters without names need it
 
     command = ["scontrol", "show", "node", "-o", node]
     try:

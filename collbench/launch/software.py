@@ -17,14 +17,14 @@ from collbench import __version__
 from collbench.reason import Fact
 from collbench.units import listed
 
-# Which build of collbench this is: protocol number, version, and a digest of the installed sources.
+# The build of this collbench: protocol number, version, and a digest of the installed sources.
 #
-# Ranks of two builds may measure different things, or not understand one another, so a launch needs the same build on all nodes. The digest
-# covers the installed Python and C sources and tables: a patched file counts. The compiled `_loop.so` is left out, since the same sources
-# give another file in another folder, by another compiler or for another processor. `native` has its digest, which run.json keeps.
-# Reading the sources takes 20 ms from the page cache (3.6 MB).
+# Ranks of two builds may measure differently, or fail to decode each other's messages, so a launch needs the same build on all nodes. The
+# digest covers the installed Python and C sources and tables, so that it changes with a patched file. The compiled `_loop.so` is excluded,
+# since it differs between folders, compilers and processors. `native` returns its digest, which run.json has. Reading the sources takes
+# 20 ms from the page cache (3.6 MB).
 
-PROTOCOL = 2  # of the control plane; raise it when ranks of the previous builds could not take part
+PROTOCOL = 2  # of the control plane; increase it if ranks of earlier builds cannot take part
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (".py", ".c", ".toml")
 _DIGITS = 12
@@ -48,7 +48,7 @@ class Build:
 
 
 def read_build(value: Any) -> Build | None:
-    """Return the build that another process sent; None for anything else, such as an older collbench."""
+    """Return the build that another process sent; None for another value, such as an older collbench's."""
     if not (isinstance(value, list) and len(value) == 3):
         return None
     protocol, version, digest = value
@@ -93,7 +93,7 @@ def _sources(folder: str) -> Iterator[str]:
 
 
 def mismatch(rank: int, host: str, build: Build | None, rank_0_host: str, rank_0_build: Build | None) -> str:
-    """Return the sentence about a rank of another build than rank 0's; None: an older collbench, which does not send its build."""
+    """Return the error about a rank of another build than rank 0's. None: an older collbench, which does not send its build."""
     return (
         f"rank {rank} ({host}) runs collbench {_named(build)}, rank 0 ({rank_0_host}) {_named(rank_0_build)}: "
         "install the same build on all nodes"
@@ -105,16 +105,15 @@ def _named(build: Build | None) -> str:
 
 
 NAMES = {"collbench": "collbench", "native": "the compiled loop", "python": "Python", "torch": "torch", "mpi": "MPI", "nccl": "NCCL"}
-VERSIONS = ("python", "torch", "mpi", "nccl")  # of these a difference changes what is measured; the loop is compiled from the same sources
+# a difference between these changes the measurement; the loop is compiled from the same sources
+VERSIONS = ("python", "torch", "mpi", "nccl")
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 _SHOWN, _LONGEST = 8, 80
 Software = dict[str, str]
 
 
 def installed() -> Software:
-    """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a
-    Python package.
-    """
+    """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a Python package."""
     found = {"python": platform.python_version(), "torch": _version("torch"), "nccl": next(filter(None, map(_version, _NCCL)), "")}
     return {name: version for name, version in found.items() if version}
 
@@ -127,7 +126,7 @@ def _version(package: str) -> str:
 
 
 def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, Any]]:
-    """Return one entry for each combination of versions, in order: {"hosts": [...], "python": ..., ...}."""
+    """Return one entry for each combination of versions, in order of appearance: {"hosts": [...], "python": ..., ...}."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for host, versions in by_host:
         hosts = found.setdefault(tuple((name, str(versions[name])[:_LONGEST]) for name in NAMES if versions.get(name)), [])
@@ -137,9 +136,7 @@ def grouped(by_host: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, 
 
 
 def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the
-    hosts.
-    """
+    """Return the software that differs between hosts: by name ("python"), then by version ("missing" without one), the hosts."""
     every = list(groups)
     found: dict[str, dict[str, list[str]]] = {}
     for name in NAMES:

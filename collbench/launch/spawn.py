@@ -1,6 +1,4 @@
-"""Start ranks without a launcher: N ranks on this host, as child processes or through mpiexec; and a node's ranks under
-one task.
-"""
+"""Start ranks without a launcher on this host, as child processes or through mpiexec; or a node's ranks under one task."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ from collbench.launch.info import LaunchInfo, number, without_manager, without_s
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
-# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and the meaning of its exit code.
+# The mpiexec that belongs to this Python's mpi4py: its command line for ranks on this host, and the meaning of its exit code.
 
 _PASSED_ON = frozenset({FINE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED})
 _CPUS = Path("/sys/devices/system/cpu")
 
 
 def find_mpiexec(env: Mapping[str, str]) -> Path | None:
-    """Return the mpiexec next to this Python (where wheels put it), else the first in PATH, else None."""
+    """Return the mpiexec next to this Python (where wheels install it), else the first in PATH, else None."""
     beside = Path(sys.prefix) / "bin" / "mpiexec"
     if os.access(beside, os.X_OK):
         return beside
@@ -66,12 +64,12 @@ def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None
     if family == "MPICH":
         flags = ["-launcher", "fork", "-host", "localhost"]
     elif family == "Open MPI" and ranks > (physical_cores() if cores is None else cores):
-        flags = ["--oversubscribe"]  # only then: it also unbinds ranks from cores
+        flags = ["--oversubscribe"]  # only if needed, since it also unbinds ranks from cores
     return [str(mpiexec), *flags, "-n", str(ranks), *program]
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that mpiexec needs in addition: Open MPI refuses root otherwise."""
+    """Return the additional variables that mpiexec needs: Open MPI rejects root without them."""
     if os.geteuid() != 0:
         return dict(env)
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -80,7 +78,8 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
     """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`who`) or a failure of mpiexec itself.
 
-    Hydra gives the signal's number for a killed rank, prterun 128 + the number; hydra ORs the ranks' codes before MPI_Init.
+    For a killed rank, Hydra returns the signal's number and prterun 128 + the number. Hydra combines the ranks' codes before
+    MPI_Init by OR.
     """
     if code in _PASSED_ON:
         return code, ""
@@ -90,7 +89,7 @@ def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
     return FAILED, f"mpiexec ended with code {code}: see what it printed above"
 
 
-PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: never import from the current directory, which others may write
+PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: no import from the current directory, in which other users may write
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
 
 
@@ -139,8 +138,9 @@ def node_workers(
     program: Sequence[str] = PROGRAM,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run this node's `k` ranks under one task per node, and return their exit code. Raises UsageError where that is
-    not possible.
+    """Run this node's `k` ranks under one task per node, and return their exit code.
+
+    Raises UsageError if that is not possible.
     """
     if k < 1:
         raise UsageError(f"--ranks-per-node {k}: must be 1 or more")
@@ -162,10 +162,10 @@ def _worker(info: LaunchInfo, k: int, i: int) -> LaunchInfo:
 
 
 def default_ranks(gpus: int, per_process: int | None = None) -> int:
-    """Return the default number of ranks of a local start: one per visible GPU where there are at least 2, else 2.
+    """Return the default number of ranks of a local start: one per visible GPU if there are at least 2, else 2.
 
-    `per_process`: how many GPUs each process drives, where it drives any: then no GPU is shared, and none is left out.
-    Raises UsageError where the GPUs cannot be dealt out so.
+    per_process: how many GPUs each process drives, if any. Then no GPU is shared, and all are used. Raises UsageError if the
+    GPUs cannot be divided evenly.
     """
     if per_process is None:
         return max(2, gpus)
@@ -220,7 +220,7 @@ def _own_columns() -> int:
             if stream is not None:
                 return os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError):
-            continue  # not a terminal, or closed: the other may be one
+            continue  # not a terminal, or closed; the other stream may be one
     return 0
 
 
@@ -238,10 +238,10 @@ def record_exit(code: int, env: Mapping[str, str]) -> None:
 
 
 def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> None:
-    """Wait until all ranks of a local start have recorded their exit codes, but not longer than `within_s`.
+    """Wait until all ranks of a local start have recorded their exit codes, for at most `within_s`.
 
-    mpiexec kills the other ranks when one leaves with an error code, and MPICH's then prints a banner on stdout. Ranks that end with the
-    same error leave at the same time, so that none is killed.
+    mpiexec kills the other ranks if one ends with an error code, and MPICH's then prints a banner on stdout. Ranks that wait
+    here end at the same time with the same error, so that none is killed.
     """
     folder, ranks = env.get("COLLBENCH_LOCAL"), env.get("COLLBENCH_RANKS", "")
     end = time.monotonic() + within_s
@@ -266,7 +266,7 @@ _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def _show_cursor() -> None:
-    """Show the terminal's cursor again, which a killed rank 0 could not do."""
+    """Show the terminal's cursor again, if rank 0 was killed and could not do so."""
     for stream in (sys.stdout, sys.stderr):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             with contextlib.suppress(OSError):
@@ -312,9 +312,7 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
 
 
 def _speak_for_rank_0(number: int | None, folder: Path) -> None:
-    """Report a signal's end of the launch, if rank 0 was killed before it could. A rank that stored its exit code has
-    reported it.
-    """
+    """Report that a signal ended the launch, if rank 0 was killed before it could. A rank with a stored exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return
     run = folder / "run-0"
@@ -335,7 +333,7 @@ def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
     if failed is not None:
         return failed
     if len(recorded) == ranks:
-        return FINE  # every rank has recorded its end; what mpiexec does to one that is still leaving changes nothing
+        return FINE  # every rank has recorded its end, so it does not matter if mpiexec kills one that is still ending
     if sentence:
         report_error(sentence)
     elif meaning == FINE and 0 < len(recorded) < ranks:

@@ -1,4 +1,4 @@
-"""The parent of local ranks: it waits for all, ends all when one fails, forwards signals, and leaves no process behind."""
+"""The parent of local ranks: it waits for all, ends all if one fails, forwards signals, and leaves no process running."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from collbench.errors import FAILED, UsageError, code_of_signal
 from collbench.launch.guard import END_ALL, guarded
 from collbench.launch.signals import heeded, settle
 
-# Ranks end one another within 2 s; with the verdict's 5 s before it, a launch has ended 10 s after its deadline.
+# Ranks end each other within 2 s. With 5 s for the diagnosis before that, a launch has ended 10 s after its deadline.
 GRACE_S, _LAST_S = 3.0, 1.0
-_INTERRUPTED_S = 2.5  # after a signal: nothing may be left 5 s later
+_INTERRUPTED_S = 2.5  # after a signal; all processes must have ended 5 s after it
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.5
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Make the kernel send `signal_number` to this process when its parent ends. End at once if `parent` has ended
-    already.
-    """
+    """Make the kernel send `signal_number` to this process when its parent ends. End at once if `parent` has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(FAILED)
@@ -39,8 +37,8 @@ def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = No
 class SupervisedProcess:
     """A child process: its command and environment, and `name` for messages.
 
-    It is killed when this process ends. A launcher (`launches`), which starts processes of its own, gets a guard that
-    ends them all.
+    It is killed when this process ends. A launcher (`launches`) starts other processes, so it gets a guard that ends them
+    all.
     """
 
     name: str
@@ -54,14 +52,14 @@ class SupervisedProcess:
         parent = os.getpid()
 
         def before_exec() -> None:
-            # in the child itself a parent that dies during Python's start-up would go unseen
+            # not in the child itself, which would miss a parent that ends while Python starts
             if self.launches:
                 guarded(parent)
             else:
                 die_with_parent(signal.SIGKILL, parent)
 
         try:
-            # Its own session: the terminal's ^C reaches the parent alone, and each rank gets it exactly once.
+            # In a new session only the parent gets the terminal's ^C, and each rank gets it exactly once.
             self.process = subprocess.Popen(
                 list(self.command),
                 env=dict(self.env),
@@ -96,8 +94,8 @@ class SupervisedProcess:
 class Supervisor:
     """Runs children to their end. `failed_elsewhere` is polled for a failure that their exit codes do not show yet.
 
-    After the first failure, or a signal, the others have `grace_s` to end by themselves. Then they get SIGTERM, and
-    SIGKILL a second later.
+    After the first failure, or a signal, the others have `grace_s` to end themselves. Then they get SIGTERM, and a second
+    later SIGKILL.
     """
 
     def __init__(
@@ -131,7 +129,8 @@ class Supervisor:
     def watch(self, name: str, pid: int) -> None:
         """Put `name` into `ends` when that process, which is not a child of this one, ends. Called by `failed_elsewhere`.
 
-        From then on it gets the signals of this process, and the child that started it does not: that one reports them on stdout.
+        From then on the process gets the signals of this process. The child that started it does not, since it would report them
+        on stdout.
         """
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -164,7 +163,7 @@ class Supervisor:
                 self.signal = number
                 self._send(number)
                 self._begin_end()
-            elif number == signal.SIGINT:  # an impatient user; a scheduler repeats its SIGTERM and means nothing by it
+            elif number == signal.SIGINT:  # a repeated Ctrl-C kills at once; a scheduler repeats its SIGTERM without that meaning
                 self._stage = 1
                 self._kill()
 
@@ -186,7 +185,7 @@ class Supervisor:
         os.close(key.fd)
         if code == 0 or self.signal is not None or self._stage > 0:
             return
-        if code < 0 and code != -signal.SIGPIPE:  # the reader of the output (`| head`) has ended
+        if code < 0 and code != -signal.SIGPIPE:  # SIGPIPE: the reader of the output (`| head`) has ended
             report_error(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED
@@ -225,8 +224,8 @@ class Supervisor:
     def _signals_as_bytes(self) -> Iterator[socket.socket]:
         """Yield a socket with the received end signals as bytes, so that one wait covers signals and children.
 
-        Signals after the last child's end still end the command: at every moment either this handler or the old one is
-        installed. After the first one, this process is ending.
+        Signals after the last child's end still end the command, since this handler or the old one is always installed. After
+        the first signal this process is ending.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -258,7 +257,7 @@ class Supervisor:
 
 
 def report_error(sentence: str) -> None:
-    """Print one sentence to stderr, at once; where that is not possible, only the exit code shows the failure."""
+    """Print one sentence to stderr immediately. If that is not possible, only the exit code shows the failure."""
     with contextlib.suppress(OSError):
         print(f"collbench: {sentence}", file=sys.stderr, flush=True)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.readers.text import printable
 
-_MOST_VALUES = 8  # of one fact, in one sentence
+_MOST_VALUES = 8  # values of one fact in one sentence
 _MOST_NAMED = 6  # groups of host names in one place
-_MEMORY_TOLERANCE = 0.04  # firmware and kernels keep different shares of equal memory
-_LONGEST = 4000  # of a sentence
+_MEMORY_TOLERANCE = 0.04  # firmware and kernels reserve different shares of equal memory
+_LONGEST = 4000  # characters of a sentence
 _BETWEEN_GROUPS = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 
 
@@ -145,7 +145,7 @@ def folded(names: Sequence[str]) -> str:
 
     try:
         folded: str = collect_hostlist(list(names))
-    except Exception:  # names with brackets or other letters that no host list has
+    except Exception:  # names with brackets or other characters that a host list cannot have
         folded = ",".join(names)
     groups = _BETWEEN_GROUPS.split(folded)
     return ", ".join(groups[:_MOST_NAMED]) + (f" and {len(groups) - _MOST_NAMED} more" if len(groups) > _MOST_NAMED else "")

@@ -136,7 +136,7 @@ class Distances:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
             chain = self._chain(part.address)
             if chain.circular:
-                return None, chain.broken  # what is above what depends on where one starts
+                return None, chain.broken  # the common part depends on the unknown part above
             chains.append(chain.devices)
             whys.append(chain.broken)
         return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
@@ -230,7 +230,7 @@ def _slot(address: str) -> str:
     return address.rpartition(".")[0]
 
 
-# GPUDirect RDMA: whether a NIC can reach a GPU's memory. Only NCCL's log proves that it does.
+# GPUDirect RDMA: whether a NIC can reach a GPU's memory. Only NCCL's log proves its use.
 #
 # It needs a peer-memory module or dma-buf, and a path below the host bridges. NCCL stages longer paths through the host by default.
 # Sources: NCCL's src/transport/net_ib (gdr.cc) and NCCL_NET_GDR_LEVEL in its documentation.

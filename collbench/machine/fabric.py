@@ -76,17 +76,17 @@ class Fabric:
         return Counter(node.description for node in self.nodes.values())
 
 
-# Shortest paths through a fabric: which links a message may use between two adapter ports, and which it uses if routing spreads
+# Shortest paths through a fabric: the links that a message between two adapter ports may use, and those that it uses if routing spreads
 # by destination.
 #
-# Switches forward by destination alone (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). Where several
-# cables lead on to equally short paths, a subnet manager gives each of them the same number of destinations. The fabric's file does
-# not show which. Several assignments ("routings") are computed: at every switch, each destination in turn uses the cable with the
+# Switches forward by destination only (InfiniBand Architecture Specification, volume 1, 14.2: linear forwarding tables). If several
+# cables lead to equally short paths, a subnet manager assigns the same number of destinations to each. The fabric's file does not contain
+# the assignment. So several assignments ("routings") are computed: at every switch, each destination in turn uses the cable with the
 # fewest destinations so far. The first routing orders by LID and port number, the others at random.
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
 
-MOST_STEPS = 20_000_000  # some microseconds and bytes each
+MOST_STEPS = 20_000_000  # each takes some microseconds and bytes
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from collbench.machine.readers.text import Unreadable, printable
 from collbench.untrusted import open_file
 
 _MOST = 1 << 20
-_MOST_LINKS = 40  # followed for one path, as in Linux
-_MOST_PARTS = 4096  # of names on the way, those of links included
+_MOST_LINKS = 40  # links followed for one path, as in Linux
+_MOST_PARTS = 4096  # names in one path, with those of its links
 _MOST_PATH = 4096  # PATH_MAX
 _MOST_WALKED = 2_000_000  # parts of all links of an archive: about a second
 
@@ -103,13 +103,14 @@ class SymlinkResolver:
         self._walked = 0
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links, or None where links are circular or a limit is exceeded."""
+        """Return the path without links, or None if links are circular or a limit is exceeded."""
         found, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
         return found if found is None else found or "/"
 
     def _walk(self, done: str, text: str, links: int, parts: list[int]) -> tuple[str | None, int]:
-        """Resolve `text` from the folder `done` ("" is the root). Return the result and the number of links. `parts`: the remaining
-        limit.
+        """Resolve `text` from the folder `done` ("" is the root).
+
+        Return the result and the number of links. `parts`: the remaining limit.
         """
         taken = 0
         for part in text.split("/"):
@@ -141,7 +142,7 @@ class SymlinkResolver:
         before = parts[0]
         found, taken = self._walk(done, link, links, parts)
         self._walked += before - parts[0]
-        # a failed walk may have started deep inside another one, with little of the limit left: remember failures of full walks only
+        # a walk inside another one may have failed at its remaining limit, so only failures with the full limit are stored
         if self._remember and (found is not None or links == _MOST_LINKS - 1):
             self._known[place] = found, taken
         return found, taken
@@ -155,9 +156,9 @@ MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000
 MOST_FILE = 8 << 20  # bytes of one file; `lspci -vvv` of a large machine has more than one MiB
 MOST_PATH = 4096  # PATH_MAX
-MOST_HEADER = 1 << 15  # bytes of a member's long name, or of its further attributes
+MOST_HEADER = 1 << 15  # bytes of a member's long name, or of its additional attributes
 MOST_DEPTH = 60  # folders above a file; /sys has about 20
-MOST_WINDOW = 128 << 20  # bytes of memory that a compressed file may ask for
+MOST_WINDOW = 128 << 20  # bytes of memory that decompression may use
 
 _MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 _BEFORE_A_MEMBER = {*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE} - {tarfile.GNUTYPE_SPARSE}
@@ -197,7 +198,7 @@ def members(file: Path, left_out: Counter[str]) -> Iterator[ArchiveMember]:
         raise
     except FileNotFoundError:
         raise Unreadable(f"{name} is not there: name a tarball of /sys and /proc") from None
-    except Exception as why:  # every decompressor and tarfile itself has errors of its own kind
+    except Exception as why:  # every decompressor and tarfile raise different errors
         reason = printable(str(why), 80) or type(why).__name__
         raise Unreadable(f"{name} is not a valid tarball ({reason}): pack or copy it again") from None
 
@@ -207,7 +208,7 @@ def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Archi
         for count, header in enumerate(tar, start=1):
             if count > MOST_MEMBERS:
                 raise Unreadable(f"{name} has more than {MOST_MEMBERS} members: use `collbench probe --gather`")
-            tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
+            tar.members = []  # otherwise tarfile stores every header
             reason = _why_not(header)
             if reason:
                 left_out[reason] += 1
@@ -219,7 +220,7 @@ def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Archi
 
 
 def _why_not(header: tarfile.TarInfo) -> str | None:
-    if len(header.name) > MOST_PATH or len(header.linkname) > MOST_PATH:  # before anything is made of them: they may be of 256 MiB
+    if len(header.name) > MOST_PATH or len(header.linkname) > MOST_PATH:  # before they are used, since they may have 256 MiB
         return "names that are longer than any path"
     parts = header.name.split("/")
     if header.name.startswith("/") or ".." in parts:
@@ -230,13 +231,13 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
         return "links that leave the tree"
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
         return "devices, pipes and members of unknown kind"
-    return "sparse files" if header.issparse() else None  # a few bytes can claim any size, and those are not counted
+    return "sparse files" if header.issparse() else None  # a few bytes can declare any size, which the limit does not count
 
 
 def _leaves(parts: list[str], target: str) -> bool:
     """Return whether the link target climbs above the root of the tarball."""
     if target.startswith("/"):
-        return False  # absolute: from the tree's own root
+        return False  # an absolute path is relative to the tree's root
     depth = len([part for part in parts if part not in {"", "."}]) - 1
     for part in target.split("/"):
         depth += -1 if part == ".." else 0 if part in {"", "."} else 1
@@ -252,7 +253,7 @@ def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> ArchiveMember:
     if header.islnk():
         return ArchiveMember(path, target="/" + header.linkname.removeprefix("./").lstrip("/"))
     stream = tar.extractfile(header) if header.isreg() else None
-    # tar fills a sysfs file up to the page that the kernel announced
+    # tar pads a sysfs file to the page size that the kernel reports
     return ArchiveMember(path, data=stream.read(MOST_FILE).rstrip(b"\x00") if stream else None)
 
 
@@ -359,9 +360,7 @@ class Archive:
         self._resolve = SymlinkResolver(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
-        """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's
-        files.
-        """
+        """Return the content of a file; see `Files.text`. At most 8 MiB here, since outputs of tools are stored with the kernel's files."""
         found = self._resolve(path)
         held = self._files.get(found) if found else None
         return held.decode("utf-8", errors="replace").strip() if held is not None else None
@@ -447,7 +446,7 @@ def _from_top(top: str, target: str | None) -> str | None:
     return target.removeprefix(top) if target and target.startswith(top + "/") else target
 
 
-# A record of what the readers read: files, listings and links, so that the machine can be read again elsewhere.
+# A record of the files, listings and links that readers used, from which the machine can be read again elsewhere.
 
 _NOWHERE = "/.nowhere"
 
@@ -493,7 +492,7 @@ class RecordedFiles:
         return texts, links, {rename(path) for path in self.folders} - set(texts) - set(links)
 
     def _follow(self, path: str) -> str | None:
-        """Return the real path and record the links on it; None where it leads nowhere."""
+        """Return the real path and record the links on it; None if it leads nowhere."""
         if path not in self._known:
             folder, _, name = path.rpartition("/")
             above, found = self._follow(folder), self._files.real(path)

@@ -29,25 +29,25 @@ from collbench.units import format_bytes
 # Masking: names of machines and owners are replaced, with the same substitute everywhere in one archive.
 
 # Patterns of names of devices, hosts and persons. A PCI address (0000:19:00.0) matches none of them. A name after a keyword is in
-# the group "value"; the first that fits counts, and what was put in is not looked at again.
+# the group "value". The first match counts, and substitutes are not searched again.
 _SHAPES = re.compile(
     "|".join(
         (
-            r"(?P<kept>(?:\bfw_ver|firmware version):[ \t]*\S+)",  # four numbers with dots, and no address
+            r"(?P<kept>(?:\bfw_ver|firmware version):[ \t]*\S+)",  # four numbers with dots, which are not an address
             # a serial number, fields of a card's own table (VPD), an interface's second name
             r"(?:\bserial(?: number)?[ \t]*:[ \t]*|\bserial number[ \t]+|\[(?:SN|[VY][0-9A-Z])\][^:\n]*:[ \t]*|\balias[ \t]+)"
             r"(?P<line>\S[^\n]*)",
             r"\b(?:unique_id|portid|portname|switchid|link-netns)[ \t]+(?P<word>\S+)",
-            r"(?P<shape>0x[0-9a-f]{16}\b"  # GUID, as ibstat writes it
+            r"(?P<shape>0x[0-9a-f]{16}\b"  # GUID, as ibstat prints it
             r"|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}\b"  # UUID
-            r"|\b[0-9a-f]{32,64}\b"  # a container's name
+            r"|\b[0-9a-f]{32,64}\b"  # a container's id
             r"|(?<![0-9a-f:])(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}(?![0-9a-f:])"  # GID, IPv6, and EUI-64 in bytes
             r"|(?<![0-9a-f:])(?:[0-9a-f]{1,4}:){1,7}:(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?(?![0-9a-f:])"  # IPv6, short
-            r"|(?<![0-9a-f:])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![0-9a-f:])"  # GUID, as the kernel writes it
-            r"|(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![0-9a-f:-])"  # MAC, InfiniBand's hardware address
+            r"|(?<![0-9a-f:])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![0-9a-f:])"  # GUID, as the kernel prints it
+            r"|(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![0-9a-f:-])"  # MAC, or InfiniBand's hardware address
             r"|(?<=\benx)[0-9a-f]{12}\b|(?<=\bwlx)[0-9a-f]{12}\b)",  # MAC in an interface's name
             r"(?P<ipv4>(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))",
-            r"(?<![\w.+-])(?<!\d: )(?P<user>[\w.+-]+@[\w.-]+)",  # "7: vlan5@eth0:" is two interfaces
+            r"(?<![\w.+-])(?<!\d: )(?P<user>[\w.+-]+@[\w.-]+)",  # "7: vlan5@eth0:" names two interfaces
         )
     ),
     re.IGNORECASE,
@@ -66,7 +66,7 @@ class Mask:
     def __init__(self, hostname: str = "") -> None:
         self._secret = os.urandom(16)
         short, _, domain = hostname.partition(".")
-        # A name that is an ordinary word ("node", "intel") would mask other text too.
+        # The mask would also hide other text for a name that is an ordinary word ("node", "intel").
         names = [re.escape(name) for name in (hostname, short) if len(name) >= 4 and not name.isalpha()]
         names += [rf"[\w.-]*\.{re.escape(domain)}"] if "." in domain else []
         self._host = re.compile(rf"(?<![\w])(?:{'|'.join(names)})(?![\w])") if names else None
@@ -249,7 +249,7 @@ def _new(target: Path) -> Iterator[IO[bytes]]:
             stream.flush()
             os.fsync(stream.fileno())
             Path(stream.name).chmod(0o644)
-            os.link(stream.name, target)  # unlike a rename it fails where something is
+            os.link(stream.name, target)  # unlike a rename it fails if the target exists
     except FileExistsError:
         raise UsageError(f"{printable(str(target))} is there already: remove it, or name another file") from None
     except OSError as why:

@@ -18,7 +18,7 @@ from collbench.machine.readers.text import whole
 
 _SYSFS = Path("/sys/class/net")
 LOOPBACK = "lo"
-_MOST_MEGABITS = 10_000_000  # of one interface; the fastest there is has 800,000
+_MOST_MEGABITS = 10_000_000  # of one interface; the fastest one has 800,000
 _VIRTUAL_DRIVERS = {
     "virtio_net": "virtio",
     "vmxnet3": "a virtual machine's",

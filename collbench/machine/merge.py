@@ -19,10 +19,10 @@ from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, Pc
 
 # Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 
-# EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is a disagreement.
+# EDR has 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781, and tools print either. 180 and 200 Gb/s disagree.
 _TOLERANCE = 0.04
-# Not compared, as sources use their own terms or view: names from other databases, the MTU of a device and of its interface,
-# and NCCL's files, which leave bridges out.
+# Not compared, since sources use different terms or views: names from other databases, the MTU of a device and of its interface,
+# and NCCL's files, which omit bridges.
 _WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
@@ -204,7 +204,7 @@ def _remember(nics: Iterable[Nic], keys: dict[str, str], names: dict[str, str], 
             at.setdefault(nic.address, key)
 
 
-_IDENTITY = {"key", "address", "name", "number", "id", "index"}  # what a part was matched by, and how each source spells it
+_IDENTITY = {"key", "address", "name", "number", "id", "index"}  # the key of a match, and its spelling in each source
 
 
 @dataclass

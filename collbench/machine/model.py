@@ -295,7 +295,7 @@ class Machine:
         return any(link.b == SWITCH for link in self.gpu_links)
 
 
-# Impossible figures: they pass every type check, and would become an expected bandwidth.
+# Impossible values: they pass every type check, but would become an expected bandwidth.
 
 # Limits far above hardware: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
 _MOST_BITS_PER_S = 1e13

@@ -17,7 +17,7 @@ from collbench.machine.model import Gpu, Machine, Nic, Port
 from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
-ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines reports beyond the machine itself
+ADDED = ("cpus", "links", "findings", "hostnames")  # entries that a document of machines has in addition to the machines
 # Fields that are missing in documents of earlier releases, with the value that means unknown.
 LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
@@ -176,7 +176,7 @@ def _part_reader(kind: type) -> _Reader:
     later = {name: value for name, value in LATER.items() if name in names}
 
     def read(data: object) -> Any:
-        """One part. Raises _Foreign, which knows the way to what does not fit."""
+        """Return one part. Raises _Foreign with the path of a value that does not fit."""
         if isinstance(data, dict) and later and data.keys() != names:
             data = {**later, **data}
         if not isinstance(data, dict) or data.keys() != names:
@@ -229,7 +229,7 @@ def _list(data: object) -> list[Any]:
 
 
 def _paired(data: object) -> dict[tuple[str, str], str]:
-    if data == {}:  # an empty mapping does not show what its keys would be
+    if data == {}:  # an empty mapping does not show the type of its keys
         return {}
     rows = _list(data)
     if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(case, str) for case in row) for row in rows):

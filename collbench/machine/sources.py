@@ -29,7 +29,7 @@ from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
 from collbench.untrusted import open_file, values_in
 
-# A Linux machine from its own files, live or copied: one reading per reader, plus network cards without a device.
+# A Linux machine from its files, live or copied: one reading per reader, and network cards without a device.
 
 _FILES = "sysfs"
 _NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"
@@ -43,7 +43,7 @@ def readings(files: Files) -> list[Machine]:
     cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
     if not classes and not cards.nics:
         tree = replace(tree, unknown={"nics": _NO_CLASS, **tree.unknown})
-    counted = tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus)  # the kernel lists xGMI, and no NVLinks
+    counted = tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus)  # the kernel lists xGMI, but not NVLinks
     listed = {"pci", "gpus", "nics", *(("gpu_links",) if counted else ())}
     network = [with_reasons(each, _FILES, {"nics"}) for each in (rdma, plain, cards) if each.sources]
     return [with_reasons(tree, _FILES, listed), *network]
@@ -52,7 +52,7 @@ def readings(files: Files) -> list[Machine]:
 def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
     """Return the network cards without a device: RDMA cards, and all cards where no device is visible."""
     if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
-        return Machine()  # which card this device is on is unknown
+        return Machine()  # the card of this device is unknown
     owned = {nic.address for nic in nics if nic.rdma}
     free = [each for each in pci if each.kind == "nic" and not each.virtual and each.address not in owned]
     found = list(_without_device(free, nics) if classes else (pci_parts.nic(each, frozenset()) for each in free))
@@ -96,7 +96,7 @@ def _asked(shared_memory: Path) -> Machine:
     return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))
 
 
-# Paths from the command line: a folder, a tarball or a text. Never blocks, never reads more than the limit.
+# Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
 
 MOST_ENTRIES = 4096  # of a folder
 _TAR_BLOCK = 512
@@ -167,7 +167,7 @@ def _begin(path: Path, most: int) -> bytes:
             return b"".join(pieces)
     except (OSError, EOFError, ValueError) as why:
         raise _unreachable(path, why) from None
-    except Exception as why:  # zlib, lzma and zstandard have errors of their own kind
+    except Exception as why:  # zlib, lzma and zstandard raise different errors
         raise Unreadable(f"{_told(path)} is damaged ({printable(str(why), 80)}): pack or copy it again") from None
 
 
@@ -199,11 +199,11 @@ READERS: tuple[Reader, ...] = (
 )
 _LONGEST_LINE = 4000
 _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
-OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` writes
-_SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first
+OUTPUTS = "outputs"  # of tools, next to sys and proc in the archive of `probe --gather`
+_SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # order of trust: sources with a lower number are merged first
 _HEAD = 1 << 16
 _MOST_NAMED = 4
-_MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
+_MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have about 3 million
 
 
 class _Unknown(Unreadable):

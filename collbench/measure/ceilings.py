@@ -31,7 +31,7 @@ from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
 
-# The ceiling of groups that run at the same time: that of each group's own job, and of the host NICs that they share.
+# The ceiling of groups that run at the same time, from each group's own limits and from the host NICs that the groups share.
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 Found = tuple[Ceiling, Ceiling | None]
@@ -60,9 +60,7 @@ class Running:
         return len({self.host_of[rank] for rank in group}) > 1
 
     def layout(self, group: Sequence[int]) -> Layout:
-        """Return a group's ranks by host, hosts in order of appearance. In a rooted operation the root and its host
-        come first.
-        """
+        """Return a group's ranks by host, hosts in order of appearance. In a rooted operation the root and its host come first."""
         root = group[self.case.root or 0] if self.operation.rooted else group[0]
         by_host: dict[str, list[int]] = {}
         for rank in (root, *(other for other in group if other != root)):
@@ -70,7 +68,7 @@ class Running:
         return tuple((host, tuple(ranks)) for host, ranks in by_host.items())
 
     def least(self, group: tuple[int, ...]) -> LeastBytes:
-        """Return the bytes that one group must send out of and into its hosts at least."""
+        """Return the minimum of bytes that one group must send out of and into its hosts."""
         return least(self.operation, self.case, (group,), {rank: self.host_of[rank] for rank in group})
 
 
@@ -101,7 +99,7 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
 def _of_neighbours(running: Running) -> Found:
     """Return (rate that messages sent by each rank itself can reach, hard limit), both by the hosts' NICs alone.
 
-    In neighbor_allgather two neighbours on one host receive the same data. The hard limit counts that data once.
+    In neighbor_allgather two neighbors on one host receive the same data. The hard limit counts that data once.
     """
     crossing = tuple(group for group in running.groups if running.crosses(group))
     shared = _Shared(running, tuple(running.least(group) for group in crossing))
@@ -115,7 +113,7 @@ def _of_neighbours(running: Running) -> Found:
 
 
 def _messages_out(running: Running, groups: Groups) -> Counter[str]:
-    """Return, by host, how many messages of half a size its ranks send to neighbours on other hosts. As many come in."""
+    """Return, by host, how many messages of half a size its ranks send to neighbors on other hosts. As many come in."""
     rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in groups]
     ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
     return Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
@@ -138,26 +136,20 @@ def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence
 
 @dataclass(frozen=True)
 class _Shared:
-    """The data that the groups that cross hosts must move together: bytes per host and direction, and the number of
-    groups.
-    """
+    """The data that the groups that cross hosts must move together: bytes per host and direction, and the number of groups."""
 
     running: Running
     least: tuple[LeastBytes, ...]
 
     @classmethod
     def of(cls, running: Running) -> _Shared:
-        """Return the shared traffic of a case. A single group is described by its job, except for the edges of a
-        sendrecv ring.
-        """
+        """Return the shared traffic of a case. A single group is described by its job, except for the edges of a sendrecv ring."""
         crossing = [group for group in running.groups if running.crosses(group)]
         alone = len(crossing) == 1 and running.operation.name != "sendrecv"
         return cls(running, () if alone else tuple(running.least(group) for group in crossing))
 
     def bounds(self) -> list[Ceiling]:
-        """Return the hard limits: of each host's NICs, from the bytes that all groups must move there, and of all NICs
-        together.
-        """
+        """Return the hard limits: of each host's NICs, from the bytes that all groups must move there, and of all NICs together."""
         out, into = _sums(each.out for each in self.least), _sums(each.into for each in self.least)
         moved = self._moved()
         found = []
@@ -173,9 +165,7 @@ class _Shared:
         return found
 
     def rings(self) -> list[Ceiling]:
-        """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm
-        needs them.
-        """
+        """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm needs them."""
         return [
             self._ceiling(host, self.running.leaving[host].known / self._groups(host), self._sharing(host, 0.0), "ring")
             for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
@@ -186,7 +176,7 @@ class _Shared:
         return self._ceiling(host, self.running.leaving[host].known / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
-        """The bytes that the bus bandwidth counts in one iteration."""
+        """Return the bytes that the bus bandwidth counts in one iteration."""
         operation, case = self.running.operation, self.running.case
         return case.size_bytes * operation.bus_factor(len(self.running.groups[0]))
 
@@ -227,7 +217,7 @@ def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
     return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
 
 
-# The expected bandwidth of a case with buffers on GPUs: from their links, the machines' NICs, and the GPU of each rank.
+# The expected bandwidth of a case with buffers on GPUs: from the GPUs' links, the machines' NICs, and the GPU of each rank.
 
 
 @dataclass
@@ -272,9 +262,7 @@ class GpuNodes:
 
 
 def link_between(machine: Machine, a: str, b: str) -> Link:
-    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink or PCIe. Unknown where no source
-    lists both.
-    """
+    """Return the link between the GPUs at two PCI addresses, in one direction: NVLink or PCIe. Unknown where no source lists both."""
     try:
         return node_of(machine, [a, b]).pair
     except UsageError:
@@ -282,9 +270,7 @@ def link_between(machine: Machine, a: str, b: str) -> Link:
 
 
 def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
-    """Return (expected bandwidth, hard limit or None) of a collective on GPUs. `running.leaving` is replaced by what is
-    found here.
-    """
+    """Return (expected bandwidth, hard limit or None) of a collective on GPUs. `running.leaving` is replaced by what is found here."""
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
@@ -337,9 +323,7 @@ class Ceilings:
     _hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
-        """Probe the hosts and measure the references that the cases need. All ranks call; only rank 0 gets the
-        machines.
-        """
+        """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
         self.interfaces = _everyones_interfaces(self.world)
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
@@ -370,9 +354,7 @@ class Ceilings:
         return bool(self.world.oversubscribed)
 
     def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
-        """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the
-        slowest group.
-        """
+        """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the slowest group."""
         if operation.is_barrier:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
@@ -490,7 +472,7 @@ def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
     if operation.bidirectional:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
-    return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs may take turns: one sends while the other answers
+    return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs can alternate: one sends while the other replies
 
 
 def _has_rdma(machine: Machine) -> bool:

@@ -18,7 +18,7 @@ from collbench.machine.readers.network import HW_COUNTERS
 from collbench.machine.readers.nvml import Session
 from collbench.machine.readers.text import pci_address
 
-# Numbers from the kernel's files, read as fast as Python can: a host with many ports has hundreds of them.
+# Numbers in the kernel's files, read with little overhead, since a host with many ports has hundreds of them.
 
 Counts = dict[str, int]
 _MOST = 64  # characters of a number
@@ -62,7 +62,7 @@ def _read(path: str, most: int) -> str:
         return ""
     try:
         parts = []
-        while most > 0 and (part := os.read(file, most)):  # the kernel gives a long file page by page
+        while most > 0 and (part := os.read(file, most)):  # the kernel returns a long file in pages
             parts.append(part)
             most -= len(part)
         return b"".join(parts).decode("ascii", errors="replace")
@@ -88,13 +88,13 @@ def _number_sysfs_numbers(name: str, folder: int) -> int | None:
 
 # Counters of this host's network interfaces (Linux Documentation/networking/statistics.rst).
 #
-# /proc/net/dev has all of them in one file, read in a tenth of the time of the files in /sys/class/net/*/statistics, which are read where
-# it is not there. In it a received packet that was missed for want of buffers is a dropped one, too (net/core/net-procfs.c).
+# /proc/net/dev has all of them in one file, and takes a tenth of the time of the files in /sys/class/net/*/statistics. These are read if
+# it is missing. It counts packets that were missed because of full buffers as dropped packets (net/core/net-procfs.c).
 
 CLASS = "/sys/class/net"
 NAMES = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "tx_dropped", "rx_dropped", "tx_errors", "rx_errors")
 _TABLE = "/proc/net/dev"
-_MOST_DIGITS = 20  # of 64 bits
+_MOST_DIGITS = 20  # of a 64-bit number
 _COLUMNS = {
     "rx_bytes": 0,
     "rx_packets": 1,
@@ -113,9 +113,9 @@ _IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp
 def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
     """Return (counters by interface, names of the interfaces that count bytes leaving this host exactly once).
 
-    The second excludes interfaces that repeat others. A bond, VLAN or bridge repeats what the interfaces below it
-    count. InfiniBand ports count what IP over InfiniBand sends. The host's end of a container's link carries bytes that
-    leave by another interface.
+    The names exclude interfaces that repeat the counts of others. A bond, VLAN or bridge repeats the interfaces below it.
+    InfiniBand ports count the traffic of IP over InfiniBand. The host's end of a container's link carries bytes that leave by
+    another interface.
     """
     counts: dict[str, Counts] = {}
     leaving: set[str] = set()
@@ -132,14 +132,13 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
 
 
 def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None where a counter is
-    unknown.
+    """Return the bytes of TCP payload among those counted in a direction ("tx" or "rx"); None if a counter is unknown.
 
-    Each packet counted holds 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with its timestamps (IPv6: 20 more, 1.3
-    % of a full frame). A counted packet may be a frame, or a larger one that the card cuts up later (64 KiB and one
-    header, as on veth and virtio). That depends on the driver; bytes and packets agree in either case. Measured on veth
-    with 80 MiB all-reduced or sent by Gloo over a 1 Gbit/s link: the counters gave 1.001 to 1.003 of it, and 1.0000 to
-    1.0006 after this correction.
+    Each counted packet has 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with timestamps (IPv6: 20 more, 1.3 % of a
+    full frame). Depending on the driver, a counted packet is a frame, or a larger packet. The card splits the latter
+    (64 KiB with one header, as on veth and virtio). Bytes and packets agree in both cases. Measured on veth with 80 MiB
+    all-reduced or sent by Gloo over a 1 Gbit/s link: the counters showed 1.001 to 1.003 times the payload, and 1.0000 to
+    1.0006 times after this correction.
     """
     bytes_counted, packets = counts.get(f"{direction}_bytes", 0), counts.get(f"{direction}_packets", 0)
     if bytes_counted is None or packets is None:
@@ -160,7 +159,7 @@ def _table(path: str) -> dict[str, Counts]:
 
 def _leaves(folder: str) -> bool:
     there = entries(folder)
-    lower = bisect_left(there, "lower_")  # sorted, and there are dozens
+    lower = bisect_left(there, "lower_")  # the list is sorted, and long
     stacked = there[lower : lower + 1] != [] and there[lower].startswith("lower_")
     inner = "master" in there and "device" not in there
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
@@ -183,8 +182,7 @@ _STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall
 
 
 def read_infiniband(root: str = "") -> dict[str, Counts]:
-    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are
-    left out.
+    """Return counters by port ("mlx5_0/1"), of active ports. Old 32-bit counters that have reached their maximum are left out.
 
     Bytes and packets have the same names as for Ethernet, other counters their own.
     """
@@ -198,9 +196,7 @@ def read_infiniband(root: str = "") -> dict[str, Counts]:
 
 
 def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
-    """Return the bytes that crossed a port in a direction ("tx" or "rx"); None where unknown. Some drivers count RDMA
-    separately.
-    """
+    """Return the bytes that crossed a port in a direction ("tx" or "rx"); None if unknown. Some drivers count RDMA separately."""
     names = {"tx": ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes"), "rx": ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")}
     values = [counts.get(name, 0) for name in names[direction]]
     return None if None in values else sum(value for value in values if value)
@@ -224,7 +220,7 @@ _WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
 
 
 def read_tcp(root: str = "") -> Counts:
-    """Return the TCP segments "sent" and "retransmitted" so far; empty where the kernel does not count them."""
+    """Return the TCP segments "sent" and "retransmitted" so far; empty if the kernel does not count them."""
     rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         return {}
@@ -233,11 +229,11 @@ def read_tcp(root: str = "") -> Counts:
 
 _LIBRARY = "libnvidia-ml.so.1"
 _ALL_LINKS = 2**32 - 1
-_EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; for links that a GPU has not, it does not answer
+_EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; links that a GPU lacks are not reported
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # of nvmlValue_t, by nvmlValueType_t
 _UNSIGNED_INT = 1
 _CORE = 0  # NVML_TEMPERATURE_GPU
-# nvmlClocksEventReason…: why clocks are lower than they could be. Idle, and clocks set by a user, are not a slow-down.
+# nvmlClocksEventReason…: why clocks are lower than possible. Idle, and clocks set by a user, are not slow-downs.
 REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
            0x80: "power brake"}  # fmt: skip
 
@@ -252,7 +248,7 @@ class _Field:
     scopes: Sequence[int] = (0,)
 
 
-# Where two fields have one name, the first that the driver answers is taken: NVLink 5 (Blackwell) counts by link, in fields of its own.
+# Of two fields with the same name the first one that the driver reports is used: NVLink 5 (Blackwell) counts by link, in its own fields.
 _FIELDS = (
     _Field("nvlink_tx_bytes", "NVLINK_THROUGHPUT_DATA_TX", 1024, (_ALL_LINKS,)),
     _Field("nvlink_rx_bytes", "NVLINK_THROUGHPUT_DATA_RX", 1024, (_ALL_LINKS,)),
@@ -282,7 +278,7 @@ class _NvmlGpu:
 
 
 class Gpus:
-    """The GPUs that NVML shows here, with NVML kept open because starting it takes far longer than a reading.
+    """The GPUs that NVML shows here. NVML stays open, because starting it takes far longer than a reading.
 
     In a container, GPUs of other jobs are hidden.
     """
@@ -295,9 +291,7 @@ class Gpus:
 
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
-        """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests.
-        Never raises.
-        """
+        """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
         nvml = library or _pynvml()
         if nvml is None:
             return None
@@ -309,9 +303,7 @@ class Gpus:
         return {gpu.address: self._counts(gpu) for gpu in self._gpus}, {gpu.address: self._state(gpu.handle) for gpu in self._gpus}
 
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not
-        report a value.
-        """
+        """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None if NVML does not report a value."""
         return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
 
     def close(self) -> None:
@@ -330,7 +322,8 @@ class Gpus:
 
     def _counts(self, gpu: _NvmlGpu) -> Counts:
         values = self._values(gpu.handle, gpu.fields)
-        whole = [one for one in gpu.fields if len(values[one.constant]) == len(one.scopes)]  # a link that is gone would be missed
+        # a sum without the missing link would be too small
+        whole = [one for one in gpu.fields if len(values[one.constant]) == len(one.scopes)]
         return {one.name: sum(values[one.constant].values()) * one.unit for one in whole}
 
     def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
@@ -365,9 +358,7 @@ def _constant(one: _Field) -> str:
 
 
 def _wraps(one: _Field, value: Any) -> bool:
-    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean
-    nothing.
-    """
+    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean nothing."""
     return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
 
 
@@ -378,9 +369,7 @@ def _number(value: Any) -> int | None:
 
 
 def _pynvml() -> Any:
-    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the
-    import time.
-    """
+    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the import time."""
     try:
         ctypes.CDLL(_LIBRARY)
         import pynvml

@@ -1,11 +1,10 @@
-"""Bytes that must cross between places (hosts, or single ranks) with any algorithm: a lower limit that applies to every
-library.
+"""The minimum of bytes that must cross between places (hosts, or single ranks): a limit for every algorithm and library.
 
 It follows from the data that an operation must deliver. A part that ranks of a place need, and that no rank there can
-compute from local data, comes in at least once. Data that other places need goes out at least once, summed where it is
-reduced. This also holds for switches that copy or add. All places together need more where nothing adds on the way:
-sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and 2(m-1) for the
-all-reduce of m hosts.
+compute from local data, must enter at least once. Data that other places need must leave at least once, summed if it is
+reduced. This also applies with switches that copy or add. If nothing adds on the way, all places together need more:
+sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and the all-reduce of m
+hosts takes 2(m-1).
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from collbench.reason import Fact, as_json, decode
 from collbench.units import format_bytes, plural
 
 Groups = tuple[tuple[int, ...], ...]
-_REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
+_REFERENCE = 1 << 30  # elements per part for which the bytes are computed; other sizes are proportional
 
 
 @dataclass(frozen=True)
 class LeastBytes:
-    """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one
-    direction.
+    """Bytes that must cross in one iteration at least: out of and into each place, and of all places together in one direction.
 
     `total` assumes that nothing copies or adds on the way.
     """
@@ -42,10 +40,11 @@ class LeastBytes:
 
 @dataclass(frozen=True)
 class _Question:
-    """The inputs of the computation, as a cache key. At 1,024 ranks the computation takes seconds; its result is the
-    same for all sizes.
+    """The inputs of the computation, as a cache key.
 
-    count   elements per part for which it is computed: those of the case only where uneven parts are so small that rounding matters
+    At 1,024 ranks the computation takes seconds, and its result is the same for all sizes.
+
+    count   elements per part: those of the case if its uneven parts are so small that rounding matters, else _REFERENCE
     """
 
     name: str
@@ -60,9 +59,9 @@ class _Question:
 
 
 def least(operation: Operation, case: Case, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
-    """Return the least bytes of a case with ranks (of `groups`) at these places.
+    """Return the minimum of bytes of a case with ranks (of `groups`) at these places.
 
-    Blocks of different ranks must be the same or not overlap.
+    Blocks of different ranks must be equal or disjoint.
     """
     n = len(groups[0]) if groups else 0
     count = operation.count(case, n) if n else 0
@@ -76,7 +75,7 @@ def least(operation: Operation, case: Case, groups: Groups, place_of: Mapping[in
 
 @lru_cache(maxsize=64)
 def _per_element(question: _Question) -> LeastBytes:
-    """Return the least moves in elements, for each element that a part has."""
+    """Return the minimum of moves in elements, for each element of a part."""
     out: dict[str, float] = defaultdict(float)
     into: dict[str, float] = defaultdict(float)
     total = 0.0
@@ -116,13 +115,13 @@ def _ranks(key: Hashable) -> Sequence[int]:
     return key
 
 
-# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the least that must have moved.
+# The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the minimum that had to move.
 #
-# What all ranks of a case send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
-# and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
-# one another over NVLink. Such a row is not of the network, and its percentage of the expected bandwidth is withheld.
+# The bytes that the ranks of a case send out of a host have a minimum that applies to every algorithm. If a host's interfaces and ports
+# counted far less, the bytes took another path: shared memory between two host names of one machine, or NVLink. Such a row does not
+# describe the network, so it gets no percentage of the expected bandwidth.
 
-_FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
+_FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
 _MOST_HOSTS = 16
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
@@ -149,10 +148,10 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
     """Return for the row the hosts' counters (of `counters.moved`), JSON-ready.
 
     iterations   in all, warm-ups included
-    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
+    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None if they are not known,
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
-    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not show it
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None if counters do not show it
     other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
@@ -198,9 +197,7 @@ class OtherPath(Fact, frozen=True):
 
 
 def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
-    """Return the path that a row's bytes took instead of the network, from the row's evidence; None where they took the
-    network.
-    """
+    """Return the path that a row's bytes took instead of the network, from the row's evidence; None if they took the network."""
     fact = (evidence.get("moved") or {}).get("other_path_fact")
     return decode(fact, OtherPath) if fact else None
 
@@ -247,16 +244,14 @@ def _lost(counts: Mapping[str, int | None]) -> bool:
 
 
 def _crossed(moved: dict[str, Any], direction: str) -> int | None:
-    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its
-    RDMA ports.
-    """
+    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its RDMA ports."""
     parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
     parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
     return None if None in parts else sum(part for part in parts if part)
 
 
 def _packets(moved: dict[str, Any]) -> int | None:
-    """Return the packets that left a host; None where one of its ports does not count them."""
+    """Return the packets that left a host; None if one of its ports does not count them."""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
     ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
     counts = [*interfaces, *ports]
@@ -264,9 +259,7 @@ def _packets(moved: dict[str, Any]) -> int | None:
 
 
 def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several
-    hosts.
-    """
+    """Return for a job on one host the loopback bytes, against those that must pass between its ranks. None for several hosts."""
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
     (moved,) = by_host.values()
@@ -295,7 +288,7 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
 
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
-    """Return the other path at the host that shows it most clearly; None where no host shows one."""
+    """Return the other path at the host that shows it most clearly; None if no host shows one."""
     shown = [host for host, known in hosts.items() if _too_few_bytes(known) or _too_few_packets(known, ran)]
     if not shown:
         return None
@@ -325,7 +318,7 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
 def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
     """Return whether far fewer packets left a host than iterations ran.
 
-    This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronised mode
+    This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronized mode
     each iteration that sends needs at least one packet.
     """
     sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")

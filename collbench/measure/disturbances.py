@@ -13,13 +13,13 @@ from typing import Any
 from collbench.reason import Fact
 from collbench.units import plural
 
-# Whether other work disturbed a round: how long its ranks waited for a CPU, and whether the machine changed its state.
+# Whether other work disturbed a case: time in which its ranks waited for a CPU, and changes of the machine state.
 
 
-_FEWEST, _LEAST_SHARE = 3, 0.001  # fewer segments sent again are ordinary, as where a switch is full for a moment
+_FEWEST, _LEAST_SHARE = 3, 0.001  # fewer retransmissions are normal, for example when a switch is full for a moment
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8
-_STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits 0.2 s at least before it sends a segment again
+_STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits at least 0.2 s before it retransmits
 RETRANSMITS, LINK_FLAPPED = "retransmits", "link_flapped"
 
 
@@ -155,9 +155,7 @@ class CaseDisturbed(Fact, frozen=True):
 
 
 def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
-    """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused
-    process.
-    """
+    """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused process."""
     causes = [cause for one in hosts for cause in one.causes()]
     causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
     if not found:

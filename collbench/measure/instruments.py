@@ -19,21 +19,19 @@ from collbench.measure.prepared_case import PreparedCase
 from collbench.measure.telemetry import Telemetry
 from collbench.operations.case import Case
 
-# The settings and disturbances of a rank's CPUs while a case was measured. Everything is readable without privileges on Linux.
+# The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
 
 _STAT = Path("/proc/stat")
 _CPUS = Path("/sys/devices/system/cpu")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _STEAL_FIELD = 7  # of a cpu line in /proc/stat: user nice system idle iowait irq softirq steal (proc(5))
 _NOTICEABLE_STEAL = 0.02
-_FEWEST_TICKS = 5  # of 10 ms: less is a rounding
+_FEWEST_TICKS = 5  # of 10 ms each; fewer are rounding
 
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a
-    `Span`.
-    """
+    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`."""
 
     stolen: int
     ticks: int
@@ -44,7 +42,7 @@ class CpuReading:
 class Span:
     """CPU disturbances between two moments.
 
-    stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None where the kernel does not count it
+    stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None if the kernel does not count it
     preempted  how often the kernel took the core from this process involuntarily
     """
 
@@ -78,9 +76,7 @@ def noticeable(stolen: float | None) -> bool:
 
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
-    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means
-    unknown.
-    """
+    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
     names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
     return {"governor": "+".join(names) or None, "boost": _boost(cpus_folder), "huge_pages": _chosen(_text(huge_pages))}
 
@@ -106,7 +102,7 @@ def _boost(cpus_folder: Path) -> bool | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets: of "always [madvise] never" it is madvise."""
+    """Return the word in brackets: "madvise" of "always [madvise] never"."""
     return next((word.strip("[]") for word in (text or "").split() if word.startswith("[")), None)
 
 
@@ -123,12 +119,13 @@ def _lines(path: Path) -> list[str]:
 
 # Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.
 #
-# Counters belong to the host, not to the job: what else runs there is counted, too. One that went back (it wrapped, or was reset)
-# is unknown, and so is what came or went between the readings; nothing that is unknown is ever 0.
+# Counters belong to the host, so they include the traffic of other jobs. A counter that decreased (it wrapped, or was reset) is unknown,
+# and so is one that only one of the readings has. An unknown value is never 0.
 
 Grown = dict[str, dict[str, int | None]]
-_TELLING = ("tx_bytes", "sent_pkts")  # a port without either does not count what it moves; what sent_pkts counts an interface carries
-_UNCOUNTED = ("cxi", "gni", "bxi")  # networks of their own (Slingshot, Aries, BXI) with bytes that neither interfaces nor ports count
+_TELLING = ("tx_bytes", "sent_pkts")  # a port without either does not count its traffic; an interface carries what sent_pkts counts
+# networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
+_UNCOUNTED = ("cxi", "gni", "bxi")
 
 
 @dataclass(frozen=True)
@@ -152,8 +149,7 @@ class Counters:
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
-    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver
-    asks the card.
+    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver asks the card.
 
     `root` is the folder of a copied /sys. Never raises: values that are missing or not readable are left out.
     """
@@ -164,8 +160,7 @@ def read(root: str = "", gpus: Gpus | None = None) -> Counters:
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
-    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None:
-    unknown).
+    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None: unknown).
 
     interfaces, ports, gpus   places where something grew
     tcp             segments sent and retransmitted
@@ -204,7 +199,7 @@ def _difference(before: Counts, after: Counts) -> dict[str, int | None]:
     return {**{name: step if step > 0 else None for name, step in steps.items() if step}, **lost}
 
 
-_SMALL_BYTES = 1 << 20  # a case of smaller messages shows nothing about clocks, and is the one that a second process would disturb
+_SMALL_BYTES = 1 << 20  # cases of smaller messages show nothing about clocks, and a second process would disturb them
 
 
 @dataclass
@@ -228,14 +223,14 @@ class Instruments:
         return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
 
     def begin(self, ready: PreparedCase, world: World) -> None:
-        """Read the counters. All ranks call; no rank starts to send before every host has read."""
+        """Read the counters. All ranks must call it. No rank begins to send before every host has read them."""
         if self.telemetry:
             self.telemetry.taken()
             self.telemetry.switch(ready.case.size_bytes >= _SMALL_BYTES)
         self._iterations = ready.loop.iterations_run
         if self.reads:
             self._before = read(gpus=self._of(ready.case))
-        if len(world.hosts) > 1:  # on one host rank 0 is the only one that reads
+        if len(world.hosts) > 1:  # on one host only rank 0 reads
             world.gather(None, f"{ready.case.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: PreparedCase) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from collbench.errors import RunFailed
 from collbench.native.library import DeviceStruct, FailureStruct, NativeSlots, library
 from collbench.operations.program import MAX_ARGS, Call, NativeCall, Program
 
-# Samples of work that calls only enqueue on streams: events before and after it, read when the streams are empty; see loop.c.
+# Samples of work that calls only enqueue on streams: events before and after it, read after the streams are empty; see loop.c.
 
 _NOT_READY, _IN_PROGRESS = 600, 7  # cuda.h, nccl.h
 _IN_DEVICE, _IN_LIBRARY, _LATE = -2, -3, -4
-_SHARE = 0.75  # of the deadline: this leaves time to find the missing ranks and to end in order, before the watchdog ends the process
+_SHARE = 0.75  # of the deadline: leaves time to find the missing ranks and to end in order before the watchdog ends the process
 Words = ctypes.Array[ctypes.c_uint64]
 
 
@@ -29,7 +29,7 @@ Words = ctypes.Array[ctypes.c_uint64]
 class Failure:
     """The point where a sample failed: the iteration, the call's error code, and the call's position.
 
-    The position is -1 in the synchronisation; loop.c defines the values below that.
+    The position is -1 in the synchronization; loop.c defines the values below that.
     """
 
     code: int
@@ -59,9 +59,7 @@ class OnDevice:
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
 
     def run(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises
-        FailedCall.
-        """
+        """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises FailedCall."""
         samples, enqueue = np.zeros((len(self._clock.streams), n)), np.zeros(n, np.int64)
         native = library()
         if native is None:
@@ -164,7 +162,7 @@ def _each(function: Callable[..., int], arguments: Sequence[Sequence[int]] | zip
 
 
 def _call_all(slots: NativeSlots, slot: int, place: int, iteration: int) -> None:
-    """Run every call of a slot. `place` is the position of the first one in the program, -1 in the synchronisation."""
+    """Run every call of a slot. `place` is the position of the first one in the program, -1 in the synchronization."""
     for i in range(slots.structs[slot].n):
         call = slots.structs[slot].calls[i]
         code = _function(call.call, len(call.words))(*map(ctypes.c_uint64, call.words))
@@ -206,7 +204,7 @@ class Timed:
         return stamps and all(program.native for program in (self.program, self.sync, self.meeting, self.parting) if program)
 
 
-_WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64, and ranks are never so far apart
+_WRAP_NS = 2**40  # start stamps are stored modulo 18 minutes, exact in a float64; ranks are never so far apart
 
 
 class Loop:
@@ -251,7 +249,7 @@ class Loop:
             self._meeting.run(1)
         try:
             samples = self._run_once(n, batch, first)
-        finally:  # ranks that wait for this one there do not learn of a failure here
+        finally:  # other ranks that wait for this one in `parting` are not informed of the failure here
             if self._parting:
                 self._parting.run(1)
         self.iterations_run += n * batch * self.iterations
@@ -280,7 +278,7 @@ class Loop:
         return samples
 
     def _explained(self, call: int, code: int) -> str:
-        """Return an error code as text, in the words of the library that made the call."""
+        """Return the text of an error code, from the library that made the call."""
         failed = self._timed.program if call >= 0 or self._timed.sync is None else self._timed.sync
         return failed.explain(code)
 
@@ -306,7 +304,7 @@ class Loop:
         for i in range(n):
             self._call(self._before, i * batch, in_sync=True)
             starts.append(clock.stamp())
-            began = time.monotonic() if queued else 0.0  # between the stamps: nothing that a sample need not hold
+            began = time.monotonic() if queued else 0.0  # outside the stamps, so that a sample does not include it
             for j in range(batch):
                 self._call(slots[turn % len(slots)], i * batch + j)
                 turn += 1

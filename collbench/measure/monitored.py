@@ -27,24 +27,23 @@ from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.sync import shared_page
 from collbench.native.library import StateProbeStruct, library
 
-# The state probe: a short measurement of the machine itself, before and after each case.
+# The state probe: a short measurement of the machine before and after each case.
 #
-# A cache line that two cores pass back and forth takes 65 or 260 ns on the same machine, and flips by itself; every latency
-# below some microseconds flips with it. Where a rank has no partner on its host, or ranks share cores, a fixed piece of work
-# takes the ball's place: it sees the clock rate and what the hypervisor takes, not the cache.
+# Two cores exchange a cache line. On one machine that takes 65 or 260 ns, and the state changes without a visible cause; every latency
+# below some microseconds changes with it. If a rank has no partner on its host, or if ranks share cores, a fixed piece of work is timed
+# instead. It detects changes of the clock rate and time taken by a hypervisor, but not of the cache's state.
 
-FLIP = 1.25  # canaries further apart than this ratio mean another state; in one state they stay within 1.15
+FLIP = 1.25  # a larger ratio of two probes means another state; within one state it is at most 1.15
 _BLOCKS = 15
-_ROUNDS = 40  # round trips of a block: 3 to 18 µs; of 6,000 neighbours in one state (440 ns) all were within 1.12, with 100 all but 2
+# round trips of a block, 3 to 18 µs; in one state (440 ns) 6,000 neighboring blocks were within 1.12, with 100 round trips all but 2
+_ROUNDS = 40
 _STEPS = 10_000  # multiplications of a block: about 10 µs
 _DEADLINE_S = 0.02
-_LINE_BYTES = 128  # two lines: the next one is fetched along
+_LINE_BYTES = 128  # two lines, since the next one is prefetched
 
 
 class StateProbe:
-    """A short, fixed measurement of the machine itself. All ranks of the world make it together and call `measure` at
-    the same moment.
-    """
+    """A short, fixed measurement of the machine. All ranks of the world create it together and call `measure` at the same time."""
 
     def __init__(self, world: World) -> None:
         mates = [member.rank for member in world.on_host()]
@@ -54,14 +53,12 @@ class StateProbe:
         if paired:
             self._page = shared_page(world, _LINE_BYTES * len(mates))
             here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
-            if place < len(mates) // 2 * 2:  # the odd one out only listens
+            if place < len(mates) // 2 * 2:  # an odd last rank has no partner
                 line = here + place // 2 * _LINE_BYTES
                 self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def measure(self) -> float | None:
-        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None where it could not
-        be measured.
-        """
+        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None if it could not be measured."""
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
@@ -79,7 +76,7 @@ def _middle(elapsed: NDArray[np.int64]) -> float:
 
 
 def state_probe(world: World) -> StateProbe | None:
-    """Return a state probe, or None where some rank has no native loop. All ranks call."""
+    """Return a state probe, or None if some rank has no native loop. All ranks must call it."""
     lacking = world.first_error(None if library() else "no native loop", "preparing the state probe")
     return None if lacking else StateProbe(world)
 
@@ -90,25 +87,26 @@ def flipped(before: float | None, after: float | None) -> bool:
 
 
 _MOST_REPEATS = 2
-_LEAST_LEFT = 0.2  # of the budget: with less a repetition would know less than what it replaces
-_LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it is the calls that are timed
+_LEAST_LEFT = 0.2  # of the budget: with less time a repetition would be less precise than the first measurement
+_LAUNCH_BOUND = 0.8  # of the device's time: with more host time per call, the sample measures the calls
 
 
 @dataclass(frozen=True)
 class MonitoredMeasurement:
-    """A measurement of a case and the evidence around it, at rank 0.
+    """A measurement of a case and its evidence, at rank 0.
 
     canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
     silent     two ranks of a host could not run at the same time, so that the state probe gave no value
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  the largest number of involuntary context switches of any rank
-    repeats    how often the case was measured again because the machine state had changed; flipped: the last time, too
+    repeats    how often the case was measured again because the machine state had changed
+    flipped    whether it also changed during the last repetition
     evidence   for the row: seconds spent in the loop ("wall_s"), changes of the counters ("moved"), and the host's seconds per call
-               ("enqueue_s") where calls only enqueue
-    launch_bound   whether the samples show these seconds, not the device's work
-    telemetry  by host the samples taken meanwhile
-    paused_s   by rank for how long the process was paused meanwhile; only ranks that were
-    networks   between hosts, the disturbances of each host's network; stalls: samples far longer than the median
+               ("enqueue_s") if calls only enqueue
+    launch_bound   whether the samples measure these seconds, not the device's work
+    telemetry  by host the samples during the measurement
+    paused_s   by rank the seconds for which its process was paused; only ranks that were
+    networks   with several hosts, the disturbances of each host's network; stalls: samples far longer than the median
     """
 
     measured: Measurement
@@ -145,8 +143,9 @@ class MonitoredMeasurement:
 
     @property
     def other_path(self) -> OtherPath | None:
-        """Return the path that the bytes took instead of the network; None where they took the network. With a path the
-        row has no percentage.
+        """Return the path that the bytes took instead of the network; None if they took the network.
+
+        With a path the row has no percentage.
         """
         return bypassed(self.evidence)
 
@@ -154,15 +153,14 @@ class MonitoredMeasurement:
 def watch(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
-    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at
-    rank 0.
+    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
 
     Without `instruments` no counter is read.
     """
     ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
     loop_s = 0.0
     while True:
-        before = canary.measure() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
+        before = canary.measure() if canary else None  # before the counters: reading them delays a rank
         if instruments:
             instruments.begin(ready, world)
         began, paused_s = now(), world.watchdog.paused_s
@@ -239,14 +237,14 @@ def _largest(values: Any) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns that it waited for one, number of time slices
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, number of time slices
 
 
 @dataclass(frozen=True)
 class Disturbance:
     """The disturbance of a rank during a round.
 
-    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 where the kernel does not count it
+    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 if the kernel does not count it
     flipped   whether the state probe before and after the round differs
     """
 

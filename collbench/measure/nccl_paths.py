@@ -26,10 +26,10 @@ from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
 from collbench.operations.case import Case
 
-# Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
+# Whether a run used GPUDirect RDMA, from the connections in NCCL's log, the ports' counters, and the machines' capabilities.
 #
-# A connection line is a way that was opened; only with bytes on the ports it is one that was used. Where NCCL shows none, the machine
-# shows whether it could have been.
+# A line in the log shows that a connection was opened. Only bytes on the ports show that it was used. If the log shows no connection,
+# the capability of the machine decides between "not used" and "not possible".
 
 _NET = "NET/"
 _MOST_HOSTS = 4
@@ -40,7 +40,7 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
 
     facts       the result of `together` for all processes, or of `summary` for one
     machines    that the ranks are on
-    rdma_bytes  what their RDMA ports moved meanwhile; None where nothing counted it
+    rdma_bytes  what their RDMA ports moved meanwhile; None if nothing counted it
     """
     net = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
     if not net:
@@ -76,9 +76,7 @@ def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) 
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
-    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over
-    the machine's.
-    """
+    """Return the state of connections over the network, none of them direct. NCCL's own reason takes precedence over the machine's."""
     staged, refused = facts["gdr"]["staged"], facts["gdr"]["refused"]
     way = "staged through the host's memory" if staged else "over TCP sockets"
     shown = f"NCCL's log shows {sum(net.values())} network connections {way}"
@@ -102,7 +100,7 @@ def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None
     return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
 
 
-# The logs of a job's ranks together, ready for a row's evidence and run.json, and in one sentence.
+# The logs of a job's ranks combined, for a row's evidence and run.json, with a summary in one sentence.
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256
@@ -126,9 +124,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
 
 
 def choices_of(log: NcclLog) -> list[dict[str, Any]]:
-    """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does
-    not log.
-    """
+    """Return [{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None for a value that NCCL does not log."""
     return [
         dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
         for (collective, size), choices in log.choices.items()
@@ -235,14 +231,14 @@ def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({kind for each in told for kind in each["stated"]})
 
 
-# A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.
+# A rank's own NCCL log: requested before NCCL is loaded, stored on the node, read at the end, and then removed.
 #
-# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL logs those at the start and when it connects, never once a call is running. TUNING is
-# different: since 2.20 it writes one line per call (per call of rank 0 until 2.23), from the thread that enqueues, and the file is
-# flushed after every line (src/debug.cc): a microsecond or more in the very path that is timed. So TUNING is off while anything is
-# timed. What NCCL chooses is asked in a `witness`: one untimed call with TUNING on, for which the library reads its settings anew.
-# Libraries before 2.27 cannot do that safely; there `tuning=True` (`--evidence tuning`) has TUNING on throughout, times included.
-# NCCL opens its file anew, and empties it, whenever it reads its settings: hence a new name each time.
+# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH, which NCCL logs at the start and when it connects, but not during calls. TUNING is different: since
+# 2.20 the enqueuing thread writes one line per call (until 2.23: per call of rank 0), and flushes the file after every line
+# (src/debug.cc). That adds a microsecond or more to the timed path, so TUNING is off during timed calls. NCCL's choices come from a
+# `witness`: one untimed call with TUNING on, for which the library reads its settings again. Libraries before 2.27 cannot do that safely.
+# For them `tuning=True` (`--evidence tuning`) keeps TUNING on, also in timed calls. NCCL opens and empties its file whenever it reads its
+# settings, so each time needs a new name.
 
 RESET = "ncclResetDebugInit"
 RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file while another thread may write to it
@@ -254,16 +250,14 @@ _ENOUGH = ("INFO", "TRACE")
 
 
 class DebugLog:
-    """The log that NCCL writes for this process. Without a readable log, `why` is a sentence with the reason and
-    remedy.
-    """
+    """The log that NCCL writes for this process. Without a readable log, `why` is a sentence with the reason and remedy."""
 
     def __init__(
         self, env: MutableMapping[str, str], *, folder: Path | None = None, file: Path | None = None, why: str | None = None
     ) -> None:
         self.why = why
         self._env, self._folder, self._file = env, folder, file
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also when Python ends
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also at the end of Python
         self._before: dict[str, str | None] = {}
         self._choices: list[dict[str, Any]] = []
         self._files = 0
@@ -280,8 +274,7 @@ class DebugLog:
 
     @contextmanager
     def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:
-        """Yield a list around an untimed call of each kind; afterwards it holds NCCL's choices, as `choices` in
-        `facts`.
+        """Yield a list around an untimed call of each kind; afterwards it holds NCCL's choices, as `choices` in `facts`.
 
         `reset` is the library's ncclResetDebugInit (see `resetter`). Without it, or without a log of collbench, the
         list stays empty.
@@ -302,9 +295,7 @@ class DebugLog:
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
-        """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files;
-        never raises.
-        """
+        """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files; never raises."""
         told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
             return {**told, "why": self.why}
@@ -316,9 +307,7 @@ class DebugLog:
         return found
 
     def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return `env` as the user set it, without the variables for this log. These are not a difference between two
-        runs.
-        """
+        """Return `env` as the user set it, without the variables for this log. These are not a difference between two runs."""
         kept = {name: value for name, value in env.items() if name not in self._before}
         return kept | {name: value for name, value in self._before.items() if value is not None}
 
@@ -371,9 +360,7 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 
 
 def resetter(library: Any, version: int) -> Callable[[], object] | None:
-    """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None where it has none, or an unsafe
-    one.
-    """
+    """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None if it has none, or an unsafe one."""
     return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
 
 
@@ -421,14 +408,15 @@ def _size(file: Path) -> int:
         return 0
 
 
-# NCCL's own view of a job that hangs: its RAS service (2.24 and newer) is asked which ranks lag, are silent or dead.
+# NCCL's own view of a hanging job: its RAS service (2.24 and newer) reports which ranks lag, do not answer, or have ended.
 #
-# Every process listens at NCCL_RAS_ADDR (localhost:28028); one of a host answers for the whole job. Lines in, text out; JSON where the
-# server knows "SET FORMAT json" (2.28.7 on). Source: src/ras/client.cc and client_support.cc of NCCL. To be asked before the abort.
+# Every process listens at NCCL_RAS_ADDR (localhost:28028); one process of a host answers for the whole job. The protocol is lines of text,
+# or JSON if the server supports "SET FORMAT json" (2.28.7 and newer). Query it before the abort. Source: src/ras/client.cc and
+# client_support.cc of NCCL.
 
 DEADLINE_S = 3.0
 _PORT = 28028
-_MOST_BYTES = 16 << 20  # of an answer: 20 communicators of 1024 ranks
+_MOST_BYTES = 16 << 20  # of a reply: 20 communicators of 1024 ranks
 _MOST_TEXT = 400  # characters of a sentence
 _MOST_NAMED = 4
 _LINE = 4096
@@ -481,13 +469,11 @@ class _Client:
         self._socket.close()
 
     def status(self) -> str:
-        """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of
-        another kind.
-        """
+        """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of another kind."""
         greeting = self._asked("CLIENT PROTOCOL 2")
         if not greeting.upper().startswith("SERVER PROTOCOL"):
             raise ValueError(f"answers {greeting[:60]!r}")
-        self._asked("TIMEOUT 1")  # for its questions to other processes: the default of 5 s is beyond our deadline
+        self._asked("TIMEOUT 1")  # its default of 5 s for queries to other processes exceeds the deadline
         self._asked("SET FORMAT json")
         self._send("VERBOSE STATUS")
         try:
@@ -574,7 +560,7 @@ def _wrong(communicator: dict[str, Any]) -> Iterator[str]:
     for each in _ranks(communicator, "ranks"):
         status = each.get("status")
         error = whole(str(status.get("async_error"))) if isinstance(status, dict) else None
-        if error and error != 7:  # 7: in progress
+        if error and error != 7:  # 7 means in progress
             yield f"{_name(each)} has asynchronous error {error}"
 
 
@@ -616,7 +602,7 @@ def _short(text: str) -> str:
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
 _WHAT = "reading NCCL's log"
-_MEETING = ("allreduce", 4)  # the backend's own synchronisation
+_MEETING = ("allreduce", 4)  # the backend's own synchronization
 Choices = list[dict[str, Any]]
 
 
@@ -637,10 +623,9 @@ class NcclPaths:
 
     @contextmanager
     def witness(self, backend: Backend, case: Case) -> Iterator[Choices]:
-        """Yield a list around untimed calls of a case; afterwards it holds the algorithms and protocols that NCCL chose
-        for them.
+        """Yield a list around untimed calls of a case; afterwards it holds the algorithms and protocols that NCCL chose for them.
 
-        Choices for the synchronisation before the calls are left out, unless the case is the same operation and size.
+        Choices for the synchronization before the calls are left out, unless the case is the same operation and size.
         """
         reset = resetter(*backend.nccl) if backend.nccl else None
         with self.log.witness(reset) as choices:
@@ -649,9 +634,7 @@ class NcclPaths:
             choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
-        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All
-        ranks call.
-        """
+        """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All ranks call."""
         mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
         everyone = world.gather(mine, _WHAT)
         if everyone is None:
@@ -667,9 +650,7 @@ class NcclPaths:
 
 
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
-    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None where no port counts them or a
-    count is missing.
-    """
+    """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None if no port counts them or a count is missing."""
     hosts = moved.get("hosts", {}).values()
     sent = [counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
     if None in sent:

@@ -26,15 +26,13 @@ from collbench.operations.unsupported import CaseFailed
 from collbench.reason import Fact, as_json, decode
 from collbench.units import format_time, plural
 
-_BETWEEN_GROUPS = 7919  # a prime above the number of slots, of which the seeds are 1 apart
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
 T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
 class DataError(Protocol):
-    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about
-    them.
-    """
+    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about them."""
 
     @property
     def wrong(self) -> int:
@@ -55,7 +53,7 @@ class PreparedCase:
     """A case that every rank can run: its groups, this process's part of them, and the loop over its program.
 
     checking      the loop that is verified: `loop`, unless one turn of it is several iterations or the operation is a barrier
-    synchronised  whether the ranks synchronise before each sample, not only before the first of a batch of samples
+    synchronised  whether the ranks synchronize before each sample, not only before the first of a batch of samples
     program       the calls that `loop` runs, to be joined with others
     must          of several operations in one: the bytes that must cross hosts; None: it is one operation
     """
@@ -103,10 +101,9 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Case]], worl
 
 @dataclass(frozen=True)
 class BackendContext:
-    """The state that all cases of a backend share: the backend, its groups by their ranks, and the synchronisation of
-    ranks.
+    """The state that all cases of a backend share: the backend, its groups by their ranks, and the synchronization of ranks.
 
-    each_time   whether the ranks may synchronise before each sample; else only before the first of a batch
+    each_time   whether the ranks may synchronize before each sample; else only before the first of a batch
     """
 
     backend: Backend
@@ -127,9 +124,7 @@ class BackendContext:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own
-    number).
-    """
+    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own number)."""
 
     operation: Operation
     case: Case
@@ -221,19 +216,17 @@ def _members(asked: _Asked, world: World) -> tuple[Group, ...] | CaseFailed:
 def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
     """Return the case with the loops over its program."""
     operation, case, stage, (mine, buffers, program) = asked.operation, asked.case, asked.stage, made
-    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
+    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs must run at the same time
     each = stage.each_time and case.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
-    parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
+    parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
     return PreparedCase(operation, case, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
-    """Return the calls to verify. A barrier is verified alone: the synchronisation before it would hold the ranks as
-    well.
-    """
+    """Return the calls to verify. A barrier is verified without the synchronization before it, which would also hold the ranks."""
     program = timed.program.once or timed.program
     return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
@@ -313,9 +306,7 @@ def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement 
 
 
 def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
-    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None
-    elsewhere.
-    """
+    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None elsewhere."""
     found: list[dict[str, Any]] = []
     with phase(ready, world, "verifying"):
         for _ in range(calls):
@@ -337,19 +328,19 @@ def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
     return found
 
 
-# Whether a barrier is one: no rank may leave before all have entered.
+# Whether a barrier works: no rank may leave it before all ranks have entered.
 #
-# In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
-# from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
-# which left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
-# barrier only when the delay had passed, the turn is repeated with a longer one.
+# Some ranks enter late, one per attempt. All ranks meet over the control plane, then the late rank waits for a delay. The other ranks
+# record how long after their own arrival at the meeting they left the barrier. The late rank enters at least its delay after the meeting,
+# which ends only after all ranks have arrived. So a rank that left within the delay has left too early, independent of its own delays. Such
+# delays can hide an error: if a rank reached the barrier only after the delay, the attempt is repeated with a longer one.
 
 _MOST_LATE = 4
 _ATTEMPTS = 3
 _DELAY_S = 0.01
-_MEETINGS = 5  # the delay is so many times as long as the slowest rank's meeting
-_LONGER = 4  # and so many times as long at the next attempt
-_CLOCKS = 0.98  # hosts' clocks run up to 500 millionths apart, and their timers round
+_MEETINGS = 5  # the delay as a multiple of the slowest rank's meeting
+_LONGER = 4  # factor of the delay at the next attempt
+_CLOCKS = 0.98  # clocks of hosts differ by up to 500 ppm, and timers round
 
 
 @dataclass(frozen=True)
@@ -366,9 +357,7 @@ class LeftEarly:
     wrong: int = 1
 
     def sentence(self) -> str:
-        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000
-        µs".
-        """
+        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
         after, delay = format_time(self.after_s), format_time(self.delay_s)
         return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
 
@@ -378,10 +367,9 @@ class LeftEarly:
 
 
 def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
-    """Return (calls verified, the ranks that left one early, each once), the same at all ranks. All ranks call.
+    """Return (calls verified, the ranks that left a barrier early, each once), the same at all ranks. All ranks must call it.
 
-    The number is 0 where it cannot be verified: ranks of one process or of a simulating backend have no time of their
-    own.
+    The number is 0 if it cannot be verified, since ranks of one process or of a simulating backend have no separate time.
     """
     found: dict[int, LeftEarly] = {}
     known = True
@@ -394,17 +382,13 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
 
 
 def _late_ranks(ready: PreparedCase) -> list[int]:
-    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the
-    case's seed.
-    """
+    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the case's seed."""
     n = len(ready.groups[0])
     return sorted(random.Random(ready.case.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
 
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
-    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at
-    most.
-    """
+    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
     others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
@@ -416,7 +400,7 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
 
 
 def _meeting_s(ready: PreparedCase, world: World) -> float:
-    """Return the seconds that a meeting takes the slowest rank, the same at all ranks, which leave it close together."""
+    """Return the seconds of a meeting at the slowest rank, the same at all ranks, which leave it nearly at the same time."""
     world.allgather(None, _what(ready))
     began = time.monotonic()
     world.allgather(None, _what(ready))
@@ -424,8 +408,9 @@ def _meeting_s(ready: PreparedCase, world: World) -> float:
 
 
 def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
-    """Run one barrier. Return which of this process's ranks left early, for how many that is known, and whether they
-    came too late for it.
+    """Run one barrier.
+
+    Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
     waits = any(late in group.driven for group in ready.mine)
     began = time.monotonic()
@@ -448,7 +433,7 @@ def _what(ready: PreparedCase) -> str:
     return f"{ready.case.title()}: verifying"
 
 
-# One of many measurements: a prepared case, timed by the short protocol.
+# One of many measurements: a prepared case, timed with few batches.
 
 
 def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
@@ -459,7 +444,7 @@ def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measureme
         return measure(ready.loop, world, plan, case.title())
 
 
-# Wrong data between places, for launches that measure rounds of them.
+# Wrong data between places, for launches that measure rounds.
 
 _MOST_LISTED = 4  # groups, and places of each
 

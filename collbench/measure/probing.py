@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
     """Call `tell` at rank 0 with the machines of the launch's hosts, and return its exit code on all ranks.
 
-    Without a launcher there is only this machine. All ranks call; every wait ends after `timeout_s`. Raises
+    Without a launcher there is only this machine. All ranks must call it; every wait ends after `timeout_s`. Raises
     CollbenchError, on all ranks.
     """
     info = _launch(env)
@@ -34,7 +34,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
 def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
     """Call `call` at rank 0 alone, or here without a launcher, and return its exit code on all ranks.
 
-    So files are read and written once. All ranks call. Raises CollbenchError, on all ranks.
+    So files are read and written once. All ranks must call it. Raises CollbenchError, on all ranks.
     """
     info = _launch(env)
     if info is None:
@@ -44,7 +44,7 @@ def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int])
 
 
 def launched(env: Mapping[str, str]) -> bool:
-    """Return whether a launcher started this process. Raises UsageError where its variables are invalid."""
+    """Return whether a launcher started this process. Raises UsageError if its variables are invalid."""
     return _launch(env) is not None
 
 
@@ -74,7 +74,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
-            report_error(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
+            report_error(str(why))  # first: a launcher may end rank 0 as soon as another rank has ended
         why.said = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:
@@ -84,7 +84,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
 def probed(world: World) -> list[Machine] | None:
     """Return the machines of the hosts at rank 0, in the order of their first ranks; None elsewhere.
 
-    The first rank of each host probes it. All ranks call.
+    The first rank of each host probes it. All ranks must call it.
     """
     mine = None
     if world.on_host()[0].rank == world.rank:
@@ -96,7 +96,7 @@ def probed(world: World) -> list[Machine] | None:
 
 
 def _this_machine() -> Machine:
-    from collbench.machine.sources import this_machine  # what reads a machine is not for the other ranks to import
+    from collbench.machine.sources import this_machine  # only ranks that read the machine import it
 
     return this_machine()
 

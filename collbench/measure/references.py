@@ -34,10 +34,10 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.stats.median import median
 
-# The bytes that channels carry and that are compared afterwards: lost, doubled or shifted ones show.
+# The data that channels transfer and verify, so that lost, repeated or shifted bytes are detected.
 
-PERIOD = 65521  # prime: no shift by a round number repeats the pattern
-PATTERN = (np.arange(PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8) | 1  # never 0, which memory begins with
+PERIOD = 65521  # a prime, so that a shift by a round number does not repeat the pattern
+PATTERN = (np.arange(PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8) | 1  # never 0, the initial value of memory
 
 
 def write_pattern(target: NDArray[np.uint8]) -> None:
@@ -57,7 +57,7 @@ def first_wrong(target: NDArray[np.uint8]) -> str | None:
     return f"{len(places)} of {len(target)} bytes differ from those that were copied, the first at {places[0]}"
 
 
-# How fast the CPUs of a host copy memory, one thread bound to each, all at once; every byte is compared afterwards.
+# The rate at which the CPUs of a host copy memory, with one bound thread on each, all at the same time; every byte is verified.
 
 T = TypeVar("T")
 _FEWEST, _MOST = 6, 300
@@ -65,8 +65,7 @@ _FEWEST, _MOST = 6, 300
 
 @dataclass(frozen=True)
 class Copied:
-    """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes
-    that one copy moves.
+    """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes that one copy moves.
 
     wrong   how many bytes of the target differ from the source, and the first of them; None when none does
     """
@@ -115,7 +114,7 @@ def bound(cpus: Sequence[int]) -> Iterator[None]:
 
 
 class Meeting:
-    """A barrier of threads before every sample; in C where the native loop was built."""
+    """A barrier of threads before every sample, in C if the native loop was built."""
 
     def __init__(self, threads: int) -> None:
         self._python = threading.Barrier(threads)
@@ -149,9 +148,7 @@ def _copying(source: MappedBlock, target: MappedBlock) -> Program:
 
 
 def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float) -> list[T]:
-    """Run task(place) on every CPU at once, and return the results. Raises the first error, WaitExpired after
-    `patience_s`.
-    """
+    """Run task(place) on every CPU at once, and return the results. Raises the first error, WaitExpired after `patience_s`."""
 
     def run(place: int) -> T:
         os.sched_setaffinity(0, {cpus[place]})
@@ -160,12 +157,12 @@ def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float
     return at_once([partial(run, place) for place in range(len(cpus))], "copying memory", patience_s)
 
 
-_MOST_S = 0.01  # spent on one reference at one size in one round
+_MOST_S = 0.01  # for one reference at one size in one round
 _MOST_ROUNDS = 5
 _STREAM_S = 0.05
 _CHUNK = 1 << 20
 # A reference moves one buffer into another of the same size, as a send into a receive buffer.
-# The loops of reference.c are few: what has none of its own is summed as a type that takes a core as long per byte.
+# reference.c has few loops. A type without its own is summed as one that needs the same time per byte.
 _SUMMED_AS = {
     "float16": ("float32", 4), "bfloat16": ("float32", 4), "float8_e4m3fn": ("uint8", 1), "float8_e5m2": ("uint8", 1),
     "uint32": ("int32", 4), "uint64": ("int64", 8),
@@ -222,7 +219,7 @@ def _call(kind: str, buffers: Buffers, slot: int) -> Call:
         return PythonCall(kind, (lambda: np.copyto(to, from_)) if kind == "copy" else (lambda: np.add(to, from_, out=to)))
     if kind == "copy":
         return NativeCall(kind, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
-    # 16-bit floats are summed as float32 of the same bytes: a C compiler without them must still build the loop.
+    # 16-bit floats are summed as float32 of the same bytes, so that a C compiler without them can build the loop.
     dtype = buffers.case.dtype
     name, width = _SUMMED_AS.get(dtype.name, (dtype.name, dtype.size))
     return NativeCall(kind, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
@@ -240,7 +237,8 @@ def measure_streams(world: World) -> tuple[Rate | None, Rate | None]:
     one: list[Rate] = []
     both: list[Rate] = []
     with receiver, sender:
-        gives, takes = world.rank % 2 == 0 and world.rank + 1 < world.size, world.rank % 2 == 1  # of an odd number the last one rests
+        # of an odd number of ranks the last one does nothing
+        gives, takes = world.rank % 2 == 0 and world.rank + 1 < world.size, world.rank % 2 == 1
         for _ in range(_MOST_ROUNDS):
             if agreed(one) is None:
                 one.append(_stream(world, sender if gives else None, receiver if takes else None))

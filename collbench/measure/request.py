@@ -11,10 +11,10 @@ from collbench.backends.slowing import Slowing
 from collbench.operations.sweep import Sweep, Sweeps
 from collbench.results.folder import holds_a_run
 
-# What a user allows a case: time before counts. Without numpy, since every command line makes one.
+# The user's limits for one case: the time limit takes precedence over counts. Without numpy, since every command imports this module.
 
 _SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
-_TARGETS = (0.03, 0.02, 0.005)  # half-widths aimed at for small, middle and large sizes
+_TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pass
 
 
-# Whether a run would be the same again: what was requested, of which software, where.
+# Whether a resumed run is the same: the request, the software and the hosts.
 
 _IDENTITY = (*SERIES, "size_bytes")
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
@@ -42,9 +42,7 @@ Facts = dict[str, str]
 
 
 def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
-    """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not
-    possible).
-    """
+    """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not possible)."""
     return [_named(item, world) for item in work]
 
 
@@ -56,18 +54,14 @@ def _named(item: Work, world: World) -> tuple[Row, Row]:
 
 
 def key_of(row: Row) -> Key:
-    """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow
-    from the ranks.
-    """
+    """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow from the ranks."""
     operation = operations().get(row.operation)
     known = replace(row, group="all") if operation and operation.pair else row
     return tuple(getattr(known, name) for name in _IDENTITY)
 
 
 def asked(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that
-    all of them share.
-    """
+    """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that all of them share."""
     keys = [key_of(row) for row in rows]
     values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
     text = "\n".join(sorted(repr(key) for key in keys))
@@ -104,9 +98,7 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
-    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the
-    shared options.
-    """
+    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the shared options."""
     from collbench import __version__
 
     now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
@@ -116,7 +108,7 @@ def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> st
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of all values that must be the same, the most important first."""
+    """Yield (name, text) of all values that must not change, the most important first."""
     yield "collbench", str(info.get("collbench"))
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
@@ -166,9 +158,7 @@ def _telling(was: str, is_now: str) -> tuple[str, str]:
 
 
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a
-    known one.
-    """
+    """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
     interfaces = [
         (_object(old), _object(new)) for old, new in zip(_list(then.get("interfaces")), _list(now.get("interfaces")), strict=False)
     ]
@@ -191,14 +181,12 @@ def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str
 
 
 def _steady(machine: Machine, name: str) -> Machine:
-    """Return the machine without virtual NICs, which containers add and remove. A NIC that carries the job is among
-    `interfaces`.
-    """
+    """Return the machine without virtual NICs, which containers add and remove. A NIC that carries the job is among `interfaces`."""
     return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
 
 
 def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
-    """Return the machines by host name; empty where the document cannot be read."""
+    """Return the machines by host name; empty if the document cannot be read."""
     from collbench.machine.readers.text import Unreadable
     from collbench.machine.snapshot import machines_of
 
@@ -256,8 +244,7 @@ class LineCut(Fact, frozen=True):
 
 @dataclass
 class Stored:
-    """The stored part of a run, empty unless the run is resumed. Only `done` and `resumed` are known at ranks other
-    than 0.
+    """The stored part of a run, empty unless the run is resumed. Only `done` and `resumed` are known at ranks other than 0.
 
     info     the part of run.json about this launch
     rows     by the place of their case in the work; done: these places
@@ -282,20 +269,18 @@ class Stored:
         return found + [LineCut(name, count) for name, count in self.cut.items()]
 
     def go_on(self, topology: dict[str, Any]) -> None:
-        """Store the topology, and note that a resumed run continues. Raises UsageError where its machines were others."""
+        """Store the topology, and note that a resumed run continues. Raises UsageError if its machines were others."""
         assert self.folder is not None
         if not self.resumed:
             self.folder.write_topology(topology)
             return
         _check_topology(self.folder, topology)
         self._change(self.folder)
-        if not (self.folder.path / TOPOLOGY).is_file():  # the run broke off before it was there
+        if not (self.folder.path / TOPOLOGY).is_file():  # the run ended before it was written
             self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:
-        """Return the folder of a run that gets no more rows, if it does not yet record an end with this code; else
-        None.
-        """
+        """Return the folder of a run that gets no more rows, if it does not yet record an end with this code; else None."""
         if self.folder is None:
             return None
         if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
@@ -357,7 +342,7 @@ def _refuse_another(folder: RunFolder, info: dict[str, Any]) -> None:
 
 
 def _refuse_a_cut_one(run: Run) -> None:
-    """Raise UsageError where rows have lost their samples: samples appended later would be taken for theirs."""
+    """Raise UsageError if rows have lost their samples: samples appended later would be taken for theirs."""
     for row in run.rows:
         for name in row.samples:
             run.array(row, name)

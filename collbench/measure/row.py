@@ -26,9 +26,9 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
-_MOST_GROUPS = 1024  # listed one by one
+_MOST_GROUPS = 1024  # groups that are listed one by one at most
 _WHOLE_ARRAYS_UP_TO = 10**6
-_MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
+_MOST_SKEW = 0.1  # of a sample: with more, the sample measures the synchronization's skew
 Samples = NDArray[np.float64]
 
 
@@ -76,9 +76,7 @@ def _identity(case: Case, api: str, group: str) -> dict[str, Any]:
 def make_row(
     ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement, around: RowContext
 ) -> tuple[Row, dict[str, NDArray[Any]]]:
-    """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per
-    message.
-    """
+    """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
     operation, case, measured = ready.operation, ready.case, watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
@@ -108,9 +106,7 @@ def _places(ready: PreparedCase) -> list[list[int]]:
 def _figures(
     operation: Operation, case: Case, samples: Samples, places: list[list[int]]
 ) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
-    """Return a row's times and bandwidths (those of the slowest group), its arrays, and its statistics; empty without a
-    sample.
-    """
+    """Return a row's times and bandwidths (those of the slowest group), its arrays, and its statistics; empty without a sample."""
     if samples.shape[1] == 0:
         return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
@@ -128,7 +124,7 @@ def _figures(
 
 
 def _rates(operation: Operation, case: Case, n: int, time_s: float) -> tuple[float | None, float | None]:
-    """Return (algbw, busbw) over n ranks; None where no data moves."""
+    """Return (algbw, busbw) over n ranks; None if no data moves."""
     algbw = case.size_bytes / time_s if case.size_bytes and time_s > 0 else None
     factor = operation.bus_factor(n)
     return algbw, algbw * factor if algbw and factor else None
@@ -172,7 +168,7 @@ def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found:
 
 
 def _exit_skew(measured: Measurement, hosts: Sequence[Sequence[int]]) -> Samples | None:
-    """Return the start skew per sample in seconds, at the worst host; None where no host has two ranks."""
+    """Return the start skew per sample in seconds, at the worst host; None if no host has two ranks."""
     starts = measured.starts_ns
     skews = [exit_skew(starts[list(ranks)]) for ranks in hosts if len(ranks) > 1 and len(starts) > max(ranks)]
     return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
@@ -196,9 +192,7 @@ def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:
 
 
 def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
-    """Return for a row's evidence how many ranks had wrong data, and the errors of the first one; empty where all data
-    was right.
-    """
+    """Return for a row's evidence how many ranks had wrong data, and the errors of the first one; empty if all data was right."""
     first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
     return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
 
@@ -211,7 +205,7 @@ def _times(known: Median, slowest: Samples) -> Times:
 
 
 def _percent(busbw: float | None, around: RowContext) -> float | None:
-    """Return the percentage of the expected bandwidth; None where it would mislead.
+    """Return the percentage of the expected bandwidth; None if it would mislead.
 
     That is: more ranks than cores, a rate above the hard limit, or an unsteady reference.
     """
@@ -243,9 +237,7 @@ def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:
 
 
 def _arrays(samples: Samples, slowest: Samples) -> dict[str, NDArray[Any]]:
-    """Return per sample the maximum, mean and slowest rank; per rank the median and p95; and all samples if there are
-    few.
-    """
+    """Return per sample the maximum, mean and slowest rank; per rank the median and p95; and all samples if there are few."""
     per_rank = np.quantile(samples, [0.5, 0.95], axis=1)
     arrays = {
         "max_s": slowest, "mean_s": samples.mean(axis=0), "slowest_rank": samples.argmax(axis=0).astype(np.int32),

@@ -21,18 +21,17 @@ from collbench.stats.median import median
 MOST_SAMPLES = 3000
 MOST_WARMUPS = 300
 FEW = 60  # fewer samples than these are flagged
-_PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
+_PIPELINE = 20  # iterations between two stamps in the pipelined and batched modes, as nccl-tests' -n 20
 _GROWTH = 1.5
-_HOPELESS = 4  # times as many samples are missing as the time left has room for: the second half of the budget would not help
-_FIRST = 6  # samples of the first batch: the fewest that give an interval
-_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first batch of 6
+_HOPELESS = 4  # missing samples as a multiple of those that fit into the remaining time: the rest of the budget would not help
+_FIRST = 6  # samples of the first batch: the smallest number with an interval
+_FEWEST = 12  # samples that must fit into the budget: two windows of 3 and a first batch of 6
 Samples = NDArray[np.float64]
 
 
 @dataclass
 class Measurement:
-    """The samples of a case at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement
-    went.
+    """The samples of a case at rank 0: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
     stopped    why sampling ended: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
@@ -94,7 +93,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measureme
             world.broadcast([0, 0, False], f"{what}: the next samples")
             measured: Measurement = stop.value
             measured.loop_s, measured.durations = loop_s, durations
-            measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
+            measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # the kept samples are the last ones
             return measured
 
 
@@ -114,8 +113,7 @@ def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
 def schedule(
     budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
 ) -> Plan:
-    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the
-    measurement.
+    """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the measurement.
 
     iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
     """
@@ -135,11 +133,9 @@ def schedule(
 
 
 def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
-    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the
-    budget.
-    """
+    """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the budget."""
     if budget.warmup is not None:
-        if budget.warmup > 1:  # the first call was one already
+        if budget.warmup > 1:  # the first call was one
             yield WarmUp((budget.warmup - 1, 1))
         measured.warmups = budget.warmup
         return
@@ -168,8 +164,7 @@ def _alike(a: Samples, b: Samples) -> bool:
 def _sample(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
 ) -> Generator[Look, Samples, None]:
-    """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the
-    budget ends.
+    """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the budget ends.
 
     `limits`: when the budget ends, and the seconds that a sample takes.
     """
@@ -205,7 +200,8 @@ def _enough(measured: Measurement, budget: Budget, timed: list[int], limits: tup
         return "precision"
     if n >= MOST_SAMPLES:
         return "most_samples"
-    missing = n * ((known / measured.target) ** 2 - 1) if known else 0.0  # an interval narrows with the root of the samples
+    # an interval narrows with the square root of the number of samples
+    missing = n * ((known / measured.target) ** 2 - 1) if known else 0.0
     left_s, each = limits
     halfway = left_s < budget.max_time_s / 2 and n >= FEW
     return "out_of_reach" if halfway and missing > _HOPELESS * left_s / each else None
@@ -224,19 +220,19 @@ def _clamp(value: float, low: int, high: int) -> int:
 
 # The plan of one of many short measurements: like `schedule`, but with few batches.
 #
-# Each batch costs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or where they share few cores, that is as
-# much as all samples of a ping-pong. So this cost is counted separately, warm-up is a fixed number of calls, and the samples are taken in
-# two batches at most, of which the second is as large as the time allows.
+# Each batch needs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or few cores, that takes as long as all
+# samples of a ping-pong. So this time is counted separately, and warm-up is a fixed number of calls. Samples are taken in at most two
+# batches, of which the second is as large as the time allows.
 
-_SHORT_FEWEST = 6  # samples that an interval needs
-_BATCH = 20  # iterations between two stamps where the ranks do not meet before each
-_BATCHES = 12  # as many batches fit into the time at least
+_SHORT_FEWEST = 6  # the smallest number with an interval
+_BATCH = 20  # iterations between two stamps if the ranks do not synchronize before each
+_BATCHES = 12  # at least as many batches fit into the time
 
 
 def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
     """Return rank 0's plan like `schedule`, but short: a first call, warm-up (`budget.warmup` calls in all), samples.
 
-    At least 6 samples are taken where they fit into the budget, even if each sample is long.
+    It takes at least 6 samples if they fit into the budget, even if each sample is long.
     """
     began = now()
     first = yield WarmUp((1, 1))
@@ -291,8 +287,6 @@ def _enough_short(budget: Budget, timed: list[int], measured: Measurement, secon
 
 
 def _seconds(samples: Samples, timed: list[int]) -> float:
-    """Return the seconds of an iteration at the slowest of all pairs: the mean, since rare long iterations take time as
-    well.
-    """
+    """Return the seconds of an iteration of the slowest pair: the mean, since rare long iterations take time too."""
     series = slowest(samples, timed)
     return max(float(series.mean()) if len(series) else 0.0, 1e-7)

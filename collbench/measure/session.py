@@ -43,7 +43,7 @@ NO_BACKEND = (
     "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is missing)"
 )
 
-# Opening the backends on all ranks.
+# Opening of the backends on all ranks.
 
 
 class BackendSkipped(Fact, frozen=True):
@@ -88,9 +88,7 @@ class WrongDataStop(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there
-    is one.
-    """
+    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there is one."""
 
     name: str
     backend: Backend | None
@@ -99,8 +97,7 @@ class OpenBackend:
 
 
 def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
-    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the
-    run.
+    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this
     launch.
@@ -141,13 +138,13 @@ def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: C
 
 
 def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
-    """Return why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
+    """Return why the backend is not installed at some rank, with the remedy; None if all have it. All ranks must call it."""
     answer = kind.probe()
     return world.first_error(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
 
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
-    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks call."""
+    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
     return world.first_error(_try_open(backend, world, settings), f"opening {backend.name}")
 
 
@@ -161,7 +158,7 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
                 world.ask_too(backend.ask_ras)
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
-    except MemoryError:  # of this rank alone: the others are in the middle of it
+    except MemoryError:  # of this rank only; the other ranks continue to open the backend
         raise
     except Exception as error:
         return f"{backend.name} does not open: {type(error).__name__}: {error}", False
@@ -197,7 +194,7 @@ def close_backends(opened: list[OpenBackend], world: World) -> None:
             one.paths.close()
 
 
-# The part of run.json about a launch: command, ranks, libraries, environment.
+# The launch in run.json: command, ranks, libraries, environment.
 
 
 def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
@@ -218,9 +215,7 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
 
 
 def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
-    """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All
-    ranks call.
-    """
+    """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All ranks call."""
     everyone = world.gather(_software(opened), "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
 
@@ -233,9 +228,7 @@ def _software(opened: list[OpenBackend]) -> software.Software:
 
 
 def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the launch that are known before its first case, for run.json; of_hosts: the result of
-    `software_of_hosts`.
-    """
+    """Return the facts of the launch that are known before its first case, for run.json; of_hosts: the result of `software_of_hosts`."""
     return {
         "collbench": __version__,
         "software": of_hosts,
@@ -266,9 +259,7 @@ def _of_user(opened: list[OpenBackend]) -> dict[str, str]:
 
 
 def describe_conditions(world: World) -> dict[str, Any]:
-    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the
-    binding of ranks.
-    """
+    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks."""
     everyone = world.allgather(settings(), "reading the CPUs' settings")
     found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
     same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
@@ -293,25 +284,23 @@ class Listener(Protocol):
     """The progress listener at rank 0. collbench/report implements it."""
 
     def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Take the cases that will be measured, and where."""
+        """Receive the cases that will be measured, and where."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Take the start of a case: its title, the counts of cases, and the estimated seconds left."""
+        """Receive the start of a case: its title, the counts of cases, and the estimated remaining seconds."""
         ...
 
     def row(self, row: Row, place: int) -> None:
-        """Take the row of a case that has ended. Cases are measured in shuffled order; `place` is the case's index in
-        `begin`, from 0.
-        """
+        """Receive the row of a completed case. Cases are measured in shuffled order; `place` is the case's index in `begin`, from 0."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Take a note to show once."""
+        """Show a note once."""
         ...
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
@@ -337,7 +326,7 @@ class Launch:
 
     @classmethod
     def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
-        """Return the launch of a request, with a random order where the user gave none. All ranks call."""
+        """Return the launch of a request, with a random order where the user gave none. All ranks must call it."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.broadcast(drawn, "beginning"))
 
@@ -350,11 +339,9 @@ class Launch:
             self.sync.close()
 
     def hang(self, reason: Fact) -> None:
-        """Keep the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends
-        after this call.
+        """Store the reason of the end in the folder, and show the rows that wait for earlier ones. The process ends after this call.
 
-        Both run in threads of their own, for a second at most: a disk or a terminal that does not answer may be the
-        cause of the hang.
+        Both run in their own threads, for at most a second. A disk or a terminal that does not answer may have caused the hang.
         """
         ending = time.monotonic() + _PATIENCE_S
         last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, reason, self.world.ending_code), self._show)]
@@ -364,12 +351,12 @@ class Launch:
             thread.join(max(0.0, ending - time.monotonic()))
 
     def _show(self) -> None:
-        with suppress(OSError, ValueError):  # the output was closed
+        with suppress(OSError, ValueError):  # the output is closed
             if self.listener:
                 self.listener.end()
 
     def break_off(self, error: BaseException) -> None:
-        """Keep why the run ends early, which connections were refused meanwhile, and how many cases are measured."""
+        """Store why the run ends early, which connections were refused, and how many cases are measured."""
         with suppress(CollbenchError):
             self.remark()
         self._end_early(Text(str(error) or type(error).__name__), code_of(error))
@@ -386,16 +373,12 @@ class Launch:
             self.note(fact)
 
     def keeps(self, folder: RunFolder, planned: int) -> None:
-        """Store results in this folder from now on. planned: the number of cases (of pairs: rounds), for the message of
-        an interruption.
-        """
+        """Store results in this folder from now on. planned: the number of cases (of pairs: rounds), for the message of an interruption."""
         folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
         record_run(folder.path, os.environ)
 
     def lap(self) -> tuple[float, float]:
-        """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of
-        the launch.
-        """
+        """Return (time of the previous call, now) in seconds on CLOCK_MONOTONIC. The first call returns the start of the launch."""
         lap = self._lap_began_s, time.monotonic()
         self._lap_began_s = lap[1]
         return lap
@@ -409,17 +392,17 @@ class Launch:
         try:
             began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
-        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which is not trusted
+        except (KeyError, TypeError, ValueError, OverflowError):  # the file of a resumed run is not trusted
             return None
 
     def note_once(self, about: str, fact: Fact) -> None:
-        """Note a fact of this kind about a subject the first time only. The rows have all of them."""
+        """Note the first fact of this kind about a subject. The rows have all facts."""
         if about not in self._noted:
             self._noted.add(about)
             self.note(fact)
 
     def note(self, fact: Fact | str) -> None:
-        """Show a fact, or a sentence of a plug-in or library, and keep it in events.jsonl."""
+        """Show a fact, or a sentence of a plug-in or library, and store it in events.jsonl."""
         if self.listener:
             self.listener.note(str(fact))
         if self.folder:
@@ -433,7 +416,7 @@ def code_of(error: BaseException) -> int:
 
 
 def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
-    """Return the result of `do` at rank 0, None elsewhere. All ranks call.
+    """Return the result of `do` at rank 0, None elsewhere. All ranks must call it.
 
     A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
     """
@@ -467,14 +450,14 @@ def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
     return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
 
 
-# How launches that measure begin and end: the run folder, and errors that end them early.
+# The start and end of a launch: the run folder, and errors that end it early.
 
 
 class EndListener(Protocol):
     """A listener at rank 0 that receives only the end."""
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
@@ -484,7 +467,8 @@ class RunContext:
 
     launch    with its folder
     opened    the backends, which are closed at the end
-    listener  rank 0's; ended: gets the exit code before the libraries are closed, since one may crash there
+    listener  rank 0's
+    ended     receives the exit code before the libraries are closed, since one may crash there
     let_go    called first at an early end: a launcher may kill this process as soon as other ranks know of the error
     """
 
@@ -498,7 +482,7 @@ class RunContext:
 def run_with_cleanup(playing: RunContext, play: Callable[[], int]) -> int:
     """Run `play` on all ranks, close the backends, and return its exit code.
 
-    An error that ends it early is kept in the folder and raised again with its reason.
+    An error that ends the run early is stored in the folder and raised again with its reason.
     """
     launch, world = playing.launch, playing.launch.world
     world.watchdog.witness = launch.hang
@@ -543,13 +527,11 @@ def different_software(of_hosts: list[dict[str, Any]]) -> list[Fact]:
     return [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
 
 
-# The backend of launches that measure on one backend.
+# Launches on one backend.
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
-    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is
-    none.
-    """
+    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
     for name in request.backends:
         missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)

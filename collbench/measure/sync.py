@@ -25,13 +25,13 @@ from collbench.errors import RunFailed, WaitExpired
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
 
-# Memory that the ranks of a host share: for the barrier before a sample, and for the state probe.
+# Memory that the ranks of a host share, for the barrier before a sample and for the state probe.
 
 _FOLDER = Path("/dev/shm")
 
 
 def shared_page(world: World, size_bytes: int) -> mmap.mmap:
-    """Return zeroed memory that the ranks of a host share. All ranks call. Its file in /dev/shm is removed before use."""
+    """Return zeroed memory that the ranks of a host share. All ranks must call it. Its file in /dev/shm is removed before use."""
     leader = world.on_host()[0].rank == world.rank
     name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
     names = dict(world.allgather((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
@@ -48,7 +48,7 @@ def shared_page(world: World, size_bytes: int) -> mmap.mmap:
     return page
 
 
-# Tasks that run at the same time, each in a thread of its own.
+# Tasks that run at the same time, each in its own thread.
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
     """Run the tasks at the same time, each in a thread, and return their results in order.
 
-    Raises the first error of any, WaitExpired where one has not ended within `patience_s`. `what` names the work in
+    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `what` names the work in
     errors.
     """
     found: dict[int, T] = {}
@@ -82,9 +82,9 @@ def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | Non
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct(f"!{_KEY_BYTES}sI")  # key, round
-_GREETING_S = 2.0  # for a connection that sends nothing
-# Backends that need this barrier move data in a thread of their own beside the caller's. Where cores are too few for both, a
-# rank that spins keeps another's thread from running for a whole time slice of 4 ms: there the ranks sleep instead.
+_GREETING_S = 2.0  # for a connection that sends no data
+# Backends that need this barrier move data in a separate thread. With too few cores for both threads, a spinning rank blocks another
+# rank's thread for a whole time slice of 4 ms. Then the ranks sleep instead.
 _THREADS = 2
 
 
@@ -116,15 +116,13 @@ class HostSync:
 
 
 def host_sync(world: World) -> HostSync | None:
-    """Return a barrier of all ranks, or None where the native loop was not built at some rank. All ranks call."""
+    """Return a barrier of all ranks, or None if the native loop was not built at some rank. All ranks must call it."""
     lacking = world.first_error(None if library() else "no native loop", "making the barrier")
     return None if lacking else HostSync(world)
 
 
 def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, socket.socket]]:
-    """Return for each dissemination round r the sockets (to the host 2^r further, from the host 2^r before); empty off
-    the leaders.
-    """
+    """Return for each dissemination round r the sockets (to the host 2^r further, from the host 2^r before); empty off the leaders."""
     hosts = world.hosts
     if len(hosts) == 1:
         return []

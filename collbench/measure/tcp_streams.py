@@ -22,10 +22,10 @@ from collbench.errors import CollbenchError
 from collbench.measure.references import PATTERN, PERIOD
 from collbench.measure.sync import at_once
 
-# What the channels between two hosts have in common: which pairs there are, and how both ends act at once.
+# Common parts of the channels between two hosts: the pairs of hosts, and work of both ends at the same time.
 
-PATIENCE_S = 15.0  # for a connection: a blocked one is reported, not waited for
-COUNTED = 0.9  # of the payload: what a port or an interface counted must be this much of it, to be the way it took
+PATIENCE_S = 15.0  # for a connection; a blocked one is reported
+COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Told = dict[str, Any]
 
 
@@ -64,7 +64,7 @@ def attempt(task: Callable[[], Any]) -> Told:
 
 
 def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Told:
-    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks call.
+    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
 
     honest_s: the seconds that the task may take beyond the usual deadline.
     """
@@ -75,7 +75,7 @@ def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_
 
 KEY_BYTES = 16
 _CHUNK = 1 << 20
-_WARM = 0.2  # of the time: windows grow and shapers spend their burst; what arrives then is compared byte by byte
+_WARM = 0.2  # of the time: windows grow, and traffic shapers use up their burst; this data is compared byte by byte
 _WINDOWS = 24
 _PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
 
@@ -118,8 +118,7 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
-    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both
-    over.
+    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
 
     source: the local address of the streams; "": the kernel's choice. Raises OSError when the place cannot be reached.
     """
@@ -149,7 +148,7 @@ def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: flo
 
 
 def _pour(connection: socket.socket, end: float) -> None:
-    """Send the pattern repeatedly. The receiver ends it by closing the connection."""
+    """Send the pattern repeatedly, until the receiver closes the connection."""
     pattern, sent = _PATTERN.data, 0
     with suppress(OSError):
         while time.monotonic() < end:
@@ -158,9 +157,7 @@ def _pour(connection: socket.socket, end: float) -> None:
 
 
 def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
-    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last
-    data is compared.
-    """
+    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last data is compared."""
     seconds, patience_s = times
     buffer = np.empty(_CHUNK, np.uint8)
     connection.settimeout(patience_s)
@@ -168,7 +165,7 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
     while not start or time.monotonic() < start + seconds:
         try:
             got = connection.recv_into(buffer.data)
-        except TimeoutError:  # a stream that stalls carries nothing: that, too, is its rate
+        except TimeoutError:  # a stalled stream transfers nothing, which counts in its rate
             into.add(total)
             break
         if not got:

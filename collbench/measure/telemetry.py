@@ -32,7 +32,7 @@ class Gauges(Protocol):
 
 
 class Telemetry:
-    """The sampling process, as its parent uses it. It starts switched off. A process that died returns no samples."""
+    """The sampling process, as its parent uses it. It starts switched off. If it has died, it returns no samples."""
 
     def __init__(self, hz: float) -> None:
         self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: no process waits until it is read
@@ -73,7 +73,7 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
     Lines of JSON go to the descriptor `lines`.
     """
     on = False
-    waiting = select.poll()  # select() itself knows no descriptor above 1023
+    waiting = select.poll()  # select() rejects descriptors above 1023
     waiting.register(commands, select.POLLIN)
     while True:
         if waiting.poll(1000 / hz if on else None):

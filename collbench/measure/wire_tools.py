@@ -37,22 +37,20 @@ from collbench.measure import counters as infiniband_counters
 from collbench.measure import instruments as counters
 from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Told, attempt
 
-# What a wire tool is: its two command lines, and how the figure that it prints is read.
+# The interface of a wire tool: its two command lines, and the parser of its output.
 #
-# Its output is not trusted: a parser takes a figure that can be true, or raises RunFailed, and quotes at most a line.
+# The output is not trusted: a parser returns a plausible figure or raises RunFailed, and quotes at most one line.
 
 LATENCY, BANDWIDTH = "p2p_latency", "p2p_bandwidth"
 _LONGEST_QUOTE = 160
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e5
-_WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 20 ms at 100
+_WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 20 ms at 100 Gb/s
 _FEWEST, _MOST = 20, 5000
 
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about
-    `seconds`.
-    """
+    """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about `seconds`."""
 
     operation: str
     size_bytes: int
@@ -123,14 +121,12 @@ class WireTool(Protocol):
         ...
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """Return the figure in the client's output. Raises RunFailed where it is missing or not plausible."""
+        """Return the figure in the client's output. Raises RunFailed if it is missing or not plausible."""
         ...
 
 
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
-    """Return the time of a message, if it is plausible. Otherwise raise RunFailed with the last line of the tool's
-    output.
-    """
+    """Return the time of a message, if it is plausible. Otherwise raise RunFailed with the last line of the tool's output."""
     if seconds is None or not math.isfinite(seconds) or not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise RunFailed(f"{tool} printed no figure: {last_line(printed)}")
     return seconds
@@ -158,7 +154,7 @@ _BYTES, _FI_PINGPONG_FEWEST, _FI_PINGPONG_MOST = (
     16 * 2**20,
     16,
     2000,
-)  # it goes by a number, the same at both ends, and cannot be asked for a time
+)  # it runs a number of messages, the same at both ends, and has no option for a time
 
 
 class FiPingpong:
@@ -207,9 +203,9 @@ def _microseconds(line: str) -> float | None:
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
 
 
-# RDMA writes between two NICs by perftest's ib_write_bw, where it is installed (https://github.com/linux-rdma/perftest).
+# RDMA writes between two NICs by perftest's ib_write_bw, if it is installed (https://github.com/linux-rdma/perftest).
 #
-# It does not compare what arrived: rows of it have a flag for that.
+# It does not compare the received data; its rows have a flag for that.
 
 _TOOL = "ib_write_bw"
 _SIZE_BYTES = 65536
@@ -257,9 +253,7 @@ def why_not(cuda: bool = False) -> str | None:
 
 
 def rate_in(output: str) -> float | None:
-    """Return the average rate in the output of ib_write_bw --report_gbits, in bytes per second; None where there is
-    none.
-    """
+    """Return the average rate in the output of ib_write_bw --report_gbits, in bytes per second; None if there is none."""
     found = _FIGURES.search(output)
     return float(found[1]) * 1e9 / 8 if found else None
 
@@ -304,10 +298,9 @@ class ToolServer:
 
 
 def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patience_s: float) -> NDArray[np.float64]:
-    """Return the bytes per second of each run to the server at `address`: at least one run, and as many as fit into
-    `seconds`.
+    """Return the bytes per second of each run to the server at `address`: at least one run, and as many as fit into `seconds`.
 
-    The first run is warm-up. Raises RunFailed with perftest's message where it fails, and where the server cannot be
+    The first run is warm-up. Raises RunFailed with perftest's message if it fails, or if the server cannot be
     reached within `patience_s`.
     """
     rates: list[float] = []
@@ -459,13 +452,13 @@ def _number(value: object) -> float | None:
     return float(value) if known and isinstance(value, int | float) else None
 
 
-# Wire tools as processes: each with a limit in time and in what it may print; the kernel ends it when we die.
+# Wire tools as processes: limited in time and output. The kernel ends them when this process ends.
 
-_MOST_BYTES = 4 << 20  # iperf3 prints 5 KB a run
+_MOST_BYTES = 4 << 20  # iperf3 prints 5 KB per run
 _CHUNK = 1 << 16
 _PROCESS_PAUSE_S = 0.02
 _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
-_SPARE_S = 5  # the tool's own end comes after ours
+_SPARE_S = 5  # the tool's own time limit ends after collbench's
 
 
 @dataclass(frozen=True)
@@ -478,10 +471,9 @@ class ToolExit:
 
 
 class Tool:
-    """A tool process that runs until the `with` block ends, for `limit_s` seconds at most, even if this process is
-    stopped or killed.
+    """A tool process that runs until the `with` block ends, for `limit_s` seconds at most, even if this process is stopped or killed.
 
-    Raises RunFailed where it cannot be started.
+    Raises RunFailed if it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], limit_s: float) -> None:
@@ -499,16 +491,14 @@ class Tool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._running.pid, signal.SIGKILL)  # not reaped yet, so that the number is still its own
+            os.killpg(self._running.pid, signal.SIGKILL)  # not reaped yet, so the PID still belongs to it
         self._running.wait()
         for stream in (self._running.stdout, self._running.stderr):
             if stream:
                 stream.close()
 
     def ended(self) -> ToolExit:
-        """Wait for its end and return it. Raises RunFailed for endless output, or where it does not end within its
-        time.
-        """
+        """Wait for its end and return it. Raises RunFailed for endless output, or if it does not end within its time."""
         printed = self._read(self._end)
         if printed is None:
             raise RunFailed(f"{self._command[0]} did not end within {self._limit_s:.0f} s")
@@ -517,9 +507,7 @@ class Tool:
         return ToolExit(self._code(), *printed)
 
     def await_listening(self, port: int, limit_s: float) -> None:
-        """Wait until the tool listens at a TCP port. Raises RunFailed where it ends before, or does not listen within
-        so many seconds.
-        """
+        """Wait until the tool listens at a TCP port. Raises RunFailed if it ends before, or does not listen within so many seconds."""
         end = time.monotonic() + limit_s
         while not _listens(port):
             if self._code() is not None:
@@ -530,14 +518,12 @@ class Tool:
             time.sleep(_PROCESS_PAUSE_S)
 
     def _code(self) -> int | None:
-        """Return the exit code without reaping the process: its PID and group must stay reserved until they have been
-        ended.
-        """
+        """Return the exit code without reaping the process: its PID and group must stay reserved until they have been ended."""
         found = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if found is None else found.si_status
 
     def _read(self, end: float) -> tuple[str, str] | None:
-        """Return (stdout, stderr) to their ends; None where these do not come in time."""
+        """Return (stdout, stderr) to their ends; None if these do not come in time."""
         parts: dict[int, bytearray] = {}
         with selectors.DefaultSelector() as waiting:
             for stream in (self._running.stdout, self._running.stderr):
@@ -563,17 +549,13 @@ class Tool:
 
 
 def once(command: Sequence[str], limit_s: float) -> ToolExit:
-    """Run a command to its end. Raises RunFailed where it cannot be started, has endless output, or does not end in
-    time.
-    """
+    """Run a command to its end. Raises RunFailed if it cannot be started, has endless output, or does not end in time."""
     with Tool(command, limit_s) as tool:
         return tool.ended()
 
 
 def free_port_process(address: str) -> int:
-    """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises
-    OSError.
-    """
+    """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises OSError."""
     with listen_at(address) as listener:
         return int(listener.getsockname()[1])
 
@@ -614,9 +596,7 @@ _TITLE = "overall_lat"
 
 
 class UcxPerftest:
-    """ucx_perftest, which runs a number of messages. UCX_TLS and UCX_NET_DEVICES select the transport, as in the
-    measured backends.
-    """
+    """ucx_perftest, which runs a number of messages. UCX_TLS and UCX_NET_DEVICES select the transport, as in the measured backends."""
 
     name, api, package = "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx"
     operations = (LATENCY, BANDWIDTH)
@@ -638,9 +618,7 @@ class UcxPerftest:
         return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
 
     def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
-        """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the
-        posting times.
-        """
+        """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the posting times."""
         told = _columns(printed)
         median = next((told[name] for name in told if name.startswith("50.0_percentile")), None)
         latency, count = ask.operation == LATENCY, _count(ask)
@@ -676,7 +654,7 @@ def _columns(printed: str) -> dict[str, float]:
     return found
 
 
-# The wire tools by name; a requested one must be on every host that runs it.
+# The wire tools by name. A requested tool must be installed on every host that runs it.
 
 _OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
 WIRE_TOOLS = {tool.name: tool for tool in _OURS}
@@ -705,7 +683,7 @@ def version_here(tool: WireTool) -> str | None:
 THEIRS = "their_tool"  # the flag on every such row
 FLAGS = (THEIRS, "unverified")
 _MOST_NAMED = 4
-_OF_THE_DEADLINE = 0.75  # a rank without progress for all of it is taken for a hang
+_OF_THE_DEADLINE = 0.75  # a rank without progress for the whole deadline counts as a hang
 
 
 @dataclass(frozen=True)
@@ -760,9 +738,7 @@ class Tools:
 
 
 def installed_tools(world: World, names: Sequence[str]) -> Tools:
-    """Return the requested tools. All ranks call. Raises UsageError on all of them where one is not installed on a
-    host.
-    """
+    """Return the requested tools. All ranks must call it. Raises UsageError on all of them if one is not installed on a host."""
     tools = tools_named(names)
     if not tools:
         return Tools((), {})
@@ -777,7 +753,7 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
 
 
 def run_tool(world: World, tool: WireTool, ask: ToolRequest, courses: Sequence[Course], versions: Sequence[str]) -> list[ToolResult]:
-    """Run the tool on all courses at the same time, and return the result of each, at all ranks. All ranks call.
+    """Run the tool on all courses at the same time, and return the result of each, at all ranks. All ranks must call it.
 
     A process that drives several ranks may be the source of several courses; it starts these one after the other.
     """
@@ -822,7 +798,7 @@ def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit
         return {"why": f"{course.target.host}: {offer.get('why')}"}
 
     def begin() -> dict[str, object]:
-        """Run the client to its end. Raises RunFailed where it fails."""
+        """Run the client to its end. Raises RunFailed if it fails."""
         before = counters.read()
         done = once(tool.client(ask, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())
@@ -837,7 +813,7 @@ def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit
 
 
 def _left(before: counters.Counters, after: counters.Counters) -> int | None:
-    """Return the payload bytes that left this host by its NICs; None where these do not count them."""
+    """Return the payload bytes that left this host by its NICs; None if these do not count them."""
     seen = counters.moved(before, after)
     if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
         return None

@@ -76,9 +76,7 @@ SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the shared object, or None if it was not built (C compiler missing at install): then Python measures, and rows have a
-    flag.
-    """
+    """Return the shared object, or None if it was not built (C compiler missing at install): then Python measures, and rows have a flag."""
     for file in sorted(Path(__file__).parent.glob("_loop*.so")):
         try:
             return ctypes.CDLL(str(file))

@@ -1,7 +1,7 @@
-/* The timed loops, and the synchronisation before a sample, which must not cost Python anything either.
+/* The timed loops, and the synchronization before a sample, which must not use Python either.
  *
  * Plain C without Python.h or mpi.h: programs are lists of function pointers with word-sized arguments, so one loop drives
- * MPI, NCCL and anything else whose functions return 0 for success. Called through ctypes, which lets go of Python's lock.
+ * MPI, NCCL and any other library with functions that return 0 for success. Called through ctypes, which releases Python's lock.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,9 +30,9 @@ typedef struct {
 } slot_t;
 
 typedef struct {
-    int64_t code;      /* what the failing call returned */
-    int64_t call;      /* its place in the program; -1: in the synchronisation */
-    int64_t iteration; /* the iteration it happened in */
+    int64_t code;      /* return value of the failed call */
+    int64_t call;      /* its position in the program; -1: in the synchronization */
+    int64_t iteration; /* the iteration of the failure */
 } failure_t;
 
 static inline int64_t now_ns(void) {
@@ -41,7 +41,7 @@ static inline int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Surplus arguments are harmless in the C calling conventions of Linux: the caller cleans up. */
+/* Additional arguments have no effect in the C calling conventions of Linux, in which the caller cleans up. */
 static inline int run_slot(const slot_t *slot, int64_t *failed) {
     for (int64_t i = 0; i < slot->n; i++) {
         const word *w = slot->calls[i].words;
@@ -54,8 +54,8 @@ static inline int run_slot(const slot_t *slot, int64_t *failed) {
     return 0;
 }
 
-/* n samples of `batch` iterations each; a synchronisation (may be NULL) before every sample. Iteration k uses slot
- * (first + k) % slots. start_ns and elapsed_ns have n entries. Returns the samples finished; less than n after a failure. */
+/* n samples of `batch` iterations each; a synchronization (may be NULL) before every sample. Iteration k uses slot
+ * (first + k) % slots. start_ns and elapsed_ns have n entries. Returns the number of complete samples, less than n after a failure. */
 int64_t collbench_run(const slot_t *slots, int64_t n_slots, const slot_t *sync, int64_t n, int64_t batch, int64_t first,
                       int64_t *start_ns, int64_t *elapsed_ns, volatile int64_t *progress, failure_t *failure) {
     int64_t k = first;
@@ -84,7 +84,7 @@ int64_t collbench_run(const slot_t *slots, int64_t n_slots, const slot_t *sync, 
 /* --- calls that only enqueue work on streams --------------------------------------------------------------------------------
  *
  * A sample is the time between two events on a stream. Its start and end are recorded around `batch` iterations; then every stream is
- * polled until it is empty, and every communicator for errors that came after its call had returned. */
+ * polled until it is empty, and every communicator is checked for errors that occurred after its call had returned. */
 typedef struct {
     int64_t n;           /* streams, one per rank of this process */
     const word *streams;
@@ -100,7 +100,7 @@ typedef struct {
 } device_t;
 
 enum { NOT_READY = 600, IN_PROGRESS = 7 };          /* cuda.h, nccl.h */
-enum { IN_DEVICE = -2, IN_LIBRARY = -3, LATE = -4 }; /* failure_t.call: what was waiting when it failed */
+enum { IN_DEVICE = -2, IN_LIBRARY = -3, LATE = -4 }; /* values of failure_t.call for work that failed while it was awaited */
 
 static int record_all(const device_t *d, const word *events) {
     int code = 0;
@@ -117,7 +117,7 @@ static int async_error(const device_t *d) {
     return code;
 }
 
-/* Waits for all streams. Returns whether they are empty; else tells why not. */
+/* Waits for all streams. Returns whether they are empty; else stores the reason in the failure. */
 static int finished(const device_t *d, failure_t *failure) {
     int64_t end = now_ns() + d->deadline_ns;
     for (int64_t i = 0; i < d->n; i++) {
@@ -131,7 +131,7 @@ static int finished(const device_t *d, failure_t *failure) {
                 *failure = (failure_t){0, LATE, 0};
                 return 0;
             }
-            sched_yield(); /* the events keep the time: whoever needs this core may have it */
+            sched_yield(); /* the events have the time, so another process may use this core */
         }
         if (code != 0) {
             *failure = (failure_t){code, IN_DEVICE, 0};
@@ -151,7 +151,7 @@ static int read_events(const device_t *d, double *ns, int64_t stride) {
     return 0;
 }
 
-/* As collbench_run, for such calls. enqueue_ns has n entries: the host's time for the calls of a sample; device_ns n per stream. */
+/* As collbench_run, for calls that only enqueue. enqueue_ns has n entries, the host's time for the calls of a sample; device_ns has n per stream. */
 int64_t collbench_run_on_device(const device_t *d, const slot_t *slots, int64_t n_slots, const slot_t *sync, int64_t n, int64_t batch,
                                 int64_t first, int64_t *enqueue_ns, double *device_ns, volatile int64_t *progress, failure_t *failure) {
     int64_t k = first;
@@ -187,22 +187,22 @@ int64_t collbench_run_on_device(const device_t *d, const slot_t *slots, int64_t 
     return n;
 }
 
-/* --- synchronisation of ranks whose library has no barrier worth the name -------------------------------------------------
+/* --- synchronization of ranks if the barrier of their library has a large skew -------------------------------------------------
  *
- * Inside a host: a sense-reversing barrier in shared memory that spins, or sleeps where cores are too few to spin on. Between hosts: the first rank of each host runs a
+ * Inside a host: a sense-reversing barrier in shared memory that spins, or sleeps if there are too few cores. Between hosts: the first rank of each host runs a
  * dissemination barrier over connected TCP sockets, busy-polled; round r goes to the host 2^r further. */
 typedef struct {
     _Atomic int32_t arrived;
-    char apart[60]; /* the two words on lines of their own */
+    char apart[60]; /* each of the two words on its own cache line */
     _Atomic int32_t sense;
 } shared_t;
 
 typedef struct {
     shared_t *shared;
     int64_t ranks;   /* on this host */
-    int64_t leader;  /* whether this rank speaks for the host */
-    int64_t sleeps;  /* too few cores to spin on: sleep while waiting */
-    int64_t rounds;  /* of the dissemination between hosts; 0 on one host */
+    int64_t leader;  /* whether this rank communicates for its host */
+    int64_t sleeps;  /* too few cores to spin: sleep while waiting */
+    int64_t rounds;  /* number of rounds between hosts; 0 on one host */
     const int32_t *to;
     const int32_t *from;
 } barrier_t;
@@ -234,7 +234,7 @@ static int between_hosts(const barrier_t *b) {
     return 0;
 }
 
-/* Waits for the word to change from `seen`: spins, or where cores are too few for that, sleeps. */
+/* Waits until the word differs from `seen`: spins, or sleeps if there are too few cores. */
 static void wait_while(_Atomic int32_t *at, int32_t seen, int64_t sleeps) {
     if (sleeps) syscall(SYS_futex, at, FUTEX_WAIT, seen, NULL, NULL, 0);
 }

@@ -1,4 +1,4 @@
-/* What the host itself can do, measured beside the cells: canaries and reference copies. Plain C, called through ctypes. */
+/* State probes and reference rates of the host, measured next to the test cases. Plain C, called through ctypes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdatomic.h>
@@ -12,13 +12,13 @@ static inline int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* --- canaries: has the machine itself changed while a cell was measured? ----------------------------------------------------- */
+/* --- state probes: whether the machine state changed during a test case ----------------------------------------------------- */
 typedef struct {
-    _Atomic int64_t *line; /* shared by the two ranks of a pair, on a cache line of its own */
+    _Atomic int64_t *line; /* shared by the two ranks of a pair, on a separate cache line */
     int64_t first;         /* whether this rank serves */
-    int64_t base;          /* what the line holds when both are ready; moves on with every call */
+    int64_t base;          /* the value of the line when both are ready; increases with every call */
     int64_t rounds;        /* round trips per block */
-    int64_t deadline_ns;   /* for all of it: a partner that does not run must not hold this rank for ever */
+    int64_t deadline_ns;   /* time limit of the whole call, for a partner that does not run */
 } canary_t;
 
 static int wait_for(_Atomic int64_t *line, int64_t value, int64_t end) {
@@ -38,7 +38,7 @@ static int round_trips(const canary_t *c, int64_t from, int64_t rounds, int64_t 
     return 0;
 }
 
-/* Blocks of round trips of a cache line between two ranks; a first one, not timed, lets the partner arrive. */
+/* Measures blocks of round trips of a cache line between two ranks. An untimed block before them waits for the partner. */
 int collbench_ping_pong(canary_t *c, int64_t blocks, int64_t *elapsed_ns) {
     int64_t end = now_ns() + c->deadline_ns, base = c->base;
     c->base += 2 * c->rounds * (blocks + 1);
@@ -52,7 +52,7 @@ int collbench_ping_pong(canary_t *c, int64_t blocks, int64_t *elapsed_ns) {
     return code;
 }
 
-/* Blocks of a chain of multiplications, each of which needs the one before: what one core gives this process. */
+/* Measures blocks of dependent multiplications: the speed of one core for this process. */
 int collbench_work(int64_t blocks, int64_t steps, int64_t *elapsed_ns) {
     volatile uint64_t sink;
     for (int64_t b = 0; b < blocks; b++) {
@@ -66,7 +66,7 @@ int collbench_work(int64_t blocks, int64_t steps, int64_t *elapsed_ns) {
     return 0;
 }
 
-/* --- references: what the memory of this host can do ----------------------------------------------------------------------- */
+/* --- references: rates of this host's memory ----------------------------------------------------------------------- */
 int collbench_nothing(void) { return 0; }
 
 int collbench_copy(void *to, const void *from, uint64_t bytes) {

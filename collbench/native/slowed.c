@@ -1,8 +1,8 @@
-/* Calls that make an iteration take a chosen part longer: one at its begin, one at its end. Plain C, called by the loop.
+/* Calls that make an iteration longer by a given part: one at its start, one at its end. Plain C, called by the loop.
  *
- * The last call holds the rank by spinning on the clock. Where that would be long it sleeps first: ranks that share cores, and the threads
- * of a library, are to have the core meanwhile. Seen with 2 cores for two ranks of Gloo and other work: a rank that spun held its core
- * against the threads that the other rank waited for, whose iteration then took both ranks' parts longer. */
+ * The last call delays the rank by spinning on the clock. Before a long delay it sleeps, so that ranks that share cores, and the threads
+ * of a library, can use the core. Measured with 2 cores for two ranks of Gloo and other work: a rank that spun kept its core
+ * from the threads that the other rank waited for, so that the other rank's iteration became longer by both ranks' parts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -10,12 +10,12 @@
 
 #define TRIES 32
 #define PAIRS 64
-#define SPUN_NS 100000 /* a sleeper wakes up to 50 us (timer slack) and a switch too late */
+#define SPUN_NS 100000 /* a sleep ends up to 50 us (timer slack) and a context switch too late */
 
 typedef struct {
     int64_t began_ns;
-    int64_t cost_ns; /* what these two calls take by themselves: so much less is held */
-    int64_t turn;    /* the iterations so far */
+    int64_t cost_ns; /* time of these two calls without a delay, by which the delay is shortened */
+    int64_t turn;    /* number of iterations so far */
     int64_t n;
     const double *by; /* n parts of the iteration's time, used in turn */
 } slowed_t;
@@ -26,7 +26,7 @@ static inline int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Sleeps until shortly before a moment that is far enough away. */
+/* Sleeps until shortly before `until_ns`, unless that is too soon. */
 static void sleep_before(int64_t until_ns, int64_t left_ns) {
     if (left_ns < 2 * SPUN_NS) return;
     int64_t woken = until_ns - SPUN_NS;
@@ -47,9 +47,9 @@ int collbench_slowed_end(slowed_t *s) {
     return 0;
 }
 
-/* Nanoseconds that the two calls add to an iteration by themselves. Together they look at the clock three times when they hold nothing. When
- * they hold, they add two and a half looks: the last of a spin comes half a look late on average, and one look is part of what is held.
- * The quickest of several tries, since others may have had the core. */
+/* Returns the nanoseconds that the two calls add to an iteration without a delay. Together they read the clock three times. With a delay
+ * they add two and a half readings: the last one of a spin is half a reading late on average, and one reading is part of the delay.
+ * It is the minimum of several attempts, since other processes may use the core. */
 int64_t collbench_slowed_cost(void) {
     const double nothing = 0;
     slowed_t s = {0, 0, 0, 1, &nothing};

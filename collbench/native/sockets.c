@@ -1,8 +1,8 @@
 /* Messages between two ranks over one or several connected TCP sockets, as a plain program sends them. Plain C, called by the loop.
  *
- * A message is divided evenly over the streams; a single byte goes over the last one. With one stream, messages in one direction go
- * through calls that block, whose waits the kernel ends after the sockets' SO_SNDTIMEO and SO_RCVTIMEO. Everything else goes through
- * calls that do not block, with a poll whenever a socket is full or empty. Nothing is copied but by the kernel. */
+ * A message is divided evenly over the streams; a single byte uses the last one. With one stream, messages in one direction use
+ * blocking calls, with the sockets' SO_SNDTIMEO and SO_RCVTIMEO as time limits. All other messages use
+ * non-blocking calls, with a poll whenever a socket is full or empty. Only the kernel copies data. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 
 #define MAX_STREAMS 64
 
-enum { CLOSED = -1, LATE = -2, CROWDED = -3 }; /* besides errno's numbers; explained in socket_messages.py */
+enum { CLOSED = -1, LATE = -2, CROWDED = -3 }; /* in addition to errno's numbers; backends/socket.py has their texts */
 enum { IN, OUT };
 
 typedef struct {
@@ -23,13 +23,13 @@ typedef struct {
 typedef struct {
     int64_t streams;
     const int32_t *sockets;
-    int64_t deadline_ms; /* how long no byte may move */
-    int64_t room;        /* for messages that are posted */
+    int64_t deadline_ms; /* time limit without progress */
+    int64_t room;        /* capacity for posted messages */
     int64_t posted;
     message_t *messages;
 } pair_t;
 
-/* Where one direction of one stream stands. */
+/* The progress of one direction of one stream. */
 typedef struct {
     int64_t message;
     uint64_t moved; /* of this stream's part of the message */
@@ -51,7 +51,7 @@ static ssize_t one_call(int fd, int64_t direction, char *at, uint64_t bytes, int
     return direction == OUT ? send(fd, at, bytes, flags | MSG_NOSIGNAL) : recv(fd, at, bytes, flags);
 }
 
-/* A whole message through calls that block. */
+/* Transfers a whole message with blocking calls. */
 static int blocking(int fd, const message_t *m) {
     uint64_t moved = 0;
     while (moved < m->bytes) {
@@ -62,12 +62,12 @@ static int blocking(int fd, const message_t *m) {
     return 0;
 }
 
-/* The part of a message that a stream carries: where it begins. */
+/* Returns the first byte of a stream's part of a message. */
 static uint64_t begin_of(uint64_t bytes, int64_t stream, int64_t streams) {
     return (uint64_t)((unsigned __int128)bytes * (uint64_t)stream / (uint64_t)streams);
 }
 
-/* Moves what a stream takes or gives now in one direction; `left` becomes whether it has more to move. */
+/* Transfers the bytes that a stream can transfer now in one direction. `left`: whether more remain. */
 static int advance(transfer_t *t, int64_t s, int64_t direction, int *left) {
     const pair_t *pair = t->pair;
     cursor_t *at = &t->at[s][direction];
@@ -78,7 +78,7 @@ static int advance(transfer_t *t, int64_t s, int64_t direction, int *left) {
             ssize_t n = one_call(pair->sockets[s], direction, m->at + begin + at->moved, length - at->moved, MSG_DONTWAIT);
             if (n > 0) at->moved += (uint64_t)n;
             else if (n == 0 || (errno != EAGAIN && errno != EINTR)) return why(n);
-            if (at->moved < length) return 0; /* the socket is full, or empty: another call would only say so */
+            if (at->moved < length) return 0; /* the socket is full, or empty */
         }
     }
     *left = 0;
@@ -92,18 +92,18 @@ static int wait_for(struct pollfd *sockets, int64_t n, int64_t deadline_ms) {
     return ready ? 0 : LATE;
 }
 
-/* What a stream can move now, both ways; then it is waited for what is left, and no longer once nothing is. */
+/* Transfers the bytes that a stream can transfer now in both directions, and sets the events to poll for the rest. */
 static int serve(transfer_t *t, int64_t s, struct pollfd *socket) {
     int out = socket->events & POLLOUT, in = socket->events & POLLIN, code = 0;
     int either = socket->revents & (POLLERR | POLLHUP);
     if (out && (either || socket->revents & POLLOUT)) code = advance(t, s, OUT, &out);
     if (in && code == 0 && (either || socket->revents & POLLIN)) code = advance(t, s, IN, &in);
     socket->events = (short)((out ? POLLOUT : 0) | (in ? POLLIN : 0));
-    if (!socket->events) socket->fd = -1; /* poll leaves it out */
+    if (!socket->events) socket->fd = -1; /* poll ignores it */
     return code;
 }
 
-/* Both directions of all streams, until everything has moved. */
+/* Transfers all messages, in both directions of all streams. */
 static int together(transfer_t *t) {
     struct pollfd sockets[MAX_STREAMS];
     int64_t k = t->pair->streams;
@@ -152,7 +152,7 @@ int collbench_socket_post_send(pair_t *pair, char *at, uint64_t bytes) { return 
 
 int collbench_socket_post_receive(pair_t *pair, char *at, uint64_t bytes) { return post(pair, IN, at, bytes); }
 
-/* Everything posted since the last time. */
+/* Transfers all messages posted since the last call. */
 int collbench_socket_waitall(pair_t *pair) {
     int64_t n = pair->posted;
     pair->posted = 0;

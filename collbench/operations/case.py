@@ -10,7 +10,7 @@ from collbench.errors import UsageError
 from collbench.operations.dtypes import DType
 from collbench.operations.traffic import Traffic
 
-# How the ranks of a job fall into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
+# The division of a job's ranks into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
 
 _SYMBOLS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
 _NUMBER = r"(0x[0-9a-f]{1,15}|0b[01]{1,60}|0|[1-9][0-9]{0,17})"
@@ -21,9 +21,9 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Split:
-    """A division of the ranks into groups: ranks with the same colour form a group, as in nccl-tests' NCCL_TESTS_SPLIT.
+    """A division of the ranks into groups: ranks with the same color form a group, as in nccl-tests' NCCL_TESTS_SPLIT.
 
-    word    "AND" (colour: rank & number), "OR" (rank | number), "MOD" (rank % number), "DIV" (rank // number)
+    word    "AND" (color: rank & number), "OR" (rank | number), "MOD" (rank % number), "DIV" (rank // number)
     """
 
     word: str
@@ -40,7 +40,7 @@ class Split:
         return rank % self.number if self.word == "MOD" else rank // self.number
 
     def groups(self, n: int) -> Groups:
-        """Return the groups of n ranks, by colour. Raises UsageError for a group of no or one rank, or different sizes."""
+        """Return the groups of n ranks, by color. Raises UsageError for a group of no or one rank, or different sizes."""
         return _groups(self, n)
 
     def _wrong(self, n: int, sizes: list[int]) -> str | None:
@@ -53,7 +53,7 @@ class Split:
         return f"makes groups of one rank, which move nothing: {self._remedy(n)}" if len(sizes) > 1 and sizes[0] == 1 else None
 
     def _colours(self) -> int | None:
-        """Return the number of groups that the split requests; None where it depends on the number of ranks."""
+        """Return the number of groups that the split requests; None if it depends on the number of ranks."""
         return {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)
 
     def _remedy(self, n: int) -> str:
@@ -104,10 +104,10 @@ class Case:
     """A test case: operation × backend × device × dtype × redop × mode × placement × root × buffers × window × size.
 
     size_bytes   the requested size, rounded down to whole elements (nccl-tests' size)
-    redop, root  None where the operation has none
+    redop, root  None if the operation has none
     in_place     None: out of place if the library supports it, else in place (shown in the row)
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
-    registration how buffers are registered: "none", "registered", "symmetric"; None where the library has no registration
+    registration how buffers are registered: "none", "registered", "symmetric"; None if the library has no registration
     algorithm, protocol   required of the library; None: its own choice
     split        how the ranks are divided into groups that run at the same time; None: one group of all
     traffic      elements from each rank to each rank (alltoallv), else None; streams: TCP connections per pair (socket), else None

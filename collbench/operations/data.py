@@ -1,8 +1,8 @@
 """Exactly predictable inputs, their expected results, verification of received data, and the layout of buffers.
 
 The values are integers so small that any order of summation gives the same bits. They start at 1, not 0, and
-rotate per element and per rank, so that a dropped rank, a swapped rank or a shifted block is detected. Beyond a type's exact range
-(bfloat16 sums of more than 128 ranks, float8 ones of more than a few) only as many ranks as fit hold a digit at an element, in turn.
+rotate per element and per rank, so that a dropped rank, a swapped rank or a shifted block is detected. Some types cannot hold such a sum
+exactly (bfloat16 sums of more than 128 ranks, float8 sums of more than a few). Then at each element only as many ranks as fit have a digit.
 All values repeat with the prime period 65,521, so that the result of 1,024 ranks is computed once per period.
 """
 
@@ -23,9 +23,9 @@ from collbench.operations.operation import Block, Operation, Place
 from collbench.operations.traffic import elements
 
 PERIOD = 65521
-_LARGEST = 163  # the largest prime below the byte that poisons buffers (0xA5): no digit that is moved can be taken for it
-_FAR = 2**16  # enough distinct values for min and max over any number of ranks
-_ABOVE_SUBNORMAL = 16  # every float holds its exact range this many times larger; float8_e4m3fn loses digits below 1/64
+_LARGEST = 163  # the largest prime below the byte 0xA5 that fills buffers before a check, so that no digit equals it
+_FAR = 2**16  # enough different values for min and max over any number of ranks
+_ABOVE_SUBNORMAL = 16  # factor by which a float's exact range can be multiplied; float8_e4m3fn loses digits below 1/64
 Values = NDArray[Any]
 
 
@@ -42,7 +42,7 @@ def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray
     Where `limit` is too small for digits from 1 to at least 2, every rank holds its share of a total; past `limit` ranks a 1 or a 0.
     """
     span = min(limit // n, _LARGEST)
-    while span > 1 and n % span == 0:  # every element would have the same sum: a shifted block would not show
+    while span > 1 and n % span == 0:  # otherwise every element would have the same sum, and a shifted block would not be detected
         span -= 1
     if span > 1:
         return 1 + (mixed + rank) % span
@@ -71,9 +71,7 @@ def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[
 
 
 def _held(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding
-    error.
-    """
+    """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding error."""
     holders = holders_of_average(n, exact)
     digit = 1 + (mixed // n) % min(exact // holders, _LARGEST)
     return np.where((mixed + rank) % n < holders, digit * _ABOVE_SUBNORMAL, 0)
@@ -97,7 +95,7 @@ def _period(rank: int, count: int, place: Place) -> Values:
         return _reducible(rank, place, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
         return _distinct(rank, dtype.exact, mixed).astype(dtype.numpy)
-    # 8-bit floats have few whole numbers. Without a reduction any number will do: its bits are compared.
+    # 8-bit floats have few integers. Without a reduction any number can be used, since its bits are compared.
     return _distinct(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
 
 
@@ -135,8 +133,7 @@ _REDUCE = {
 
 
 def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
-    """Return one period of the data that a block of `sources` delivers (`sent` elements each), reduced by the case's redop; see
-    `spread`.
+    """Return one period of the data that a block of `sources` delivers (`sent` elements each), reduced by the case's redop; see `spread`.
 
     Exact in every type, except "avg" over a number of ranks that is not a power of two.
     """
@@ -184,9 +181,7 @@ class Mismatch:
     hint: str = ""
 
     def sentence(self) -> str:
-        """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is
-        missing)".
-        """
+        """Return the text for rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"."""
         hint = f" ({self.hint})" if self.hint else ""
         noun = "element" if self.wrong == 1 else "elements"
         return f"rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
@@ -220,8 +215,7 @@ def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
 
 
 def tolerance_of(place: Place) -> int:
-    """Return the allowed error of an element in units in the last place; 0 except for averages over a number of ranks not a power of
-    two.
+    """Return the allowed error of an element in units in the last place; 0 except for averages over a number of ranks not a power of two.
 
     Libraries divide the sum, or multiply every share by 1/n first, as NCCL does. With k shares that are not 0: 1/n in the type is up
     to 1 unit off, the products together 1, the k - 1 sums half a unit each, and the expected value is itself rounded: k/2 + 2. Where
@@ -318,7 +312,7 @@ def _as_floats(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
 ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 _MOST_SLOTS = 1024
 _MOST_SLOTS_CHECKED = 16
-_STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
+_STAGGER = 4096 + 64  # with a power of two between them, all slots would be in the same cache sets
 _ALIGN = 4096
 
 

@@ -62,7 +62,7 @@ _ALL = (
     DType("uint64", 8, "int", 2**64 - 1, 63, 2**64 - 1),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
-# The names nccl-tests uses, and short ones.
+# nccl-tests' names, and short ones.
 _ALIASES = {
     "double": "float64", "float": "float32", "half": "float16", "char": "int8", "int": "int32",
     "f64": "float64", "f32": "float32", "f16": "float16", "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",

@@ -11,16 +11,17 @@ from collbench.operations.operation import Operation
 
 # Pair schedule: rounds of disjoint pairs that run at the same time, generated one by one.
 #
-# The circle method: one place stays, the others turn around it. Of n places it takes n - 1 rounds until every pair has met once, and n
-# where n is odd: a phantom is added, and the place paired with it pauses.
+# The circle method: one place stays, and the others rotate around it. For n places it takes n - 1 rounds until every pair has met once.
+# For odd n it takes n rounds: a virtual place is added, and the place paired with it pauses.
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
 
 
 def circle_round(n: int, number: int) -> Round:
-    """Return the pairs of one round (from 0) of the circle method over n places, lower place first. Raises ValueError for an invalid
-    round.
+    """Return the pairs of one round (from 0) of the circle method over n places, lower place first.
+
+    Raises ValueError for an invalid round.
     """
     turning = n - 1 + n % 2
     if n < 2 or not 0 <= number < turning:
@@ -108,7 +109,7 @@ def schedule(
 
 
 Groups = tuple[tuple[int, ...], ...]
-_NAMED = 8  # pairs named one by one
+_NAMED = 8  # pairs in the group's name
 
 
 def groups_of(operation: Operation, case: Case, n: int) -> Groups:

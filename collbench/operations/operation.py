@@ -57,7 +57,7 @@ class Place:
 
     @property
     def root(self) -> int:
-        """The root's rank within the group; 0 where the operation has no root."""
+        """The root's rank within the group; 0 if the operation has no root."""
         return self.case.root or 0
 
     @property
@@ -234,7 +234,7 @@ class Operation(metaclass=_OldNames):
     bidirectional     both directions are busy, and the bandwidth is per direction
     windowed          it uses the case's window (messages in flight)
     uneven            it uses the case's traffic matrix
-    neighbours        it sends between neighbours of a ring of the ranks, for which a library may have a communicator
+    neighbours        it sends between neighbors of a ring of the ranks, for which a library may have a communicator
     is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
     result_first      in place, the result is at the start of the buffer (MPI_Reduce_scatter_block); see `on`
 

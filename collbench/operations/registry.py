@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.operations import builtin
 from collbench.operations.operation import Operation
 
-# Plug-ins of other packages, found by entry points. A broken one is reported in one sentence and does not affect the others.
+# Plug-ins of other packages, found by entry points. A broken one is reported in one sentence and does not affect others.
 
 
 class BrokenEntry(UsageError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 
-# Whether a suite has the form of suite.schema.json; what does not is one sentence with its place and the remedy.
+# Whether a suite has the form of suite.schema.json. The first violation is one sentence with its place and the remedy.
 
 SCHEMA_FILE = Path(__file__).parent / "suites" / "suite.schema.json"
 VERSION = 1
@@ -171,9 +171,9 @@ def _shown(value: Any) -> str:
 _FOLDER = Path(__file__).parent / "suites"
 BUILT_IN = ("quick", "full", "gate")
 _LARGEST_BYTES = 1 << 20
-_MOST_FILES = 32  # twenty that extend the next one twice would be read a million times
+_MOST_FILES = 32  # twenty files that each extend the next one twice would need a million reads
 _WHERE = re.compile(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", re.DOTALL)
-_FILES = ("traffic",)  # keys that name files, which are looked for beside the suite
+_FILES = ("traffic",)  # keys that name files relative to the suite's folder
 
 
 @dataclass(frozen=True)
@@ -363,10 +363,10 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-# The names in a suite that depend on what is installed: operations, backends, types.
+# The names in a suite that depend on the installation: operations, backends, types.
 
 _MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.is_barrier, "operations that move data")
-# What only some operations have: the key, whether an operation has it, and what to call those that do.
+# Keys that apply to some operations only: the key, whether it applies to an operation, and the name of these operations.
 _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "redops": (lambda operation: operation.reduces, "operations that reduce"),
     "roots": (lambda operation: operation.rooted, "operations with a root"),
@@ -400,8 +400,7 @@ def whose(key: str) -> str:
 
 
 def check_names(suite: Suite, backends: Collection[str]) -> None:
-    """Check the names in a suite. Raises UsageError with the place and the nearest known name for an unknown operation, backend or
-    type.
+    """Check the names in a suite. Raises UsageError with the place and the nearest known name for an unknown operation, backend or type.
 
     Also for a key of a sweep that applies to none of its operations.
     """

@@ -18,8 +18,8 @@ from collbench.units import plural, size_steps
 if TYPE_CHECKING:
     from collbench.reason import Fact
 
-_WINDOW = 64  # as in the OSU benchmarks
-_IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and show nothing new
+_WINDOW = 64  # as in OSU's benchmarks
+_IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
 MODES = ("isolated", "batched", "pipelined", "graph")
 SMALLEST = 8
 MOST_STREAMS = 64  # the limit of native/sockets.c

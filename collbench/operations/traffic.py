@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_ROUGH = 0.01  # a part so far from its share is no longer the traffic that was asked for
+_ROUGH = 0.01  # relative error of a part from which the traffic no longer is the requested one
 _FINEST = 1000  # the largest denominator of a skew
 _INT64 = 2**63
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic between ranks of a group, as shares: only their proportions count, a case's size scales them.
+    """Traffic between ranks of a group, as shares. Only their proportions count; a case's size scales them.
 
-    name    what rows print: "even", "skew 4", "experts.csv:1f2e3d4c" (a file's name and the start of its SHA-256)
-    skew    the busiest receiver, rank 0, gets so many times the average; 1: even
-    matrix  from a file: bytes, whole numbers, from rank (row) to rank (column); None: by skew
+    name    as in rows: "even", "skew 4", "experts.csv:1f2e3d4c" (a file's name and the start of its SHA-256)
+    skew    what the busiest receiver, rank 0, gets as a multiple of the average; 1: even
+    matrix  from a file: bytes, integers, from rank (row) to rank (column); None: by skew
     """
 
     name: str = "even"
     skew: float = 1.0
-    matrix: tuple[tuple[float, ...], ...] | None = field(default=None, hash=False)  # up to a million numbers; the name identifies them
+    matrix: tuple[tuple[float, ...], ...] | None = field(default=None, hash=False)  # up to a million numbers, which the name identifies
 
     def weights(self, n: int) -> NDArray[np.float64]:
-        """[n × n] whole numbers from 0 on, by sending and receiving rank. Raises UsageError for n ranks that it does not fit."""
+        """Return [n × n] integers of at least 0, by sending and receiving rank. Raises UsageError if the traffic does not fit n ranks."""
         from fractions import Fraction
 
         import numpy as np
@@ -68,7 +68,7 @@ class Traffic:
             )
 
     def own_bytes(self) -> int | None:
-        """The size that a file's bytes have: the most that any rank sends or receives. None where they come from no file."""
+        """The size in bytes of a file's traffic: the most that any rank sends or receives. None without a file."""
         return None if self.matrix is None else int(_busiest(self.weights(len(self.matrix))))
 
 
@@ -81,15 +81,15 @@ def skewed(skew: float) -> Traffic:
 
 
 def elements(traffic: Traffic | None, n: int, count: int) -> NDArray[np.int64]:
-    """[n × n] elements by sending and receiving rank: the busiest rank sends or receives exactly `count`, no rank more.
+    """Return [n × n] elements by sending and receiving rank. The busiest rank sends or receives exactly `count`, no rank more.
 
-    Read-only; even traffic for None. Raises UsageError as `weights` does.
+    The array is read-only; for None the traffic is even. Raises UsageError as `weights` does.
     """
     return _elements(traffic or EVEN, n, count)
 
 
 def is_rough(traffic: Traffic | None, n: int, count: int) -> bool:
-    """Whether some part is more than 1 % off its share, since elements are whole."""
+    """Return whether some part is more than 1 % off its share, since elements are not divisible."""
     import numpy as np
 
     weights, parts = (traffic or EVEN).weights(n), elements(traffic, n, count)
@@ -107,7 +107,7 @@ def _elements(traffic: Traffic, n: int, count: int) -> NDArray[np.int64]:
 
     weights = traffic.weights(n).astype(np.int64)
     weights //= np.gcd.reduce(weights, axis=None) or 1
-    across = weights.sum(axis=1).max() > weights.sum(axis=0).max()  # the busiest rank is busy sending
+    across = weights.sum(axis=1).max() > weights.sum(axis=0).max()  # the busiest rank is a sender
     parts = _rounded(weights.T if across else weights, count)
     parts = np.ascontiguousarray(parts.T if across else parts)
     parts.setflags(write=False)
@@ -115,10 +115,11 @@ def _elements(traffic: Traffic, n: int, count: int) -> NDArray[np.int64]:
 
 
 def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return whole parts of weights, scaled so that the parts of the busiest column add up to `count`.
+    """Return integer parts of weights, scaled so that the parts of the busiest column add up to `count`.
 
-    Sums down each column are rounded, not parts, so that no column gains or loses an element. Each column begins at its own rank, so
-    that those which were rounded up do not meet in one row; where they do nevertheless, they give way.
+    The sums down each column are rounded instead of the parts, so that no column gains or loses an element. Each column
+    begins at its own rank, so that the parts that are rounded up are in different rows. If a row is too large nevertheless,
+    its parts are reduced.
     """
     import numpy as np
 
@@ -139,20 +140,20 @@ def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return parts
 
 
-# Reads a traffic matrix in bytes from a file: a square of numbers, one row per sending rank.
+# A traffic matrix in bytes, read from a file: a square of numbers, one row per sending rank.
 
-_LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters a number
+_LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters per number
 _MOST_NUMBERS = 1 << 24  # 4,096 ranks
-_LONGEST_LINE = 1 << 20  # bytes: 4,096 numbers are some 100 kB
-_MOST = 2**53  # a float64 holds every whole number up to here
+_LONGEST_LINE = 1 << 20  # bytes: 4,096 numbers have about 100 kB
+_MOST = 2**53  # a float64 holds every integer up to this one
 _NUMBER = re.compile(r"\+?\d+(\.\d*)?(e\+?\d+)?", re.IGNORECASE | re.ASCII)
 _LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces"
 
 
 def read_traffic(path: Path) -> Traffic:
-    """The traffic of a file: CSV, or numbers between white space; what follows a `#` is a comment.
+    """Return the traffic of a file: CSV, or numbers between white space. Text after a `#` is a comment.
 
-    Raises UsageError, one sentence, for a file that cannot be read or is no such square.
+    Raises UsageError, one sentence, for a file that cannot be read or does not contain a square.
     """
     raw = _bytes_of(path)
     try:
@@ -176,7 +177,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _rows(raw: bytes, path: Path) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """(line, its numbers) of every line that has some."""
+    """Yield (line, its numbers) of every line that has numbers."""
     commas, left = any("," in line.partition("#")[0] for line in _lines(raw, path)), _MOST_NUMBERS
     for line, whole in enumerate(_lines(raw, path), 1):
         kept = whole.partition("#")[0].strip()
@@ -189,7 +190,7 @@ def _rows(raw: bytes, path: Path) -> Iterator[tuple[int, tuple[float, ...]]]:
 
 
 def _lines(raw: bytes, path: Path) -> Iterator[str]:
-    """One after another: all at once they would take many times the memory."""
+    """Yield the lines one by one: all at the same time would take many times the memory."""
     for number, piece in enumerate(io.BytesIO(raw.removeprefix(codecs.BOM_UTF8)), 1):
         if len(piece) > _LONGEST_LINE:
             raise UsageError(f"traffic file '{path}', line {number}: it has more than {_LONGEST_LINE >> 20} MiB: {_LIKE}")
@@ -197,7 +198,7 @@ def _lines(raw: bytes, path: Path) -> Iterator[str]:
 
 
 def _fields(line: str) -> Sequence[str]:
-    """Those of a line of CSV; a comma at its end begins none."""
+    """Return the fields of a line of CSV. A comma at the end begins no field."""
     try:
         fields = [field.strip() for field in next(csv.reader([line]))]
     except csv.Error:  # a field longer than any number
@@ -215,7 +216,7 @@ def _number(word: str, line: int, path: Path) -> float:
 
 
 def _check(rows: Sequence[tuple[int, tuple[float, ...]]], path: Path) -> None:
-    """Raises UsageError unless the rows are a square with something in it."""
+    """Raise UsageError unless the rows are a square with a number above 0."""
     if not rows:
         raise UsageError(f"traffic file '{path}' holds no numbers: {_LIKE}")
     for line, numbers in rows:

@@ -129,9 +129,9 @@ def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
         yield Line(json.dumps({**dict(zip(COLUMNS, case, strict=True)), **figures}))
 
 
-# `collbench history`: a line for each group and each case with its course, then its steps, and what else changed with them.
+# `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
 #
-# A course has a character for each allocation: bars on a terminal, else figures from 0 (the fastest of the line) to 9.
+# A course has a character for each allocation: bars on a terminal, else digits from 0 (the fastest of the line) to 9.
 
 BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
@@ -152,7 +152,7 @@ def chosen(history: History, pattern: str) -> list[CaseHistory]:
 
 
 def letters_for(encoding: str | None, painted: bool) -> str:
-    """Return BARS for a stream that has colours and can encode them, else FIGURES."""
+    """Return BARS for a stream that has colors and can encode them, else FIGURES."""
     try:
         BARS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

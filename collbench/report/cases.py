@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collbench.analysis.best import JudgedChoice, Loss
 
 
-_CELL_LETTERS = 32_767  # the most that a spreadsheet's case holds
+_CELL_LETTERS = 32_767  # limit of a case in a spreadsheet
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
@@ -157,7 +157,7 @@ def share(percent: float, ceiling: Ceiling) -> str:
     """Return a percentage of the expected bandwidth as text; above 100 with what that means for its kind."""
     if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
         return format_percent(percent) if percent >= 0.05 else "<0.1 %"
-    if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
+    if ceiling.kind == "measured":  # a reference, not a limit: a higher rate is information about the library, not an error
         return "faster than measured reference"
     if ceiling.model == "bound":
         return "above the hard limit: its inputs are doubtful"
@@ -311,7 +311,7 @@ def _group_fact(group: str) -> str:
     return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
 
 
-_PLACED = ("in_place", "buffers", "registration")  # these mean nothing for operations without buffers
+_PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
 _REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
 _FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,

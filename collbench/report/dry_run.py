@@ -16,7 +16,7 @@ from collbench.report.screen import write_line
 from collbench.units import format_duration, format_size, plural
 
 _HEAD = ("sweep", "backend", "cases", "operations", "sizes")
-_AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; their text is what rows print
+_AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 
 @dataclass(frozen=True)

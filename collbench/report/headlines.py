@@ -266,7 +266,7 @@ def figure(row: Row) -> str:
     """Return the figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", with "? " before a doubtful one."""
     if not has_share(row):
         return speed(row)
-    given = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line limits nothing
+    given = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line is not a limit
     return f"{speed(row)}{', ' if given else ' limited by '}{limited_by(row)}"
 
 

@@ -23,7 +23,7 @@ from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 
 FORMATS = ("table", "csv", "json")
-FAR_BELOW = 0.7  # of the hard limit: where all endpoints are below and none is slower than the others, all may be faulty
+FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
 _MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
 _COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
@@ -34,7 +34,7 @@ def write_hunt(
 ) -> None:
     """Print the result of a hunt on `out`. Raises UsageError for an unknown format.
 
-    about   run.json's "hunt"; its "verdict" is None where the hunt stopped early
+    about   run.json's "hunt"; its "verdict" is None if the hunt stopped early
     format  table, csv (a record per suspect) or json (one object)
     advice  what to do, a line each, from recommendation.json
     run     the name of its folder, for the first column of a CSV
@@ -75,7 +75,7 @@ def headline(verdict: Mapping[str, Any]) -> str:
 
 
 def usual(about: Mapping[str, Any]) -> str | None:
-    """Return "median 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None where the median is unknown."""
+    """Return "median 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None if the median is unknown."""
     middle = (about.get("verdict") or {}).get("middle")
     if not isinstance(middle, int | float) or middle <= 0:
         return None
@@ -90,7 +90,7 @@ def usual(about: Mapping[str, Any]) -> str | None:
 
 
 def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
-    """Return the median as a share of the expected bandwidth, from 0 to about 1; None where one of them is unknown."""
+    """Return the median as a share of the expected bandwidth, from 0 to about 1; None if one of them is unknown."""
     ceiling, middle = about.get("ceiling"), (about.get("verdict") or {}).get("middle")
     most = ceiling.get("bytes_per_s") if isinstance(ceiling, dict) and isinstance(ceiling.get("limited_by"), str) else None
     if not all(isinstance(value, int | float) and value > 0 for value in (most, middle)):
@@ -142,7 +142,7 @@ def _does(suspect: Mapping[str, Any]) -> str:
 
 
 def _known(suspect: Mapping[str, Any], name: str) -> float | None:
-    """Return a number of a suspect; None where it has none (NaN as measured, null as stored)."""
+    """Return a number of a suspect; None if it has none (NaN as measured, null as stored)."""
     value = suspect.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
 

@@ -35,7 +35,7 @@ _NO_MODEL = "model unknown"
 LINK_NAMES = {"nvlink": "NVLink", "xgmi": "xGMI"}
 _VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _PRINTED_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec \((.*)\)")
-_IDLE_GT = 2.5  # what GPUs fall back to while they have nothing to do
+_IDLE_GT = 2.5  # the speed of idle GPUs
 
 
 def safe(text: str, most: int = 200) -> str:
@@ -267,7 +267,7 @@ def _pcie(speed: float | None, width: int | None) -> str:
 
 # Distances between all GPUs and NICs as a table like that of `nvidia-smi topo -m`, from any source.
 
-MOST_PARTS = 128  # a table of more cannot be read, and its cost is quadratic
+MOST_PARTS = 128  # a larger table is not readable, and its cost is quadratic
 UNKNOWN = "?"
 _NOTHING = "–"
 _LEGEND = (
@@ -491,7 +491,7 @@ _FACTS = {
     "virtualization": "virtual machine or not",
     "width": "PCIe lanes",
 }
-# Lists: the headline lists parts, distances follow from the PCI tree, and cables and peer access are read on request.
+# Lists of parts: the headline lists parts, distances follow from the PCI tree, and cables and peer access are read on request.
 _ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
 _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # not needed on a machine without GPUs
 
@@ -852,7 +852,7 @@ def probe_text(
 ) -> None:
     """Print machines in one of FORMATS on `stream`; `color` is auto, always or never; `findings` are the doctor's if they are known.
 
-    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or colour.
+    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")

@@ -1,6 +1,6 @@
 """Pictures (SVG) of machines: NUMA nodes with their switches, GPUs and NICs; lines as wide as their links are fast.
 
-A part that is down, or slower than its maximum, is dashed or hatched and has the reason as text: colour alone has no meaning.
+A part that is down, or slower than its maximum, is dashed or hatched and has the reason as text: color alone has no meaning.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Return its horizontal centre."""
+        """Return its horizontal center."""
         return self.x + self.width / 2
 
     @property
@@ -211,8 +211,8 @@ def _flat(below: tuple[Switch | Part, ...]) -> list[Switch | Part]:
 
 # SVG as text: elements, text that fits its box, and the one style sheet of the machine's picture (light and dark).
 
-_WIDTH = 0.57  # of a letter of a sans-serif font, in font sizes, on the wide side
-BOLD = 14.5  # what a bold letter of 13 pixels takes, as a size of an ordinary one
+_WIDTH = 0.57  # of a letter of a sans-serif font, in font sizes, slightly too wide
+BOLD = 14.5  # the size of an ordinary font with letters as wide as bold ones of 13 pixels
 _STYLE = Path(__file__).with_name("probe.css")
 _HATCH = (
     '<defs><pattern id="probe-hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -240,7 +240,7 @@ def curve(path: str, width: float, style: str, title: str = "") -> str:
 
 
 def tag(x: float, y: float, words: str = "limits") -> str:
-    """Return a small label on a coloured background, centred on x."""
+    """Return a small label on a colored background, centred on x."""
     width = 14 + text_width(words, 10.5)
     return rect(Box(x - width / 2, y - 8, width, 16), "tag", radius=8) + text(x, y + 4, words, "tagged")
 
@@ -305,7 +305,7 @@ def _class(style: str) -> str:
 
 _DROP, _BAR = 46.0, 34.0
 _DEEPEST = 150.0
-_GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 512 of them, is 63 GB/s
+_GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16 with 512 of them has 63 GB/s
 
 
 def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -> tuple[list[str], float]:
@@ -421,7 +421,7 @@ def _ports(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box]) -> dict[
     for key, far in ends.items():
         box = boxes[key]
         left, right = ([each for each in sorted(far, reverse=True) if (each[0] < box.middle) == before] for before in (True, False))
-        order = [*left, *right]  # the nearest neighbour on the outside
+        order = [*left, *right]  # the nearest neighbor on the outside
         for place, (_, pair) in enumerate(order):
             found[pair].append(box.x + box.width * (place + 1) / (len(order) + 1))
     return {pair: (min(xs), max(xs)) for pair, xs in found.items()}

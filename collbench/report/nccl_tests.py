@@ -187,7 +187,7 @@ def _device(place: Mapping[str, Any], row: Row) -> str:
 
 
 def _colour(group: str, rank: int) -> int:
-    """Return the group of a rank as nccl-tests numbers it: the colour that its split gives, or 0."""
+    """Return the group of a rank as nccl-tests numbers it: the color that its split gives, or 0."""
     try:
         return parse_split(group).colour(rank)
     except UsageError:

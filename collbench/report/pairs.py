@@ -31,19 +31,19 @@ from collbench.units import format_rate, format_size, format_time
 MOST_ROWS = 40  # with more places, each row and column shows several
 CLASSES = 5
 WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
-_LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, however little or much the cells scatter
+_LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, at least and at most
 _BLOCKS, _LETTERS = "·░▒▓█!", ".abcd!"
-_CIVIDIS = (17, 60, 102, 143, 227)  # of the 256 colours those nearest to its fifths: dark blue to yellow, distinct for the colour-blind
+_CIVIDIS = (17, 60, 102, 143, 227)  # the nearest of the 256 colors to its fifths: dark blue to yellow, distinct for the color-blind
 _RED = 160
-_LABEL, _NOTE = 16, 12  # columns: of a name at most, of the text behind a row at least
-_NEAR = 0.3186  # of a normal distribution, what a quarter is nearer to the middle than, in standard deviations
+_LABEL, _NOTE = 16, 12  # columns: of a name at most, of the text after a row at least
+_NEAR = 0.3186  # of a normal distribution: a quarter of the values is nearer to the middle, in standard deviations
 _TAILS = 8.0
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 Classes = NDArray[np.int64]
 
 
 def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labelled.
+    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labeled.
 
     `blocks`: whether to use block characters. Where several places share a character, it shows their slowest pair.
     """
@@ -159,7 +159,7 @@ def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> 
 
 
 def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
-    """Yield lines with as many words as fit; colours take no space."""
+    """Yield lines with as many words as fit; colors take no space."""
     line, used = "", 0
     for word in words:
         room = len(_ESCAPE.sub("", word)) + 2
@@ -173,7 +173,7 @@ def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
 # One line per place: what it sends and receives by the median, its latency, and its slowest partner.
 
 MOST_PLACES = 40
-_WORST = 20  # of more places than MOST_PLACES, and all that are named
+_WORST = 20  # of more places than MOST_PLACES, and all named ones
 TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 Figures = NDArray[np.float64]
 
@@ -212,7 +212,7 @@ def _chosen(matrix: PairMatrix, found: Sequence[PairFinding], speed: Figures) ->
 
 def _medians(figures: Figures) -> Figures:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a place of which nothing is known
+        warnings.simplefilter("ignore", RuntimeWarning)  # a place without known figures
         found: Figures = np.nanmedian(figures, axis=1)
     return found
 
@@ -247,7 +247,7 @@ def _padded(cell: str, at: int, wide: int) -> str:
     return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)
 
 
-# Figures of external tools beside collbench's: a line per run, marked as such, never judged.
+# Figures of external tools next to collbench's: a line per run, marked as external, never judged.
 
 _MOST_LINES = 40
 _LATENCY = "p2p_latency"

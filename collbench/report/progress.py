@@ -97,7 +97,7 @@ class Reporter:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
-        if isinstance(error, OSError):  # perhaps the output is gone: print nothing more
+        if isinstance(error, OSError):  # the output may be closed, so print nothing more
             with suppress(OSError):
                 self._screen.close()
         else:
@@ -117,7 +117,7 @@ def make_reporter(
 ) -> Reporter:
     """Return a reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
 
-    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or colour.
+    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")

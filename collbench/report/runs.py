@@ -248,7 +248,7 @@ def _labels(row: Row) -> dict[str, str]:
     return {**named, "placing": placing(row), "size_bytes": str(row.size_bytes)} if row.size_bytes else {**named, "size_bytes": "0"}
 
 
-# Reading the given folders. A folder without results gets a warning, and the others are shown.
+# The given folders. A folder without results gets a warning, and the others are shown.
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CODES = {"head": "1", "foot": "2", "na": "2", "doubtful": "33", "wrong": "1;31"}
 _STYLES = {"head": "bold", "foot": "dim", "na": "dim", "doubtful": "yellow", "wrong": "bold red"}
-_SILENCE_S = 10.0  # rows wait for those before them; after so long without one a log's reader hears that the run is alive
+_SILENCE_S = 10.0  # rows wait for earlier ones; after so long without one, a line shows that the run continues
 COLORS = ("auto", "always", "never")
 
 
@@ -57,7 +57,7 @@ def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str]
 
 
 def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether to use colours: by --color, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
+    """Return whether to use colors: by --color, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
 
     Raises UsageError for a `color` that is not in COLORS.
     """
@@ -83,7 +83,7 @@ def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = 
 
 
 class PlainScreen:
-    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colours."""
+    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colors."""
 
     room: int | None = None
 
@@ -128,7 +128,7 @@ class LiveScreen:
         self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
-        # No automatic refresh: a thread that wakes four times a second would disturb the measurement.
+        # No automatic refresh, since a thread that wakes up four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
 
@@ -193,9 +193,9 @@ def _progress(text: str, done: int, total: int, eta_s: float | None) -> Renderab
     return line
 
 
-# Wrapping of long lines of trees and lists on a terminal: a line continues below its own beginning, not at the screen's edge.
+# Line breaks of trees and lists on a terminal: a line continues below its own beginning, not at the screen's edge.
 
-_LEAST = 40  # columns; on less, the terminal's own way is as good
+_LEAST = 40  # columns; on a narrower terminal its own line breaks are used
 _BRANCHES = str.maketrans({"├": "│", "└": " ", "─": " "})
 _HANG = 2
 

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d+")
 
 def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
     """Return a training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
-    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown where it could not be laid out
+    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown if the exchanges could not be derived
     return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
 
 
@@ -269,7 +269,7 @@ def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
 
 
 def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return the exchanges; neighbours that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
+    """Return the exchanges; neighbors that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
     found = []
     for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
         same = list(those)

@@ -41,12 +41,12 @@ from collbench.report.writers import Line, write_whole
 from collbench.results.store import plain
 from collbench.units import plural
 
-# The suite that measures suspects again (--confirm-suite): written where there are suspects, otherwise removed, so that no suite of an
-# earlier night is measured. Only files that the gate wrote are replaced or removed.
+# The suite that measures suspects again (--confirm-suite). It is written if there are suspects, and otherwise removed, so that an old suite
+# is not measured again. Only files that the gate wrote are replaced or removed.
 
 
 def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
-    """Write `suite`; without one remove the file of an earlier gate, and return a message. Raises UsageError where it is another file.
+    """Write `suite`; without one remove the file of an earlier gate, and return a message. Raises UsageError if it is another file.
 
     `stays`: keep the earlier file, since its cases were measured again without a verdict.
     """
@@ -80,7 +80,7 @@ def check_ours(path: Path) -> None:
         raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, so it is not replaced: choose another file")
 
 
-# A verdict's parts in words, the same in every output. All are made printable and cut, since a verdict file may be hostile.
+# A verdict's parts as text, the same in every output. All text is made printable and cut, since a verdict file may be hostile.
 
 LONGEST_NAME, _LONGEST = 120, 400
 _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
@@ -186,7 +186,7 @@ def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
 
 
 def _beyond(each: GroupState) -> float:
-    """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 where unknown."""
+    """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 if unknown."""
     factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
     return factor / limit if factor and limit else 0.0
 
@@ -294,7 +294,7 @@ def _more(found: Sequence[object], shown: int) -> str:
 
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
-_PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # how many ranks a start without a launcher makes
+_PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher
 _EXPECT, _SUITE = "changes.toml", "confirm.toml"
 
 
@@ -307,7 +307,7 @@ class GateCommand:
     nameable  whether a suite can describe any of them
     html      whether a page was written
     imported  whether another tool measured the candidate, which no suite repeats
-    launcher  "local", "srun" …; None where it is unknown
+    launcher  "local", "srun" …; None if it is unknown
     options   of the command that measured, as `facts` has them
     slowed    whether it was slowed on purpose, so that no baseline takes it
     commands  by allocation the arguments that measured it, from `arguments_of`; none where they are unknown
@@ -338,7 +338,7 @@ def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < CONFIRMATIONS
-    stack = STACK if verdict.mode == "paired" else ()  # these are expected to differ
+    stack = STACK if verdict.mode == "paired" else ()  # these may differ
     unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
         yield from _kept(verdict, typed)
@@ -361,7 +361,7 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 
 def arguments_of(options: Mapping[str, str]) -> list[str]:
-    """Return the arguments of the measuring command, from the options of `facts`; empty where their boundaries are unknown."""
+    """Return the arguments of the measuring command, from the options of `facts`; empty if their boundaries are unknown."""
     if "command" not in options or any(not value or " " in value for name, value in options.items() if name != "command"):
         return []
     others = ((name, value) for name, value in options.items() if name != "command")

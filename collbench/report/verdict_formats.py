@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 # GitHub annotations: workflow commands that the runner reads from the log.
 
-_MOST = 10  # of a kind in a step: GitHub shows no more
+_MOST = 10  # of a kind in a step; GitHub shows no more
 _ANNOTATIONS_LONGEST = 1000
 _KINDS = ("error", "warning", "notice")
 _OF_STATE = {CONFIRMED: "error", SUSPECTED: "warning", ACCEPTED: "notice"}
@@ -172,7 +172,7 @@ def _write_markdown(path: Path, verdict: Verdict) -> None:
         raise UsageError(f"--markdown {path}: cannot write ({error.strerror or error}); choose another file") from error
 
 
-# Files of an earlier gate are removed before this one judges: after a failure Jenkins or a collector would read the old verdict as new.
+# Files of an earlier gate are removed before this one judges. After a failure Jenkins or a collector would read the old verdict as new.
 
 _BEGINNING = 4096  # bytes that identify an output of the gate
 _OURS: Mapping[str, Callable[[str], bool]] = {
@@ -209,7 +209,7 @@ def _is_earlier(option: str, path: Path) -> bool:
             return False
         with open_file(path) as file:
             begins = file.read(_BEGINNING).decode(errors="replace")
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
         raise UsageError(f"--{option} {path}: cannot write ({getattr(error, 'strerror', None) or error}); choose another file") from error
     if begins and not _OURS[option](begins):
         raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file")
@@ -217,7 +217,7 @@ def _is_earlier(option: str, path: Path) -> bool:
 
 
 # JUnit XML for Jenkins and GitLab, in the form of Ant's schema (windyroad/JUnit-Schema): a test case for each group, each floor, and the
-# whole. What is undecided is an error, since a skipped test looks green.
+# whole. An undecided one is an error, since a skipped test looks like a passed one.
 
 _MOST_LINES = 60
 _NAMES = {
@@ -318,7 +318,7 @@ def _written(case: _Case, verdict: Verdict) -> TestCase:
 # One status line for Nagios (Monitoring Plugins Development Guidelines): the state, the text, then figures.
 
 _STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-_STATUS_LONGEST = 400  # characters: old NRPE carries 1,024 bytes
+_STATUS_LONGEST = 400  # characters; old NRPE transfers 1,024 bytes
 
 
 def status_lines(verdict: Verdict) -> list[Line]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-# Why no more samples were taken, by the code in a row's `stopped`.
+# Why sampling stopped, by the code in a row's `stopped`.
 _STOPPED = {
     "precision": "precision",
     "out_of_reach": "out of reach",
@@ -165,7 +165,7 @@ def _joined(cases: Iterable[str]) -> str:
 _TIMES = [field.name for field in fields(Times)]
 _HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
-# Offsets into samples.bin mean nothing outside the run's folder; `na` has the text of na_fact.
+# Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
 _LEFT_OUT = {"samples", "na_fact"}
 
 
@@ -390,7 +390,7 @@ def _by_rename(target: Path, text: str) -> None:
     try:
         with suppress(FileNotFoundError):
             draft.unlink()
-        with draft.open("x", encoding="utf-8", newline="") as file:  # "x": do not follow a symbolic link that is there
+        with draft.open("x", encoding="utf-8", newline="") as file:  # "x": do not follow an existing symbolic link
             file.write(text)
         draft.replace(target)
     finally:
@@ -421,7 +421,7 @@ class OneLinePerAbsentBackend:
         self._known = None if rows is None else _absent(rows)
         self._shown: set[str] = set()
         self._held: list[Row] = []
-        self._mixed: set[str] = set()  # backends of which some row was passed on
+        self._mixed: set[str] = set()  # backends with at least one row
         self._planned: Mapping[str, int] = {}
 
     def start(self, plan: PlanSummary) -> list[Line]:

@@ -47,7 +47,7 @@ def steering(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Return the paths of the communication libraries loaded into this process, sorted; empty where there is no /proc."""
+    """Return the paths of the communication libraries loaded into this process, sorted; empty if there is no /proc."""
     try:
         lines = maps.read_text(errors="replace").splitlines()
     except OSError:

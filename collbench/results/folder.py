@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Checks that a run's folder can be written, and the errors if not: before the first case, and later.
+# Whether a run's folder can be written, and the errors if not: before the first case, and later.
 
 # The free space that the smallest run needs. With less a run would start, but not finish.
 _LEAST_FREE_BYTES = 1 << 20
@@ -340,7 +340,7 @@ def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
         if files:
             draft_of(path / RUN).unlink(missing_ok=True)
     for folder in new:
-        with suppress(OSError):  # never made, or no longer empty
+        with suppress(OSError):  # never created, or no longer empty
             folder.rmdir()
 
 
@@ -352,7 +352,7 @@ class FinishedRun:
     """A finished run, to be written as a folder.
 
     It has the keys of run.json besides schema, id, operation, times and number of rows; the rows; and their arrays by index. The exit
-    code is 0 where `info` has none.
+    code is 0 if `info` has none.
     """
 
     path: Path
@@ -402,7 +402,7 @@ def write_all(runs: Iterable[FinishedRun]) -> None:
 def _write(run: FinishedRun, made: list[Path]) -> None:
     if not run.path.parent.is_dir() or run.path.exists():
         _into(run.path, made)
-    else:  # the next of many launches: nothing can be in its way
+    else:  # another launch of many, with a new name
         run.path.mkdir()
         made.append(run.path)
     if run.arrays:
@@ -423,5 +423,5 @@ def _into(path: Path, made: list[Path]) -> None:
 
 def _undo_whole(made: Sequence[Path]) -> None:
     for path in reversed(made):
-        with suppress(OSError):  # never made, or no longer empty
+        with suppress(OSError):  # never created, or no longer empty
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

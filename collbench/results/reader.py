@@ -22,10 +22,10 @@ from collbench.untrusted import open_file, values_in
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LONGEST_LINE = 16 << 20  # bytes; a round of 20,000 places takes some 3 MB
-_LARGEST_LINES = 1 << 30  # bytes of a file of lines; 100,000 rows take some 300 MB
-_MOST_VALUES = 1 << 25  # in the lines of a file: they stay in memory; a row has some 200, one of another tool 130
-_MOST_BAD = 10_000  # lines that cannot be read: a file with more is not a file of a run
+_LONGEST_LINE = 16 << 20  # bytes; a round of 20,000 places has about 3 MB
+_LARGEST_LINES = 1 << 30  # bytes of a file of lines; 100,000 rows have about 300 MB
+_MOST_VALUES = 1 << 25  # in the lines of a file, which stay in memory; a row has about 200, a row of another tool 130
+_MOST_BAD = 10_000  # lines that cannot be read; a file with more is not a run's file
 _LARGEST_ARRAY = 128 << 20  # bytes of one of a row's arrays
 _NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
 _NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
@@ -273,5 +273,5 @@ def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
 
     try:
         return np.dtype(str(dtype)), tuple(shape or ()), int(str(offset))
-    except TypeError as error:  # such as a float of one byte
+    except TypeError as error:  # for example a float of one byte
         raise UsageError(f"{what} has an unknown number type '{dtype}': the row was altered") from error

@@ -167,7 +167,7 @@ def is_suspect(value: Any, places: int) -> bool:
         return False
     where = [value.get("places"), value.get("partners")]
     sound = all(isinstance(each, list) and all(_is_count(place) and place < places for place in each) for each in where)
-    numbers = _is_speed(value.get("ratio")) and all(_is_bound(value.get(name)) for name in ("low", "high"))  # of silent places: none
+    numbers = _is_speed(value.get("ratio")) and all(_is_bound(value.get(name)) for name in ("low", "high"))  # silent places have none
     return sound and numbers and _words(value.get("evidence")) and all(isinstance(value.get(name), str) for name in ("kind", "part"))
 
 
@@ -232,9 +232,9 @@ _OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
 
 # The results of `collbench pairs`: one line per round in pairs.jsonl, and the matrix of all rounds.
 #
-# A place is a rank or a node. For a pair (a, b) three times are measured in turn: the latency, then a's messages to b, then b's to a.
-# Each is a median over the samples; where places are nodes, that of the slowest pair of ranks. The time of a message between nodes is
-# that time divided by the number of rank pairs, since each of them transfers a message meanwhile.
+# A place is a rank or a node. For a pair (a, b) three times are measured one after the other: the latency, then a's messages to b, then
+# b's to a. Each is a median over the samples; between nodes, that of the slowest pair of ranks. The time of a message between nodes is
+# that time divided by the number of rank pairs, since each of them transfers a message at the same time.
 
 PAIRS = folder.PAIRS
 Figures = NDArray[np.float64]
@@ -288,7 +288,7 @@ class PairRound:
 
 @dataclass(frozen=True)
 class PairMatrix:
-    """The figures of all pairs, by sending (row) and receiving (column) place; NaN where nothing was measured.
+    """The figures of all pairs, by sending (row) and receiving (column) place; NaN if nothing was measured.
 
     places       their names: "node1", "rank 3 (node1)"
     latency_s    symmetric
@@ -336,7 +336,7 @@ def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatr
 
 
 def _put(found: PairMatrix, one: PairRound) -> None:
-    """Enter all pairs of a round at once: they are disjoint."""
+    """Store the figures of all pairs of a round, which are disjoint."""
     done = [turn for turn, why in enumerate(one.na) if why is None]
     if not done:
         return
@@ -363,7 +363,7 @@ def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int6
 
 
 def _rates(size: int, seconds: Figures) -> Figures:
-    """Return bytes per second; NaN where the time is unknown, or too short to be valid."""
+    """Return bytes per second; NaN if the time is unknown, or too short to be valid."""
     with np.errstate(divide="ignore"):
         return np.where(seconds > 0, size / seconds, np.nan)
 
@@ -382,7 +382,7 @@ def _pair_tuples(value: Any) -> Any:
 
 _BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
 _MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
-_LITTLE = 1 << 30  # bytes, which every machine has
+_LITTLE = 1 << 30  # bytes that every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")
 _INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
 

@@ -108,7 +108,7 @@ class Row:
 
     @property
     def percent_of_hard_bound(self) -> float | None:
-        """Return the percentage of the hard limit; None where `percent_of_ceiling` is."""
+        """Return the percentage of the hard limit; None if `percent_of_ceiling` is."""
         return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)
 
     def with_figures(self, **figures: Any) -> Row:
@@ -128,7 +128,7 @@ class Row:
         known["flags"] = tuple(known.get("flags", ()))
         if len(known) < len(names):
             return cls(**known)
-        row = object.__new__(cls)  # whole, as most are: without a call for each field
+        row = object.__new__(cls)  # most rows are complete, and need no call for each field
         vars(row).update(known)
         return row
 

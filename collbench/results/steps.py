@@ -28,7 +28,7 @@ class Channel:
                     "iperf3", "fi_pingpong", "ucx_perftest" (external tools)
     source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
     bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
-    of_bytes_per_s  the rate of the limiting link, None where no such figure is valid
+    of_bytes_per_s  the rate of the limiting link, None if no such figure is valid
     limited_by      that link with the source of its rate; without a rate, the kind of figure
     tool            for an external tool: its request, version, commands and statistic; else empty
     flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
@@ -48,7 +48,7 @@ class Channel:
 
     @property
     def percent(self) -> float | None:
-        """Return the percentage of the link's rate; None where the measured rate exceeds it."""
+        """Return the percentage of the link's rate; None if the measured rate exceeds it."""
         if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
             return None
         return 100 * self.bytes_per_s / self.of_bytes_per_s

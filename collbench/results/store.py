@@ -17,12 +17,12 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.untrusted import read_file, values_in
 
-LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks has some 20 MB
+LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks has about 20 MB
 _DEEPEST = 64
 _MOST_VALUES = 1 << 22  # in one object: an empty list takes two characters, and 64 bytes of memory
-# Larger numbers come from a broken or hostile file; arithmetic on them would overflow elsewhere.
+# Larger numbers are from a broken or hostile file, and would overflow in computations.
 _LARGEST_FLOAT, _LARGEST_INT = 1e100, 2**63
-# A text's bytes without its words: digits become 0, exponents e, points stay, all other bytes become blanks.
+# Translation of a text to the shapes of its numbers: digits become 0, exponents e, points stay, all other bytes become blanks.
 _SHAPES = bytes(48 if 48 <= one < 58 else 101 if one in b"eE" else 46 if one == 46 else 32 for one in range(256))
 _MANY_DIGITS, _LONG_EXPONENT = b" " + b"0" * 19, b"e000"
 
@@ -47,7 +47,7 @@ _LINE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain)
 
 def to_line(values: Mapping[str, Any]) -> str:
     """Return one object as one line of ASCII, without the newline."""
-    try:  # most lines have nothing that JSON cannot hold, and need not be gone through value by value
+    try:  # most lines have only values that JSON allows, and need no check of each value
         return _LINE.encode(values)
     except (TypeError, ValueError):
         return _LINE.encode(plain(values))
@@ -80,7 +80,7 @@ def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any
     try:
         if _may_hold_strange_numbers(text):
             value = json.loads(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
-        else:  # twice as fast, and nothing in it can be left out
+        else:  # twice as fast, for lines without values to leave out
             value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({type(error).__name__})") from error
@@ -142,7 +142,7 @@ class Appended:
 
     def __init__(self, path: Path, again: bool = False) -> None:
         self._path = path
-        # A folder of unknown origin may have a pipe in place of a file, or a link to a file of the user.
+        # A folder of unknown origin may have a pipe instead of a file, or a link to a file of the user.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
         self._close = weakref.finalize(self, os.close, self._descriptor)  # also if its owner was dropped without closing it
@@ -155,7 +155,7 @@ class Appended:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
             self._size += len(data)
-        except BaseException:  # a signal's, too: the next line would be glued to half of this one
+        except BaseException:  # also for a signal: otherwise the next line would be joined with half of this one
             self._take_back(offset)
             raise
         return offset
@@ -306,7 +306,7 @@ class Lock:
         except BlockingIOError as error:
             self._close()
             raise UsageError(_in_use("another process", self._path.parent)) from error
-        except OSError:  # a file system without locks: then the file alone must do
+        except OSError:  # a file system without locks: the file alone is used
             pass
 
     def _left_behind(self) -> int:
@@ -335,7 +335,7 @@ class Lock:
             raise UsageError(_in_use(who, self._path.parent)) from error
         except OSError as error:  # a file system without locks
             raise unknown from error
-        if not _is_at(descriptor, self._path):  # its process ended between our two steps, and another one may have come
+        if not _is_at(descriptor, self._path):  # its process ended between the two steps, and another one may have started
             raise UsageError(_in_use(who, self._path.parent))
         return who
 
@@ -363,13 +363,13 @@ def _holder(text: bytes) -> tuple[str, bool]:
 
 # Files that are replaced in one step: neither a reader nor a crash leaves a partial file.
 
-_CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that sync no folders
+_CANNOT = (errno.EINVAL, errno.ENOTSUP)  # file systems that cannot sync folders
 
 
 def replace(path: Path, text: str) -> None:
     """Replace the file's content by `text` and wait for the disk. Raises OSError; the file is then unchanged."""
     draft = draft_of(path)
-    draft.unlink(missing_ok=True)  # left by a killed run; in a folder of unknown origin it may be a pipe or a link
+    draft.unlink(missing_ok=True)  # of a killed run; in a folder of unknown origin it may be a pipe or a link
     with draft.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -394,7 +394,7 @@ def sync_folder(path: Path) -> None:
     """Wait until the disk has the folder's list of files, if the file system supports that. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:  # we may enter it, but not read it
+    except PermissionError:  # a folder that may be entered, but not read
         return
     try:
         os.fsync(descriptor)

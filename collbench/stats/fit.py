@@ -1,14 +1,15 @@
 """α-β: time = α + size · β, in up to three regimes (protocols), each by relative least squares.
 
-The residual of a point is (time - fit) / time, so that 8 bytes count as much as 1 GiB. The breakpoints are searched exhaustively,
-the number of regimes is chosen by BIC. A single bad size neither bends the fit nor makes a regime: residuals are weighted as Huber
-does (k = 1.345), then those beyond 4 standard deviations and 10 % are left out. The noise they are compared with is the median
-misfit of each size to the line through its two neighbours.
+The residual of a point is (time - fit) / time, so that 8 bytes count as much as 1 GiB. The breakpoints are searched exhaustively, and
+BIC selects the number of regimes. A single bad size neither changes the fit nor makes a regime. For that, residuals have Huber's weights
+(k = 1.345), and later those beyond 4 standard deviations and 10 % are left out. The noise for this comparison is the median misfit of
+each size to the line through its two neighbors.
 
-Simulated with 2 % of noise, 8 B-1 GiB: one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is found in 7, 8 and 4 %, the
-95 % intervals hold α in 90, 92 and 92 %, β in 92, 94 and 95 %. Three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes) are separated
-in 99.8 %; the intervals hold α and β in 93 and 94 %. A size 1.5 times too slow is the only one off in 98 %; one 0.6 times, in 92 %
-(at a switch of regime, it counts as a part of it).
+Simulated with 2 % of noise, 8 B-1 GiB:
+- one regime of 8 µs and 48 GB/s, 10, 14 and 28 sizes: a second one is found in 7, 8 and 4 %; the 95 % intervals contain α in 90, 92 and
+  92 %, β in 92, 94 and 95 %;
+- three regimes (2, 5 and 8 µs, 6, 20 and 48 GB/s, 28 sizes): separated in 99.8 %; the intervals contain α and β in 93 and 94 %;
+- one size with 1.5 times the right time is the only one off in 98 %; with 0.6 times in 92 % (at a switch it counts as a part of it).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from numpy.typing import NDArray
 
 from collbench.stats.median import t_quantile
 
-# Robust lines time = α + size · β through every run of neighbouring sizes, by relative least squares.
+# Robust lines time = α + size · β through every run of neighboring sizes, by relative least squares.
 
 _HUBER = 1.345  # standard deviations; 95 % as efficient as least squares under normal noise
 _BAD = 4.0
 _OFF = 0.1
 _MOST_BAD = 6
 _SD_PER_MAD = 1.4826
-_LEAST_NOISE = 1e-9  # relative: below, it is rounding
+_LEAST_NOISE = 1e-9  # relative; less is rounding
 _ROUNDS, _LAST_ROUNDS = 30, 5
 _ENDS = 48
 _SINGULAR = 1e-14
@@ -48,8 +49,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Lines:
-    """One line per run [first, last) of points: index arrays, α in seconds, β in seconds per byte; per line and point a weight
-    (Huber's, 0 outside the run and for bad points) and the relative residual (time - fit) / time."""
+    """One line per run [first, last) of points: index arrays, α in seconds, β in seconds per byte.
+
+    Per line and point a weight (Huber's, 0 outside the run and for bad points) and the relative residual (time - fit) / time.
+    """
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -130,8 +133,8 @@ def determined(aa: Values, ab: Values, bb: Values) -> Values:
 
 _LEAST = 4  # points per regime
 _MOST = 3  # regimes
-_CLIPPED = 4.0  # standard deviations: the most that one bad point can count
-_LEAST_VARIANCE = 1e-20  # relative: below, it is rounding
+_CLIPPED = 4.0  # standard deviations that one bad point can count at most
+_LEAST_VARIANCE = 1e-20  # relative; less is rounding
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ def _regimes(data: Points, lines: Lines, chosen: list[int]) -> tuple[FitSegment,
 
 
 def _reach(data: Points, lines: Lines, chosen: list[int]) -> float:
-    """Student's quantile times the relative standard deviation, from all regimes together: Huber, Robust Statistics (1981), 7.6."""
+    """Return Student's quantile times the relative standard deviation of all regimes: Huber, Robust Statistics (1981), 7.6."""
     weights, residuals = lines.weights[chosen], lines.residuals[chosen]
     kept = weights > 0
     spare = max(1, int(kept.sum()) - 2 * len(chosen))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.stats.median import Median, t_quantile
 
-_RANKED = 6  # below, no pair of order statistics covers the median with 95 %
+_RANKED = 6  # with fewer values no pair of order statistics covers the median with 95 %
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def spread(values: NDArray[np.float64]) -> Spread:
 
 def _ranked(ordered: NDArray[np.float64]) -> tuple[float, float]:
     n = len(ordered)
-    rank, below = 0, 2.0 ** (1 - n)  # both tails beyond the outermost pair
+    rank, below = 0, 2.0 ** (1 - n)  # outside the outermost pair, both tails
     while below + (more := comb(n, rank + 1) / 2 ** (n - 1)) <= 0.05:
         rank, below = rank + 1, below + more
     return float(ordered[rank]), float(ordered[n - 1 - rank])
@@ -72,15 +72,15 @@ def _student(logs: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.exp(centre - half)), float(np.exp(centre + half))
 
 
-# Ratios of two measurements, after / before, with their 95 % intervals; above 1: slower, when times are compared.
+# Ratios of two measurements, after / before, with their 95 % intervals. A ratio of times above 1 means slower.
 #
-# Two intervals on ln scale are combined as recovered variances (Zou and Donner, Statistics in Medicine 27, 2008): the distances from
-# each value to the ends of its own interval, in quadrature, side by side.
+# Two intervals on the ln scale are combined as recovered variances (Zou and Donner, Statistics in Medicine 27, 2008): in quadrature, each
+# side separately, the distances from each value to the ends of its own interval.
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """after / before with its 95 % interval, None where it is unknown.
+    """after / before with its 95 % interval, None if it is unknown.
 
     n  number of launches (or pairs), on the side with fewer; number of samples for `ratio_of_medians`
     """
@@ -141,7 +141,7 @@ def _combined(a: Spread, b: Spread, n: int) -> Ratio:
 
 
 def _welch(a: NDArray[np.float64], b: NDArray[np.float64], value: float) -> tuple[float, float]:
-    """The interval of exp(mean of b - mean of a); it holds `value`, the ratio of medians, too."""
+    """Return the interval of exp(mean of b - mean of a), extended to contain `value`, the ratio of medians."""
     of_a, of_b = (float(each.var(ddof=1)) / len(each) for each in (a, b))
     error = of_a + of_b
     if error == 0:

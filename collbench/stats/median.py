@@ -1,10 +1,10 @@
 """The median and how well it is known. Pure numpy.
 
-The interval is rank-based and widened for what the series remembers. The variance of the sum of sign(x - median) comes from its
-first B cosine coefficients, each of which is an independent look at the slow part of the series, and the quantile is Student's
-with B degrees of freedom: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", JBES 2018. They advise
-B = 0.4 n^(2/3); we take 0.25, at least 6, since recorded series remember 20 to 100 samples. It is never narrower than for
-independent samples.
+The interval is rank-based, and widened for the correlation between samples. The variance of the sum of sign(x - median) comes from its
+first B cosine coefficients. Each is an independent estimate for the slow part of the series. The quantile is Student's with B degrees
+of freedom: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", JBES 2018. They recommend
+B = 0.4 n^(2/3). Here it is 0.25 n^(2/3), at least 6, since recorded series are correlated over 20 to 100 samples. The interval is never
+narrower than for independent samples.
 
 Simulated coverage of the 95 % interval in % (Gaussian AR(1), ranks make every monotone marginal the same; 600-4000 series each):
 
@@ -14,13 +14,13 @@ Simulated coverage of the 95 % interval in % (Gaussian AR(1), ranks make every m
     0.5      84    93     97    95    95    96    96    95    94
     0.7      71    82     89    91    91    95    95    96    95
 
-When the series ends as soon as the interval is narrow enough, as the protocol does, 92-96 % are left. Series drawn in blocks from what
-real runs recorded: 92, 94, 93 % at n = 60, 200, 600 with blocks of 20, 40, 40 samples. What a series remembers for longer than a
-third of its own length cannot be detected here: 89 % with blocks of 30 at n = 60; `drift` may detect it.
+If the series ends as soon as the interval is narrow enough, as the protocol does, the coverage is 92-96 %. For series drawn in blocks
+from recorded runs it is 92, 94, 93 % at n = 60, 200, 600 with blocks of 20, 40, 40 samples. A correlation over more than a third of the
+series cannot be detected here: 89 % with blocks of 30 at n = 60; `drift` may detect it.
 
-With 6 to 10 samples their correlation cannot be detected: rejecting series that seem correlated leaves the coverage of the
-others as it was (67 instead of 71 % at n = 6 and ρ = 0.7). So the interval is min-max, the widest that the samples allow, and
-is valid for independent samples only.
+The correlation of 6 to 10 samples cannot be detected. To reject series that seem correlated does not help: the coverage of the others is
+67 instead of 71 % at n = 6 and ρ = 0.7. So the interval is min-max, the widest that the samples allow, and is valid for independent
+samples only.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _HALVINGS = 54
 
 @lru_cache(maxsize=4096)
 def t_quantile(probability: float, degrees: float) -> float:
-    """The t that a Student variable with `degrees` of freedom stays below with `probability`.
+    """Return the value that a Student variable with `degrees` of freedom stays below with `probability`.
 
-    With t = √degrees · tan θ the density becomes Γ((ν+1)/2) / (√π Γ(ν/2)) · cos^(ν-1) θ (ν the degrees), which 64 points of
-    Gauss and Legendre integrate to more than ten digits; θ is found by halving. Raises ValueError outside 0 < p < 1 and ν ≥ 1.
+    With t = √degrees · tan θ the density becomes Γ((ν+1)/2) / (√π Γ(ν/2)) · cos^(ν-1) θ (ν: the degrees). 64 Gauss-Legendre
+    points integrate it to more than ten digits; θ is found by bisection. Raises ValueError outside 0 < p < 1 and ν ≥ 1.
     """
     if not 0 < probability < 1 or not degrees >= 1:
         raise ValueError(f"no quantile of Student's t for probability {probability} and {degrees} degrees of freedom")
@@ -57,15 +57,15 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def _mass(angle: float, degrees: float) -> float:
-    """The probability of an angle between 0 and `angle`."""
+    """Return the probability of an angle between 0 and `angle`."""
     scale = exp(lgamma((degrees + 1) / 2) - lgamma(degrees / 2)) / sqrt(pi)
-    near = min(angle, 40 / sqrt(degrees))  # all there is beyond is less than a double can hold
+    near = min(angle, 40 / sqrt(degrees))  # the rest is less than the precision of a double
     return scale * near / 2 * float(_WEIGHTS @ np.cos(near / 2 * (_NODES + 1)) ** (degrees - 1))
 
 
 _Z95 = 1.959963984540054
-_FEWEST = 6  # below, no pair of order statistics covers the median with 95 %
-_TOO_SHORT_TO_TELL = 10  # up to here, a series cannot show what it remembers
+_FEWEST = 6  # with fewer samples no pair of order statistics covers the median with 95 %
+_TOO_SHORT_TO_TELL = 10  # up to here the correlation of samples cannot be detected
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,15 @@ def quantile(ordered: NDArray[np.float64], share: float) -> float:
 
 
 def _memory(samples: NDArray[np.float64], centre: float) -> tuple[float | None, int]:
-    """(variance of the sum of signs about the median relative to that of independent ones, cosines it was estimated from);
-    (None, 0) if it cannot be estimated."""
+    """Return (relative variance of the sum of signs about the median, number of cosines in its estimate).
+
+    The variance is relative to that of independent signs. (None, 0) if it cannot be estimated.
+    """
     n = len(samples)
     if n <= _TOO_SHORT_TO_TELL:
         return None, 0
     signs = np.sign(samples - centre)
-    signs -= signs.mean()  # with ties at the median, as a clock's ticks make them, the signs do not balance
+    signs -= signs.mean()  # with values equal to the median, as a clock's ticks cause them, the signs do not balance
     variance = float(signs @ signs) / n
     if variance == 0:
         return None, 0
@@ -160,7 +162,7 @@ def _worth(n: int, memory: float | None) -> float | None:
 
 
 def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """√(2/n) Σ values[i] cos(π k (i + ½) / n) for k = 1 … count, by one FFT: Makhoul, IEEE Trans. ASSP 28 (1980)."""
+    """Return √(2/n) Σ values[i] cos(π k (i + ½) / n) for k = 1 … count, by one FFT: Makhoul, IEEE Trans. ASSP 28 (1980)."""
     n = len(values)
     folded = np.concatenate([values[::2], values[1::2][::-1]])
     k = np.arange(1, count + 1)
@@ -169,7 +171,7 @@ def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.
 
 
 def _reach(n: int, memory: float | None, cosines: int) -> float:
-    """How many ranks the interval extends to either side of the middle."""
+    """Return how many ranks the interval extends to either side of the middle."""
     if n <= _TOO_SHORT_TO_TELL:
         return n / 2
     widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
@@ -177,7 +179,7 @@ def _reach(n: int, memory: float | None, cosines: int) -> float:
 
 
 def _interval(ordered: NDArray[np.float64], reach: float) -> tuple[float | None, float | None]:
-    """The order statistics `reach` ranks below and above the middle (normal approximation of the binomial)."""
+    """Return the order statistics `reach` ranks below and above the middle (normal approximation of the binomial)."""
     n = len(ordered)
     if n < _FEWEST:
         return None, None
@@ -187,7 +189,7 @@ def _interval(ordered: NDArray[np.float64], reach: float) -> tuple[float | None,
 
 
 def _within_a_tick(ordered: NDArray[np.float64], value: float) -> tuple[float, float]:
-    """Where so many samples share one tick of the clock that the interval is a point, it is as wide as the tick."""
+    """Return an interval as wide as the clock's tick, for samples of which so many are equal that the interval would be a point."""
     steps = np.diff(ordered)
     half = float(np.min(steps[steps > 0], initial=np.inf)) / 2
     return (max(0.0, value - half), value + half) if half < np.inf else (value, value)
@@ -195,13 +197,14 @@ def _within_a_tick(ordered: NDArray[np.float64], value: float) -> tuple[float, f
 
 # Drift: whether the last third of a series differs from its first.
 #
-# Simulated, log-normal AR(1). Alarms in stationary series (σ 2 and 20 %, ρ up to 0.7): at most 3 % from n = 45 on, at n = 30 under 1 %
-# for ρ up to 0.5 and 5 % at 0.7. Found of a rise by 10 % over the series, or a step of 10 % in its middle (ρ = 0 … 0.5): σ = 1 %: all
-# from n = 30 on; σ = 5 %: 70-98 % and 98-100 % at n = 200; σ = 10 %: 97 % and all at n = 1000.
+# Simulated, log-normal AR(1):
+# - alarms in stationary series (σ 2 and 20 %, ρ up to 0.7): at most 3 % from n = 45 on; at n = 30 under 1 % for ρ up to 0.5, 5 % at 0.7;
+# - detected rise by 10 % over the series, or step of 10 % in its middle (ρ = 0 … 0.5): with σ = 1 % all from n = 30 on; with σ = 5 %
+#   70-98 % and 98-100 % at n = 200; with σ = 10 % 97 % and all at n = 1000.
 
 _DRIFT_FEWEST = 30  # samples: ten per third
 _HALF_WIDTHS, _LEAST = 3, 0.02
-_OF_DIFFERENCE = 1.25  # 3 half-widths of a whole are 3 / √(3 + 3) of those of a difference of its thirds
+_OF_DIFFERENCE = 1.25  # 3 half-widths of the whole are 3 / √(3 + 3) of those of a difference of its thirds
 
 
 def drift(samples: NDArray[np.float64], half_width: float | None) -> float | None:
@@ -217,18 +220,19 @@ def drift(samples: NDArray[np.float64], half_width: float | None) -> float | Non
     first, last = median(series[:third]), median(series[-third:])
     if first.value <= 0 or first.half_width is None or last.half_width is None:
         return None
-    # an honest interval of a drifting series is so wide that it holds the drift: the thirds know the noise without it
+    # a valid interval of a drifting series is so wide that it contains the drift; the thirds show the noise without it
     noise = min(_HALF_WIDTHS * half_width, _OF_DIFFERENCE * hypot(first.half_width, last.half_width))
     change = last.value / first.value - 1
     return change if abs(change) > max(noise, _LEAST) else None
 
 
-# Two modes: a series that gathers around two values has no single number.
+# Two modes: a series around two values is not described by one number.
 #
-# Simulated (n = 20 … 3000, 200-1500 series each). False alarms: at most 0.2 % for log-normal, heavy-tailed, spiky and AR(1) series
-# (ρ = 0.7) and none where a 10 ns clock rounds values of 0.2-1 µs, save 0.5 % at n = 30; 0.9 % for a uniform series, the hardest, and
-# for ρ = 0.9. Found of "2.3 µs 82 % / 10.7 µs 18 %" with 5 % of noise: 24, 93, 99.7, 100 % at n = 30, 60, 200, 1000; of two equal modes
-# 10 % apart with 1 % of noise: 98 % at n = 30, all from 60 on.
+# Simulated (n = 20 … 3000, 200-1500 series each):
+# - false alarms: at most 0.2 % for log-normal, heavy-tailed, spiky and AR(1) series (ρ = 0.7). None if a 10 ns clock rounds values of
+#   0.2-1 µs, except 0.5 % at n = 30. 0.9 % for a uniform series, the hardest, and for ρ = 0.9;
+# - detected: "2.3 µs 82 % / 10.7 µs 18 %" with 5 % of noise in 24, 93, 99.7, 100 % at n = 30, 60, 200, 1000; two equal modes 10 % apart
+#   with 1 % of noise in 98 % at n = 30, and in all from 60 on.
 
 _MODES_FEWEST = 20
 _SHARE, _APART, _ROBUST_SDS = 0.1, 0.05, 3.0
@@ -236,8 +240,8 @@ _SD_PER_MAD = 1.4826
 _TAILS = (0.02, 0.98)
 _VALLEY, _SIGMAS = 0.5, 2.6
 _WINDOWS = 33  # tried across the valley
-_ROUNDING = 1e-6  # relative; steps below are a double's
-_TICKS = 1e9  # finer ticks change nothing, and a double cannot hold their multiples as whole numbers
+_ROUNDING = 1e-6  # relative; smaller steps are rounding of a double
+_TICKS = 1e9  # smaller ticks have no effect, and a double cannot hold their multiples as integers
 Values = NDArray[np.float64]
 
 
@@ -250,12 +254,12 @@ class Mode:
 
 
 def modes(samples: Values) -> tuple[Mode, Mode] | None:
-    """The two modes of a series, the fast one first, or None where one number will do.
+    """Return the two modes of a series, the fast one first; None if one number describes it.
 
-    Each has at least 10 % of the samples; the centres are at least 5 % and 3 robust standard deviations (1.4826 MAD) apart; and
-    between them lies a valley: a window, a third of their distance wide, with less than half of the samples of the lesser mode's
-    window, too few by 2.6 standard deviations of a count. A unimodal density has no such valley, however skewed. Samples that
-    share a tick of the clock are spread over it, so that neighbouring ticks are one mode.
+    Each has at least 10 % of the samples. The centers are at least 5 % and 3 robust standard deviations (1.4826 MAD) apart.
+    Between them is a valley: a window, a third of their distance wide, with less than half of the samples of the lesser mode's
+    window, and too few by 2.6 standard deviations of a count. A density with one mode has no such valley, even if it is skewed.
+    Samples that share a tick of the clock are spread over it, so that adjacent ticks are one mode.
     """
     series = np.sort(sound(samples))
     series = _spread_ticks(series[series > 0])
@@ -271,7 +275,7 @@ def modes(samples: Values) -> tuple[Mode, Mode] | None:
 
 
 def _spread_ticks(ordered: Values) -> Values:
-    """Equal values spread evenly over the clock's tick, if there is one: the smallest step, when it divides all values."""
+    """Return the values with equal ones spread evenly over the clock's tick: the smallest step, if it divides all values."""
     steps = np.diff(ordered)
     tick = float(np.min(steps[steps > _ROUNDING * ordered[1:]], initial=np.inf))
     if not np.isfinite(tick) or tick * _TICKS < ordered[-1]:
@@ -295,7 +299,7 @@ def _best_split(logs: Values) -> int:
 
 
 def _valley(logs: Values, cut: int) -> tuple[int, bool]:
-    """(the cut in the middle of the emptiest window between the centres of the two sides, whether that is a valley)."""
+    """Return (the cut in the middle of the emptiest window between the centers of the two sides, whether it is a valley)."""
     low, high = middle(logs[:cut]), middle(logs[cut:])
     width = (high - low) / 3
     starts = np.linspace(low, high - width, _WINDOWS)

@@ -1,7 +1,7 @@
 """Bytes that an exchange sends out of and into each rank or host, to compare with counters.
 
-Exact where a library's algorithm is known, or messages go directly from source to target. For a broadcast and a
-reduction it is the minimum of any algorithm.
+The bytes are exact if the library's algorithm is known, or if messages go directly from source to target. For a broadcast
+or a reduction they are the minimum of any algorithm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collbench.operations.traffic import elements
 from collbench.workloads.step import Exchange
 
 RING, DIRECT, WHOLE = "ring", "direct", "allreduce"
-# What libraries were seen to do otherwise (tests/launchers/test_bytes_across_hosts.py), as `moved_in_step` takes it.
+# Algorithms of libraries that differ from the default, as measured in tests/launchers/test_bytes_across_hosts.py; for `moved_in_step`.
 GLOO = {"reducescatter": WHOLE}
 _Matrix = NDArray[np.float64]
 
@@ -41,10 +41,10 @@ def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: st
     """Return the bytes that an exchange moves between places, all its `times` together.
 
     places     by rank the number of its host; None: every rank is its own place
-    algorithm  "ring" (all-reduce, reduce-scatter, all-gather: neighbors are those of the group, the last one's is the first),
-    "direct"
-               (each part directly to its target), "allreduce" (a reduce-scatter run as one, of which each rank keeps its part);
-               None: "ring" where there is one
+    algorithm  None: the first one that the operation has, the ring if possible
+               "ring": each rank sends to the next one of the group, the last one to the first
+               "direct": each part goes directly to its target
+               "allreduce": a reduce-scatter run as an all-reduce, of which each rank keeps its part
 
     Raises UsageError for an operation or an algorithm with an unknown number of bytes.
     """
@@ -84,12 +84,12 @@ def _count(at: Sequence[int], matrix: _Matrix, sent: dict[int, float], received:
 
 
 def _ring(share: Callable[[int], float]) -> Callable[[Exchange, int], _Matrix]:
-    """Every rank sends the next one `share` of the size."""
+    """Return a function for the bytes by sending and receiving rank: every rank sends `share(n)` of the size to the next rank."""
     return lambda exchange, n: np.roll(np.eye(n), 1, axis=1) * (share(n) * exchange.size_bytes)
 
 
 def _straight(exchange: Exchange, n: int) -> _Matrix:
-    """Every rank sends every other one a part."""
+    """Return the bytes by sending and receiving rank: every rank sends one of n parts to every other rank."""
     return (np.ones((n, n)) - np.eye(n)) * (exchange.size_bytes / n)
 
 
@@ -157,7 +157,7 @@ def _between(exchange: Exchange, n: int, algorithm: str | None) -> _Matrix:
 
 
 def _copied_once(group: Sequence[int], at: Mapping[int, int], exchange: Exchange) -> _Matrix:
-    """The whole size once between the root's place and each other place, from or to one rank there."""
+    """Return the whole size once between the root's place and each other place, from or to one rank there."""
     found, n, root = np.zeros((len(group), len(group))), len(group), exchange.root or 0
     for place in {at[rank] for rank in group} - {at[group[root]]}:
         one = next(index for index in range(n) if at[group[index]] == place)

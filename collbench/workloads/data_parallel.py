@@ -10,7 +10,7 @@ from collbench.operations.groups import Groups
 from collbench.workloads.shape import BUCKET, by_host, counted, everybody, need_ranks
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 
-# Gradients in buckets: as many equal ones as fit, and a last one that is smaller.
+# Gradient buckets: equal ones, and a smaller last one.
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def filled_up(shape: Shape, unit: int) -> str:
     return f"the last bucket is padded by {missing} of {unit} elements, so that all ranks have parts of the same size" if missing else ""
 
 
-# Fully sharded training (ZeRO stage 3, FSDP): every rank keeps its part of each unit, and gathers the unit where it is needed.
+# Fully sharded training (ZeRO stage 3, FSDP): every rank stores its part of each unit, and gathers the whole unit before it uses it.
 #
-# Parameters are gathered forward and again backward, gradients are summed and scattered: three times the model in a step
-# (ZeRO, arXiv:1910.02054, section 7.2.2).
+# A step moves three times the model (ZeRO, arXiv:1910.02054, section 7.2.2): parameters are gathered for the forward and again for
+# the backward pass, gradients are reduce-scattered.
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Unit:
 
 
 def units(shape: Shape) -> tuple[Unit, ...]:
-    """Return what is gathered at once: the embedding and the rest, then each layer; equal layers where the hidden size is unknown.
+    """Return what is gathered at once: the embedding and the rest, then each layer; equal layers if the hidden size is unknown.
 
-    Raises UsageError where the layers have more parameters than the model.
+    Raises UsageError if the layers have more parameters than the model.
     """
     if not shape.layers:
         return (Unit(shape.parameters, 1, "the whole model"),)
@@ -85,7 +85,7 @@ def units(shape: Shape) -> tuple[Unit, ...]:
 
 
 def _of_layer(hidden: int) -> int:
-    """Attention and an MLP four times as wide with their biases, and two normalisations."""
+    """Return the parameters of a layer: attention, an MLP four times as wide, their biases, and two normalizations."""
     attention, mlp, norms = 4 * (hidden * hidden + hidden), 8 * hidden * hidden + 5 * hidden, 2 * 2 * hidden
     return attention + mlp + norms
 
@@ -124,7 +124,7 @@ FSDP_REGIME = Regime(
 )
 
 
-# Data-parallel training with sums in three steps: inside each host, across hosts (each rank its part), inside each host.
+# Hierarchical data-parallel training: sums inside each host, then across hosts (each rank sums its part), then a gather inside each host.
 
 
 def _step_hierarchical(shape: Shape) -> Step:
@@ -145,7 +145,7 @@ def _of_bucket(one: Bucket, inside: Groups, across: Groups, dtype: str) -> Itera
 
 
 def _inside(shape: Shape) -> Groups:
-    """The ranks of each host. Raises UsageError where that makes no two levels."""
+    """Return the ranks of each host. Raises UsageError if hosts do not form two levels of groups."""
     groups, remedy = by_host(shape), "or take data-parallel, which is flat"
     sizes = sorted({len(ranks) for ranks in groups})
     if len(groups) == 1:

@@ -1,8 +1,8 @@
 """Pipeline-, tensor- and expert-parallel training.
 
-Experts: every rank has some experts of each layer; tokens are sent to them and come back, forward and backward.
-A token goes to `top_k` different experts. With an imbalance of X the experts of one rank, drawn by the seed, get X times the average
-of all tokens, and the others share the rest evenly.
+Expert-parallel: every rank has some experts of each layer. Tokens are sent to their experts and back, in the forward and the
+backward pass. A token goes to `top_k` different experts. With an imbalance of X the experts of one rank, chosen by the seed, get
+X times the average of all tokens. The other ranks share the rest evenly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collbench.workloads.shape import (
 )
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 
-# Pipeline-parallel training: each stage has some of the layers, and passes activations on and their gradients back, per microbatch.
+# Pipeline-parallel training: each stage has some of the layers. Per microbatch it sends activations forward and their gradients back.
 
 _NOTE = (
     "1F1B (arXiv:2104.04473, section 2.2): between two stages an activation goes forward while a gradient comes back; "
@@ -58,7 +58,7 @@ def _check_pipeline(shape: Shape) -> None:
 
 
 def _boundaries(stages: Groups) -> Iterator[tuple[Groups, str]]:
-    """Pairs that exchange at the same time: a stage has two neighbours, so every other boundary, then those between."""
+    """Return groups that exchange at the same time. A stage has two neighbors, so every other boundary comes first, then the rest."""
     for first in (0, 1):
         uppers = range(first, len(stages) - 1, 2)
         if uppers:
@@ -67,7 +67,7 @@ def _boundaries(stages: Groups) -> Iterator[tuple[Groups, str]]:
 
 
 def _stages(shape: Shape) -> Groups:
-    """The ranks of each stage; neighbours are on one host as far as possible. Raises UsageError for a number that does not fit."""
+    """Return the ranks of each stage, neighbors on one host if possible. Raises UsageError if the ranks do not fit the stages."""
     number = whole(shape, "stages") or shape.ranks
     fit = [n for n in range(2, shape.ranks + 1) if shape.ranks % n == 0]
     if number not in fit:
@@ -94,9 +94,9 @@ PIPELINE_REGIME = Regime(
 )
 
 
-# Tensor-parallel training: each layer is cut between the ranks of a group, which sum its outputs twice forward and twice backward.
+# Tensor-parallel training: each layer is split between the ranks of a group, which sum its outputs twice forward and twice backward.
 
-_PER_LAYER = 2  # behind attention and behind the MLP, each way: Megatron-LM, arXiv:1909.08053, section 3, figure 4
+_PER_LAYER = 2  # after attention and after the MLP, forward and backward: Megatron-LM, arXiv:1909.08053, section 3, figure 4
 
 
 def _step_tensor_parallel(shape: Shape) -> Step:
@@ -119,7 +119,7 @@ def _check_tensor_parallel(shape: Shape) -> None:
 
 
 def _groups(shape: Shape) -> Groups:
-    """Neighbours, host after host. Raises UsageError for a size that does not divide the ranks."""
+    """Return groups of neighbors, host by host. Raises UsageError for a size that does not divide the ranks."""
     inside = ranks_per_host(shape)
     size = whole(shape, "tensor") or inside
     fit = " or ".join(str(n) for n in range(2, shape.ranks + 1) if shape.ranks % n == 0)
@@ -148,8 +148,9 @@ TENSOR_PARALLEL_REGIME = Regime(
 )
 
 
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}|/\d{1,9})?", re.ASCII)  # a Fraction takes exponents, too, and works them out to the last digit
-# To the experts, and back: gradients of results, too, go where the results came from.
+# bounded digits, since a Fraction with a large exponent would be computed to the last digit
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}|/\d{1,9})?", re.ASCII)
+# Forward: to the experts and back. Backward: the gradients take the same ways in reverse.
 _FORWARD = ("tokens to their experts", "results back to the tokens' ranks")
 _BACKWARD = ("gradients of results to the experts", "gradients of tokens back to their ranks")
 
@@ -175,7 +176,7 @@ def _step(shape: Shape) -> Step:
 
 
 def _routed(shape: Shape, imbalance: Fraction, busiest: int) -> tuple[tuple[float, ...], ...]:
-    """[ranks × ranks] bytes from the tokens' rank to the experts', its own included; every row adds up to all copies of its tokens."""
+    """Return [ranks × ranks] bytes from a token's rank to the experts' rank. A row sums up to all copies of the rank's tokens."""
     n, copies = shape.ranks, _tokens(shape) * shape.top_k
     width = shape.hidden * shape.element_bytes
     most = round(imbalance * copies / n)
@@ -195,7 +196,7 @@ def _tokens(shape: Shape) -> int:
 
 
 def _check_experts(shape: Shape) -> None:
-    """Raises UsageError for experts that do not fit the ranks, or a top_k beyond them."""
+    """Raise UsageError for experts that do not fit the ranks, or for a top_k above their number."""
     experts = shape.experts or shape.ranks
     if experts % shape.ranks:
         near = -(-experts // shape.ranks) * shape.ranks
@@ -209,7 +210,7 @@ def _check_experts(shape: Shape) -> None:
 
 
 def _imbalance(shape: Shape) -> Fraction:
-    """How many times the average the busiest rank's experts get. Raises UsageError where no token could be sent so."""
+    """Return the load of the busiest rank's experts as a multiple of the average. Raises UsageError for an impossible value."""
     value = _typed_imbalance(shape)
     here = (shape.experts or shape.ranks) // shape.ranks
     most = Fraction(shape.ranks * min(shape.top_k, here), shape.top_k)

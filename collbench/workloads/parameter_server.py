@@ -1,7 +1,7 @@
-"""Parameter servers: workers push their gradients to the servers, which hold the model, and pull the model from them.
+"""Parameter servers: workers push their gradients to the servers, which store the model, and pull the model from them.
 
-Every worker sends each server its shard of every bucket, and receives that shard of the model. Messages only go between workers and
-servers, many to a few ranks at once. The sums are computed by the servers, without a collective.
+Every worker sends each server its shard of every bucket, and receives that shard of the model. Messages go only between workers
+and servers, so a few ranks receive from many at once. The servers compute the sums, without a collective.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Roles:
 
 
 def roles(shape: Shape) -> Roles:
-    """Return the roles. Servers are the first rank of each host, then the second of each …, to avoid shared NICs where possible.
+    """Return the roles. Servers are the first rank of each host, then the second of each and so on, so that they share NICs rarely.
 
-    Raises UsageError for a number of servers that leaves no worker, or a server without a parameter.
+    Raises UsageError for a number of servers that leaves no worker, or a server without parameters.
     """
     need_ranks(shape, 2, REGIME.name)
     number = _servers(shape)
@@ -93,7 +93,7 @@ def _note(who: Roles, alone: bool) -> str:
 
 
 def _incast(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
-    """All workers at once."""
+    """Yield the exchanges in which all workers push or pull at the same time."""
     each = [float(part * shape.element_bytes) for part in shards(one.size_bytes // shape.element_bytes, len(who.servers))]
     rows = [[0.0] * shape.ranks for _ in range(shape.ranks)]
     for worker in who.workers:
@@ -108,7 +108,7 @@ def _incast(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Ex
 
 
 def _messages(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
-    """The first worker alone, one message per server."""
+    """Yield the messages of the first worker alone, one per server."""
     worker = who.workers[0]
     for server, part in zip(who.servers, shards(one.size_bytes // shape.element_bytes, len(who.servers)), strict=True):
         if part:

@@ -10,7 +10,8 @@ from collbench.workloads.shape import printable
 from collbench.workloads.step import Regime
 
 _MODULES = ("data_parallel", "model_parallel", "parameter_server")
-_ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp")  # in `--help`
+# the order in `--help`
+_ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp")
 
 
 @cache

@@ -15,9 +15,9 @@ from collbench.operations.groups import Groups
 from collbench.units import parse_size
 from collbench.workloads.step import Regime, Shape
 
-# Which ranks of a job form groups, by the hosts that they run on.
+# Groups of ranks by host.
 
-_MOST_IN_TABLE = 8192  # half a gigabyte
+_MOST_IN_TABLE = 8192  # of ranks; the table then takes half a gigabyte
 
 
 def counted(number: int, what: str) -> str:
@@ -31,13 +31,13 @@ def printable(text: str) -> str:
 
 
 def need_ranks(shape: Shape, least: int, regime: str) -> None:
-    """Raise UsageError where there are fewer ranks than `least`."""
+    """Raise UsageError if there are fewer ranks than `least`."""
     if shape.ranks < least:
         raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
 
 
 def need_table(shape: Shape, regime: str) -> None:
-    """Raise UsageError for so many ranks that a [ranks × ranks] table would exceed the memory."""
+    """Raise UsageError for so many ranks that a [ranks × ranks] table would need too much memory."""
     if shape.ranks > _MOST_IN_TABLE:
         raise UsageError(
             f"{regime} over {counted(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
@@ -54,12 +54,12 @@ def by_host(shape: Shape) -> Groups:
 
 
 def host_after_host(shape: Shape) -> tuple[int, ...]:
-    """Return all ranks, with the ranks of one host adjacent."""
+    """Return all ranks, ordered by host."""
     return tuple(rank for ranks in by_host(shape) for rank in ranks)
 
 
 def ranks_per_host(shape: Shape) -> int | None:
-    """Return the number of ranks per host; None where hosts differ."""
+    """Return the number of ranks per host; None if hosts differ."""
     sizes = {len(ranks) for ranks in by_host(shape)}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -79,7 +79,7 @@ def everybody(shape: Shape) -> Groups:
     return (tuple(range(shape.ranks)),)
 
 
-# The models that are known by name (models.toml, each with its source), and those that are only so many parameters.
+# Models: those in models.toml, each with its source, and those that the user gives as a number of parameters.
 
 _FILE = Path(__file__).with_name("models.toml")
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMBGT]?)", re.IGNORECASE | re.ASCII)
@@ -90,7 +90,7 @@ DEFAULT = "bert-large"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The trained model: its number of parameters; for a transformer with identical layers, also their number and sizes (else 0)."""
+    """The trained model: number of parameters. A transformer with identical layers also has their number and sizes (0: unknown)."""
 
     name: str
     parameters: int
@@ -108,7 +108,7 @@ def models() -> dict[str, Model]:
 
 
 def parse(text: str) -> dict[str, Model]:
-    """Return a table of models. Raises UsageError for anything but schema 1 with rows of the known keys."""
+    """Return a table of models. Raises UsageError unless it has schema 1 and only known keys."""
     import tomllib
 
     try:
@@ -150,7 +150,8 @@ def _parameters(typed: str, match: re.Match[str]) -> int:
     return int(number)
 
 
-BUCKET = "25M"  # of DistributedDataParallel: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+# the default of DistributedDataParallel: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+BUCKET = "25M"
 USUAL = {"model": DEFAULT, "dtype": "float32"}
 HELP = {
     "model": "resnet50, bert-large, gpt2-xl, or a number of parameters like 340M or 1.5B",
@@ -164,12 +165,12 @@ HELP = {
     "experts": "of each layer (default: one per rank)",
     "top_k": "experts that each token is sent to",
 }
-_MOST = 10**9  # of anything that is counted
-_MOST_BYTES = 2**40  # of the activations of a microbatch
+_MOST = 10**9  # limit of every count
+_MOST_BYTES = 2**40  # limit of the activations of a microbatch
 
 
 def words(regime: Regime) -> dict[str, str]:
-    """Return every option of a workload with its default; "": the model's own, or computed. Names with "_" for "-"."""
+    """Return every option of a workload with its default. "": from the model, or computed. Names with "_" for "-"."""
     return {**USUAL, **regime.takes, **regime.options}
 
 
@@ -181,7 +182,7 @@ def help_of(regime: Regime) -> dict[str, str]:
 def shape_of(regime: Regime, typed: Mapping[str, str], hosts: Sequence[int]) -> Shape:
     """Return the shape from the user's options, for ranks on these hosts (by rank the number of its host).
 
-    typed: by option, "_" for "-", only what the user gave. Raises UsageError for invalid values, and for options that
+    typed: by option ("_" for "-"), only those that the user gave. Raises UsageError for invalid values, and for options that
     do not apply to the workload; neither depends on the hosts.
     """
     said = {**words(regime), **_fitting(regime, typed)}
@@ -206,7 +207,7 @@ def host_numbers(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
-    """Raise UsageError where layers, hidden size or sequence are unknown, or where the activations exceed any memory."""
+    """Raise UsageError if layers, hidden size or sequence are unknown, or if the activations exceed a limit."""
     missing = [name for name in ("layers", "hidden", "sequence") if not getattr(shape, name)]
     if missing:
         named = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
@@ -220,7 +221,7 @@ def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
 
 
 def whole(shape: Shape, name: str) -> int | None:
-    """Return a workload's own option as a number from 1 on; None where it was not given. Raises UsageError."""
+    """Return a workload's own option as an integer of at least 1; None if the user did not give it. Raises UsageError."""
     return _count(name, shape.options.get(name, "")) or None
 
 
@@ -237,7 +238,7 @@ def _option(name: str) -> str:
 
 
 def _count(name: str, text: str) -> int:
-    """0 for no text."""
+    """Return the number in the text of an option; 0 for an empty text. Raises UsageError."""
     typed = text.strip()
     if not typed:
         return 0

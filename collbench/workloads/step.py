@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collbench.operations.operation import Operation
 
 
-# How many bytes a step moves, by the conventions of busbw: the minimum that each rank must send or receive, with any library.
+# How many bytes a step moves, by the conventions of busbw: the minimum that each rank must send or receive with any library.
 #
-# Of an even collective that is nccl-tests' factor times the size, the same at every rank of a group. Of a message, and of uneven parts,
-# it is what the rank really sends to others or receives from them, whichever is more.
+# An even collective moves nccl-tests' factor times the size, the same at every rank of a group. For a message, and for uneven parts,
+# it is the larger of what the rank sends to others and what it receives from them.
 
 
 def moved_bytes(step: Step, ranks: int) -> tuple[float, ...]:
@@ -64,13 +64,13 @@ class Exchange:
     """One operation of a step.
 
     operation   its name in the registry: "allreduce", "allgather", "reducescatter", "alltoallv", "broadcast", "sendrecv", "p2p_bandwidth" …
-    groups      ranks of the job; the groups are disjoint, and of one size. Ranks in none of them rest
+    groups      ranks of the job; the groups are disjoint and of equal size. Ranks in no group do nothing
     size_bytes  as collbench counts the operation's size (nccl-tests' size)
     what        for the table: "gradients, bucket 3 of 14", "activations to the next stage"
-    times       so many times one after the other
-    dtype, redop, root   None: the operation has none; root is a rank within the group
+    times       how often it runs, one after the other
+    dtype, redop, root   None if the operation has none; root is a rank within the group
     traffic     of alltoallv: elements from each rank to each rank
-    adds        receivers add up what the ranks send to them (a parameter server), within the step; the sum is checked
+    adds        receivers sum what ranks send to them (a parameter server), within the step; the sum is verified
     """
 
     operation: str
@@ -89,11 +89,11 @@ class Exchange:
 class Shape:
     """The input of a regime.
 
-    parameters     of the model, in numbers; element_bytes: of one of them on the wire (of type dtype)
+    parameters     number of parameters; element_bytes: of one of them when sent (of type dtype)
     layers, hidden, sequence, microbatch, microbatches, experts, top_k, vocabulary   of a transformer, see models.toml
     bucket_bytes   of gradients
-    hosts          by rank the number of its host: hierarchical exchanges, pipelines and tensor-parallel groups are laid out by it
-    options        what only one regime has: {"update": "sharded"}, {"tensor": 4}
+    hosts          by rank the number of its host; the layout of hierarchical, pipeline and tensor-parallel groups depends on it
+    options        options of one regime only: {"update": "sharded"}, {"tensor": 4}
     """
 
     name: str
@@ -114,18 +114,18 @@ class Shape:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return len(self.hosts)
 
     @property
     def gradient_bytes(self) -> int:
-        """All gradients."""
+        """The bytes of all gradients."""
         return self.parameters * self.element_bytes
 
 
 @dataclass(frozen=True)
 class Step:
-    """One training step's traffic, in order. payload_bytes: what the training itself wants moved, per rank (gradients, activations)."""
+    """The traffic of one training step, in order. payload_bytes: the training's own bytes per rank (gradients, activations)."""
 
     exchanges: tuple[Exchange, ...]
     payload_bytes: int
@@ -134,15 +134,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Regime:
-    """A way of training; a module of this package defines it, and the registry lists that module.
+    """A method of training; a module of this package defines it, and the registry lists that module.
 
-    name      what users type; summary: one line for `--help`
-    step      the exchanges of one step. Raises UsageError for a shape it cannot lay out (a remedy in the sentence)
-    options   words it takes beside the common ones, with their default: {"update": "synchronous"}; "": worked out from the rest
-    asynchronous  whether ranks go on without one another (then `step` gives what one worker exchanges in one round)
-    takes     the common words that it looks at, with their default; "": the model's own, or worked out. See shaping.HELP
-    help      of each of its options a line for `--help`
-    check     raises UsageError for invalid options, for any ranks and hosts: `shape_of` calls it
+    name      as users type it; summary: one line for `--help`
+    step      returns the exchanges of one step. Raises UsageError with a remedy for a shape that it does not support
+    options   its own options, with their defaults: {"update": "synchronous"}; "": computed
+    asynchronous  whether ranks do not wait for one another (then `step` returns what one worker exchanges in one round)
+    takes     the common options that it uses, with their defaults; "": from the model, or computed. See `shape.HELP`
+    help      for each of its own options a line for `--help`
+    check     raises UsageError for options that are invalid with any ranks and hosts; `shape_of` calls it
     """
 
     name: str
@@ -156,6 +156,6 @@ class Regime:
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> bool:
-    """Whether no rank is in two groups."""
+    """Return whether no rank is in two groups."""
     ranks = [rank for group in groups for rank in group]
     return len(ranks) == len(set(ranks))

@@ -1,8 +1,8 @@
 """Measure every candidate again with healthy partners, next to pairs of healthy places as controls, until each is decided.
 
-In each round every candidate gets the partner it needs next, the slowest first; free healthy places are then paired as controls.
-A third of the healthy places is kept for that. Partners are those that were asked least; the first one from the candidate's own leaf,
-the second from another, where leaves are known; on the same host only for paths inside hosts.
+In each round every candidate gets its next partner, the slowest candidate first. Free healthy places are then paired as controls, for
+which a third of the healthy places is reserved. Partners are the places that were used least. If leaves are known, the first partner is
+from the candidate's own leaf and the second from another one. For paths inside hosts it is from the same host.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, P
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
 from collbench.reason import Fact
 
-# A single pair that was slow: measured again, and each of its ends with a partner that is well.
+# A single slow pair: it is measured again, and each of its ends with a healthy partner.
 
-_MOST_UNCLEAR = 4  # times that the pair is tried, as long as it is not clear
-_MOST = 2  # partners that each end is tried with
+_MOST_UNCLEAR = 4  # times that an unclear pair is measured
+_MOST = 2  # partners for each end
 
 
 @dataclass
 class PathCase:
     """A slow pair, measured again.
 
-    candidate  of two places; again: the pair itself; ends: by place its trials with healthy partners; chance: its share of `CHANCE`
+    candidate  of two places; again: the pair itself
+    ends       by place its trials with healthy partners
+    chance     its share of `CHANCE`
     """
 
     candidate: Candidate
@@ -51,13 +53,13 @@ class PathCase:
 
     @property
     def places(self) -> tuple[int, int]:
-        """The lower first."""
+        """The places, the lower first."""
         a, b = self.candidate.places
         return a, b
 
     @property
     def needs_pair(self) -> bool:
-        """Whether the pair itself has to be measured (again)."""
+        """Return whether the pair itself must be measured (again)."""
         if self._pair == FAST or self._like_others:
             return False
         if self._pair != SLOW:
@@ -66,23 +68,23 @@ class PathCase:
 
     @property
     def repeats(self) -> Repeats:
-        """The trials of the pair, counted."""
+        """Return the counts of the pair's trials."""
         return repeats(self.again, self.candidate.ways, max(self.candidate.fast, self.candidate.least / 2))
 
     @property
     def outcome(self) -> RepeatOutcome:
-        """Whether the trials show more than chance."""
+        """Return whether the trials show more than chance."""
         return self.repeats.outcome(self.chance, self.candidate.least)
 
     @property
     def needs_ends(self) -> list[int]:
-        """Return the ends that were not as fast as others with a healthy partner, as long as partners are left to try."""
+        """Return the ends that were not as fast as others with a healthy partner, while they have partners left to try."""
         if self._pair != SLOW:
             return []
         return [place for place in self.places if not self._well(place) and len(self.ends.get(place, ())) < _MOST]
 
     def add(self, trial: Trial) -> None:
-        """What came of it."""
+        """Add the result of a measurement."""
         if {trial.place, trial.partner} == set(self.places):
             self.again.append(trial)
         else:
@@ -93,7 +95,7 @@ class PathCase:
         return {trial.partner for trial in self.ends.get(place, ())}
 
     def state(self) -> str:
-        """Return the present state."""
+        """Return the current state."""
         if self._pair == FAST:
             return CLEARED
         if self._like_others:
@@ -102,7 +104,7 @@ class PathCase:
         return CONFIRMED if slow and all(self._well(place) for place in self.places) else INCONCLUSIVE
 
     def suspect(self, names: Sequence[str]) -> Suspect:
-        """Return the path as a suspect in its present state."""
+        """Return the path as a suspect in its current state."""
         told = [trial for trial in self.again if trial.depths]
         evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
         for place in self.places:
@@ -124,7 +126,7 @@ class PathCase:
         return many_as_slow(self.candidate, self.again)
 
     def _well(self, place: int) -> bool:
-        """With any partner that is well as fast as the others: both ways of a bandwidth, since which one is slow differs by end."""
+        """Return whether an end is as fast as the others with a healthy partner, in both directions: either one may be slow."""
         ways = BANDWIDTH_WAYS if LATENCY not in self.candidate.ways else (LATENCY,)
         told = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.ends.get(place, ())]
         return any(depths and max(depths) < self.candidate.fast for depths in told)
@@ -144,17 +146,17 @@ class PathCase:
 
 STAGE = "cross-check"
 _MOST_CONTROLS = 16
-_KEPT = 3  # one in so many healthy places is kept for controls
+_KEPT = 3  # one of so many healthy places is reserved for controls
 _MOST_PATHS = 16
-_PAUSE_S = 0.25  # between rounds: a burst of other work does not reach several of them
-_PEERS = 3  # other suspects that each is measured with, where there are so many
+_PAUSE_S = 0.25  # between rounds, so that a burst of other work affects only one of them
+_PEERS = 3  # other suspects that each suspect is measured with, if there are so many
 
 Case = PlaceCase | PathCase
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A pair that a case wants: `place` with `partner`; well: whether that one counts as known to be well."""
+    """A pair that a case needs: `place` with `partner`. well: whether the partner counts as healthy."""
 
     case: Case
     place: int
@@ -177,7 +179,7 @@ class CrossCheck:
     _used: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """One case per candidate, of the paths the deepest."""
+        """Create one case per candidate; of the paths only for the slowest ones."""
         self.places = [PlaceCase(each) for each in self.found.places]
         self.paths = [PathCase(each) for each in self.found.paths[:_MOST_PATHS]]
         self.left_out = len(self.found.paths) - len(self.paths)
@@ -200,7 +202,7 @@ class CrossCheck:
             case.chance = CHANCE / len(cases)
 
     def _add_paths(self) -> None:
-        """Add the paths that turn out to be slow instead of a place; they need rounds of their own."""
+        """Add the paths that may be slow instead of a place. They need their own rounds."""
         known = {(case.places, LATENCY in case.candidate.ways) for case in self.paths}
         for case in self.places:
             path = None if self._wants(case) else case.path(self.book.names)
@@ -228,16 +230,16 @@ class CrossCheck:
         self._add_paths()
 
     def _cases_of(self, wish: Wish) -> Sequence[Case]:
-        """The cases that a measurement serves: a place's bandwidth and its latency, and so for a path."""
+        """Return the cases for which a measurement counts: a place's or a path's bandwidth, and its latency."""
         inside = wish.case.candidate.inside
         if isinstance(wish.case, PlaceCase):
             return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
         return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
     def _tell_parts(self) -> None:
-        """Suspects that are fast with one another make a part of the network: others may be in a part of their own.
+        """Mark suspects that are fast with one another. They may form a part of the network, and others another part.
 
-        A suspect that is slow with a place of its own leaf, too, has another cause.
+        A suspect that is slow with a place of its own leaf has another cause.
         """
         parts = any(case.fast_with_peer and case.fast_again is None for case in self.places)
         for case in self.places:
@@ -245,7 +247,7 @@ class CrossCheck:
             case.in_a_part = parts and not own
 
     def _wishes(self) -> list[Wish]:
-        """Return this round's pairs, every place once. Pairs without a healthy place do not reduce the number of controls."""
+        """Return this round's pairs, with each place at most once. Pairs without a healthy place do not reduce the number of controls."""
         busy: set[int] = set()
         wishes = [*self._peers(busy), *self._pairs_again(busy)]
         free = [place for place in self.found.well if place not in busy]
@@ -266,7 +268,7 @@ class CrossCheck:
         return wishes
 
     def _wanting(self) -> Iterable[tuple[Case, int, int | None]]:
-        """Return (case, place, the partner to measure again) of all that need a healthy partner."""
+        """Return (case, place, the partner to measure again) of each case that needs a healthy partner."""
         for case in self.places:
             if self._wants(case):
                 yield case, case.place, case.once_more
@@ -275,12 +277,12 @@ class CrossCheck:
                 yield path, place, None
 
     def _open_paths(self) -> list[PathCase]:
-        """Return the slow paths that neither end explains: those of a candidate wait until it is cleared."""
+        """Return the slow paths that neither end explains. The paths of a candidate wait until it is cleared."""
         waits = {case.place for case in self.places if self._wants(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
     def _wants(self, case: PlaceCase) -> bool:
-        """Whether its state may still change, and matters: not of a place that is confirmed already for its bandwidth or latency."""
+        """Return whether a case's state can still change. False for a place that is already confirmed by bandwidth or latency."""
         others = [each for each in self.places if each.place == case.place and each is not case]
         if any(each.state() == CONFIRMED for each in others):
             return False
@@ -297,7 +299,7 @@ class CrossCheck:
         return wishes
 
     def _peers(self, busy: set[int]) -> list[Wish]:
-        """Return pairs that show whether slow places are in one part of the network: with a fast partner, or with one another."""
+        """Return pairs that show whether slow places are in one part of the network: with a fast partner, or with each other."""
         wishes = []
         for case in self.places:
             partner = case.fast_again
@@ -322,12 +324,12 @@ class CrossCheck:
         return wanted[0] if wanted else None
 
     def _nearest(self, place: int, others: Sequence[int]) -> list[int]:
-        """Those of the same leaf first; paths inside hosts are another matter."""
+        """Return the other places, those on the same leaf first. Paths inside hosts have no such order."""
         apart = [each for each in others if self.hosts[each] != self.hosts[place]]
         return sorted(apart, key=lambda each: not self._same_leaf(each, place))
 
     def _partner(self, case: Case, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
-        """A healthy partner that was used least, on the leaf that is due. tried: partners that are not wanted (None: all earlier ones)."""
+        """Return the healthy partner that was used least, on the leaf that is next. tried: partners to exclude (None: all earlier ones)."""
         if tried is None:
             tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
         inside = case.candidate.inside
@@ -339,7 +341,7 @@ class CrossCheck:
         return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
 
     def _controls(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Pairs of free places that are well, of each kind of path that is measured; any, where those are not to be had."""
+        """Return pairs of free healthy places, of each measured kind of path; of other kinds if none of that kind are available."""
         taken = {place for pair in pairs for place in pair}
         slow = {path.places for path in self.paths}
         free = [place for place in self.found.well if place not in taken]
@@ -361,11 +363,11 @@ class CrossCheck:
         return None
 
     def alike(self, a: int, b: int) -> Hashable:
-        """The kind of path between two places: within a host or a leaf, or not."""
+        """Return the kind of path between two places: within a host, within a leaf, or other."""
         return self.hosts[a] == self.hosts[b], self._same_leaf(a, b)
 
     def _same_leaf(self, a: int, b: int) -> bool:
-        """Whether they are known to hang on one switch; "" is unknown."""
+        """Return whether two places are known to be on one switch; "" is unknown."""
         return self.leaves is not None and self.leaves[a] == self.leaves[b] != ""
 
 
@@ -374,6 +376,6 @@ def _pair(a: int, b: int) -> tuple[int, int]:
 
 
 def _noise(candidate: Candidate) -> Mapping[str, float]:
-    """What the sweep knew of the figures that the candidate is about."""
+    """Return the sweep's noise of the figures that made the place a candidate."""
     ways = (LATENCY,) if LATENCY in candidate.ways else (SENDS, RECEIVES)
     return dict.fromkeys(ways, candidate.noise)

@@ -17,18 +17,18 @@ Ways = Literal["sends and receives", "sends", "receives", "small messages"]
 
 
 class Evidence(Fact, frozen=True):
-    """One thing that was measured of a suspect, or what it means."""
+    """A measurement of a suspect, or its meaning."""
 
 
 class HuntNote(Fact, frozen=True):
-    """What a hunt could not decide, or what all endpoints have in common."""
+    """A limit of the hunt's result, or a property that all endpoints share."""
 
 
 class FaultyPart(Fact, frozen=True):
     """The part of a confirmed endpoint that is slow."""
 
 
-# What made it a suspect.
+# Why it is a suspect.
 
 
 class SlowInSweep(Evidence, frozen=True):
@@ -89,7 +89,7 @@ class GroupsNotMeasured(Evidence, frozen=True):
         return f"none of the {plural(self.groups, 'group')} with it could be measured: {self.why}"
 
 
-# What measuring it again showed.
+# The repeated measurements.
 
 
 class Retest(Evidence, frozen=True):
@@ -311,7 +311,7 @@ class AloneOnSwitch(Evidence, frozen=True):
         return f"no other endpoint is on its switch ({self.switch}): that switch and its cables may be the cause"
 
 
-# Groups that grow, and suspects alone.
+# Growing groups, and suspects measured alone.
 
 
 class SlowAtScale(Evidence, frozen=True):

@@ -1,13 +1,13 @@
 """Confirmed, cleared or inconclusive: the outcome of one candidate's trials, and the partners it still needs.
 
-A place is slow with a partner when the mean of what was slow before is behind the controls by more than half of its depth and by more
-than chance explains; as fast as the others when it is behind by less than half. Its depth is that of the sweep, or that of its
-partners (their median, of two the larger) if that is more. Two healthy partners have to agree; otherwise a third one is measured, and
-partners that differ, or are unclear, again. A place that is slow with healthy partners is also measured with other
-suspects, or with a partner it was fast with: if it is as fast with those as others are with one another, the network has parts, and
-the place is in the smaller one.
+A place is slow with a partner if two conditions hold for its mean over the ways that were slow before. It is behind the controls by more
+than half of its depth, and by more than chance explains. It is as fast as the others if it is behind by less than half. Its depth is that
+of the sweep, or that of its partners (their median, of two the larger) if that is more. Two healthy partners must agree. Otherwise a third
+one is measured, and partners that differ or are unclear are measured again. A place that is slow with healthy partners is also measured
+with other suspects, or with a partner with which it was fast. If these pairs are as fast as pairs of other places, the network has parts,
+and the place is in the smaller one.
 
-All of this can only make a place a suspect. It is confirmed by `significance`: enough rounds that chance does not explain.
+The result can only make a place a suspect. `significance` confirms it: enough rounds that chance does not explain.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from collbench.reason import Fact
 from collbench.results.rounds import PairMatrix
 from collbench.stats.median import t_quantile
 
-# The candidates to measure again after a sweep, and the healthy places to measure them against.
+# The candidates to measure again after a sweep, and the healthy places to compare them with.
 #
-# The limits are loose on purpose: a candidate needs only the square root of a finding's share of false alarms (`analysis.pair_view`), may
-# be fast with some of its partners, and becomes a suspect only when it is measured again. Places that were fast with no partner are
-# candidates, too (if half of a slow place's partners are slow, a fit by medians blames them), and so are the worst of the others, one in
-# four, if they are noticeably slow: for these the sweep is not counted, so the repetition needs more evidence. Signs of a network with
-# several parts (it was as fast as others with a partner) are kept, and tested again.
+# The limits are loose: a candidate needs only the square root of a finding's share of false alarms (`analysis.pair_statistics`). It may
+# be fast with some of its partners, and becomes a suspect only if it is slow again. Two other groups are candidates. The first are places
+# that were fast with no partner: if half of a slow place's partners are slow, a fit by medians blames these partners. The second are the
+# worst quarter of the other places, if they are noticeably slow. For both groups the sweep does not count, so the repetition needs more
+# evidence. If a place was as fast as others with a partner, the network may have parts; that pair is measured again.
 
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 MEANS_DEGREES = 8.0  # means have lighter tails than single figures
@@ -53,28 +53,30 @@ _WAYS: dict[tuple[str, ...], Ways] = {
     (SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "small messages",
 }  # fmt: skip
 _FAST = 0.5  # of the depth: a place that is slow by less is as fast as the others
-_DOUBTFUL = 0.5  # of the effect from which a place is named: a slower one is not used as a healthy partner
+_DOUBTFUL = 0.5  # of the effect that makes a place a suspect: a slower place is not used as a healthy partner
 _ALL_MEET = 8
 _LEAST_WELL = 3  # a partner and a control pair
-_FAR_LESS = 0.25  # of the deepest candidate's depth, half of which is fast
-_WORST = 4  # one in so many places
+_FAR_LESS = 0.25  # of the deepest candidate's depth; half of that depth counts as fast
+_WORST = 4  # one of so many places
 _INSIDE = "inside its host"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """places     one; or two of a path, the lower first
-    ways       what was slow, of "sends", "receives", "latency" as seen from the first place; judged by their mean
+    """A place or path to measure again.
+
+    places     one; or two of a path, the lower first
+    ways       the slow ones of "sends", "receives", "latency" as seen from the first place; judged by their mean
     depth      how far below expectation, as a logarithm, above 0
-    least      the depth from which it is reported
+    least      the smallest depth that is reported
     tail       how many scales of noise chance may explain with each of two partners; pooled: in the mean of all of them
-    share      of false alarms that is left for measuring it again
+    share      of false alarms that remains for the repeated measurement
     noise      the scale of one figure in the sweep, 0: unknown
-    why        what the sweep saw
-    inside     whether it is about paths inside a host, where there are others
+    why        the sweep's evidence
+    inside     whether it is about paths inside a host, if there are others
     fast_with  partners with which it was as fast as the others in the sweep, the fastest first
     doubtful   whether the sweep does not count as evidence
-    any_way    whether `ways` are only a guess, because groups were measured: each may be the slow one alone
+    any_way    whether `ways` are only a guess, because groups were measured: a single one of them may be slow
     """
 
     places: tuple[int, ...]
@@ -93,21 +95,21 @@ class Candidate:
 
     @property
     def fast(self) -> float:
-        """Up to which depth it is as fast as the others."""
+        """The largest depth at which it counts as fast as the others."""
         return self.depth * _FAST
 
     @property
     def ratio(self) -> float:
-        """The speed it reached of what the others did."""
+        """The speed that it reached relative to the others."""
         return exp(-self.depth)
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What the sweep came to.
+    """The result of the sweep.
 
-    well      places to measure against; middle: the usual speed of a pair, bytes per second
-    deferred  candidates that are not measured again: with them too few places would be left to measure a slow bandwidth against
+    well      healthy places to compare with; middle: the usual speed of a pair, bytes per second
+    deferred  candidates that are not measured again, since too few healthy places would remain for comparison
     """
 
     places: tuple[Candidate, ...]
@@ -130,7 +132,7 @@ def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
 
 
 def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> SweepResult:
-    """The same of hints that groups gave: what is slow about a place is not known, nor how much chance there is in it."""
+    """Return the same from the hints of groups, which do not show the slow way of a place, nor the part of chance."""
     level = PLACES["bandwidth"]
     tails = again_tails(level.chance, 2 * n)
     found = [
@@ -154,9 +156,9 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Sweep
 
 
 def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """Return the candidates, and those that are left out where all together leave too few healthy places of n.
+    """Return the candidates, and those that are left out because all together would leave too few healthy places of n.
 
-    Left out are places that are slow for small messages alone, or by far less than the slowest one: that one can be measured against them.
+    Left out are places that are slow for small messages only, or by far less than the slowest one, which is compared with them.
     """
     deepest = max((each.depth for each in places if LATENCY not in each.ways), default=0.0)
     slow = {each.places for each in places if LATENCY not in each.ways and each.depth >= _FAR_LESS * deepest}
@@ -166,7 +168,7 @@ def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candi
 
 
 def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
-    """Without the doubtful ones that would leave no majority to measure against."""
+    """Return the candidates without the doubtful ones that would leave no healthy majority."""
     sure = {each.places for each in places if not each.doubtful}
     doubtful = dict.fromkeys(each.places for each in places if each.places not in sure)
     room = list(doubtful)[: max(0, (n - 1) // 2 - len(sure))]
@@ -175,7 +177,7 @@ def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
 
 
 def _places(view: MatrixView) -> Iterator[Candidate]:
-    """Slow with most partners beyond the sweep's chance, or noticeably and among the worst."""
+    """Yield places that are slow with most partners by more than the sweep's chance, or noticeably slow and among the worst."""
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
     low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | _never_fast(view)
     effects = np.array([view.fit.rows, view.fit.columns])
@@ -190,8 +192,9 @@ def _places(view: MatrixView) -> Iterator[Candidate]:
 
 
 def _never_fast(view: MatrixView) -> Mask:
-    """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving; of few places, which all
-    meet, medians decide it.
+    """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving.
+
+    With few places, of which all pairs are measured, medians decide.
     """
     behind = view.speeds - view.fit.middle
     least, told = PLACES[view.quantity].least, np.array([view.fit.told_rows, view.fit.told_columns])
@@ -201,7 +204,7 @@ def _never_fast(view: MatrixView) -> Mask:
 
 
 def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
-    """If one way is slow, the other counts, too, if it is at least half as slow."""
+    """Return the place as a candidate, or None. If one way is slow, the other one also counts if it is at least half as slow."""
     effects = np.array([view.fit.rows[place], view.fit.columns[place]])
     if (effects > -PLACES[view.quantity].least).all():  # it was fast with no partner, and the fit blames the partners
         effects = np.array([float(np.nanmedian(cases)) - view.fit.middle for cases in (view.speeds[place], view.speeds[:, place])])
@@ -215,7 +218,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
 
 
 def _paths(view: MatrixView) -> Iterator[Candidate]:
-    """Single pairs that are slower than their places explain; and the worst one by the noise of the others, if it lags noticeably."""
+    """Yield pairs that are slower than their places explain, and the worst one by the others' noise if it is noticeably slow."""
     mask, level = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity]
     for a, b in _pairs(mask):
         noise = max(view.noise, view.error)
@@ -226,17 +229,17 @@ def _paths(view: MatrixView) -> Iterator[Candidate]:
         ((a, b),) = _pairs(rest == np.nanmin(rest))[:1]
         others = rest.copy()
         others[[a, b], [b, a]] = np.nan
-        tail = quantile(level.chance / int(view.there.sum()), TAILS)  # all of the share: the sweep is given no credit
+        tail = quantile(level.chance / int(view.there.sum()), TAILS)  # the whole share, since the sweep does not count
         yield _path(view, (a, b), rest < -level.least, (tail, max(noise_scale(others), view.error)))
 
 
 def _pairs(mask: Mask) -> list[tuple[int, int]]:
-    """The lower place first."""
+    """Return the pairs in a mask, the lower place first."""
     return [(int(a), int(b)) for a, b in zip(*np.nonzero(np.triu(mask | mask.T)), strict=True)]
 
 
 def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
-    """limits: (tail, noise)."""
+    """Return a pair as a candidate, or None. limits: (tail, noise)."""
     slow = [bool(mask[pair]), bool(mask[pair[::-1]])]
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
@@ -248,13 +251,13 @@ def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[flo
 def _fast_with(view: MatrixView, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
     """Return the partners with which it was slow in none of the ways, the fastest first."""
     cases = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
-    behind: Figures = np.min([each - view.fit.middle for each in cases], axis=0)  # NaN where any of them is unknown
+    behind: Figures = np.min([each - view.fit.middle for each in cases], axis=0)  # NaN if one of them is unknown
     fast = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
     return tuple(int(each) for each in fast[np.argsort(-behind[fast])])
 
 
 def _well(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
-    """Return the places not excluded; one that is half as slow as candidates comes last, and is left out if three others remain."""
+    """Return the healthy places. One that is half as slow as candidates comes last, and is left out if three others remain."""
     worst, told = np.zeros(n), np.zeros(n, dtype=bool)
     for view in views:
         least = PLACES[view.quantity].least
@@ -268,7 +271,7 @@ def _well(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return one candidate for the bandwidth and one for the latency of each place or path: the slowest one.
 
-    Each is judged by its own rounds, so that a latency that comes and goes does not hide a bandwidth that is low.
+    Each is judged by separate rounds, so that a changing latency does not hide a low bandwidth.
     """
     kept: dict[tuple[tuple[int, ...], bool], Candidate] = {}
     for each in sorted(found, key=lambda each: -each.depth / each.least):
@@ -280,28 +283,28 @@ def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def again_tails(chance: float, tests: int, counts: bool = True) -> tuple[float, float, float]:
-    """(tail, pooled, share) of a `Candidate`: what the sweep has left of the share, which is its square root if the sweep counts."""
+    """Return (tail, pooled, share) of a `Candidate`. If the sweep counts, its share is the square root of the allowed chance."""
     share = (chance / max(1, tests)) ** (0.5 if counts else 1.0)
     return quantile(sqrt(share), TAILS), quantile(share, MEANS_DEGREES), share
 
 
-# A pair measured again, against pairs of places that are well, at the same time: the controls.
+# A pair measured again, compared with pairs of healthy places at the same time (the controls).
 
 Alike = Callable[[int, int], Hashable]
 Measured = tuple[tuple[int, ...], GroupFigure]
 WAYS = (SENDS, RECEIVES, LATENCY)
-_LEAST_RESTS = 8  # the scatter of fewer controls has no meaning
-_MEDIAN_SHARE = 1.8  # what a median of m figures with the tails of t₄ adds to the variance of one, times 1/m
+_LEAST_RESTS = 8  # the scatter of fewer controls is not valid
+_MEDIAN_SHARE = 1.8  # factor of the variance that the median of m figures with the tails of t₄ adds to one figure, times 1/m
 _WIDTH = 2 * 1.96
 
 
 @dataclass
 class Scale:
-    """What to measure against: controls of the same round and kind of path, and how much they scatter.
+    """The comparison: controls of the same round and kind of path, and their scatter.
 
-    alike   the kind of path between two places (host, leaf): of other kinds are only controls where there are none of its own
-    usual   by way what the sweep found, for rounds without any control
-    rests   by way how far single controls were from the middle of theirs
+    alike   returns the kind of path between two places (host, leaf). Controls of other kinds are used only if there are none of that kind
+    usual   by way the sweep's result, for rounds without any control
+    rests   by way the distances of single controls from the middle of their round
     errors  standard errors of controls from their own intervals
     """
 
@@ -311,7 +314,7 @@ class Scale:
     errors: list[float] = field(default_factory=list)
 
     def learn(self, controls: Sequence[Measured]) -> None:
-        """Their scatter, once per round."""
+        """Add the scatter of controls, once per round."""
         for figure in (figure for _, figure in controls if figure.low and figure.high and figure.high > figure.low):
             self.errors.append(log(_known(figure.high) / _known(figure.low)) / _WIDTH)
         kinds = {self.alike(pair[0], pair[1]) for pair, _ in controls}
@@ -321,7 +324,7 @@ class Scale:
                 self.rests[way] += list(values - np.median(values)) if len(values) > 1 else []
 
     def trial(self, place: int, measured: Measured, controls: Sequence[Measured], well: bool, noise: Mapping[str, float]) -> Trial:
-        """The pair of `place` against the controls. noise: what the sweep knew of it, by way."""
+        """Return the trial of `place`, its pair compared with the controls. noise: the sweep's noise of the place, by way."""
         pair, figure = measured
         partner = pair[1] if place == pair[0] else pair[0]
         if figure.speed is None:
@@ -354,13 +357,13 @@ class Scale:
 
 
 def _seen_from(first: bool, figure: GroupFigure) -> dict[str, float | None]:
-    """What the first place of a pair, or the other one, sends and receives."""
+    """Return by way the speeds and the latency as seen from the first place of a pair, or from the second."""
     there, back = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
     return {SENDS: there, RECEIVES: back, LATENCY: 1 / figure.latency_s if figure.latency_s else None}
 
 
 def _told(way: str, first: bool) -> str:
-    """Messages there and back are measured one after the other: which of the controls' two was at the same time."""
+    """Return the way of the controls that was measured at the same time: the two directions of a pair follow each other."""
     return way if first or way == LATENCY else SENDS if way == RECEIVES else RECEIVES
 
 
@@ -370,12 +373,12 @@ def _known(value: float | None) -> float:
 
 
 SLOW, FAST, UNCLEAR = "slow", "fast", "unclear"
-_ENOUGH = 2  # partners that are well
+_ENOUGH = 2  # healthy partners
 _MOST_PARTNERS = 3
-_TIMES, _TIMES_UNCLEAR = 2, 3  # that a partner is met
-_MOST_TRIALS = 8  # that find out whether it is slow; the rounds that confirm it come on top
-_LEAST_SCATTER = 4  # trials: the scatter of fewer means little
-_STAYS, _JOINS = 0.25, 0.75  # of the slower way's depth: what makes the other one slow, too
+_TIMES, _TIMES_UNCLEAR = 2, 3  # measurements with one partner
+_MOST_TRIALS = 8  # to find out whether it is slow, before the rounds that confirm it
+_LEAST_SCATTER = 4  # trials: fewer have no valid scatter
+_STAYS, _JOINS = 0.25, 0.75  # of the slower way's depth, from which the other way counts as slow, too
 _MOST_SLOW_CONTROLS = 0.3
 
 
@@ -395,18 +398,18 @@ class PlaceCase:
 
     @property
     def place(self) -> int:
-        """Which."""
+        """The place."""
         return self.candidate.places[0]
 
     def add(self, trial: Trial) -> None:
-        """What came of a meeting; what groups left open (which way it is slow) is taken from it."""
+        """Add the result of a measurement. If groups did not show which way is slow, this does."""
         self.trials.append(trial)
         self._met.clear()
         if self.candidate.any_way and trial.well and trial.depths:
             self.candidate = _narrowed(self.candidate, self._of_well())
 
     def partners(self, well: bool = True) -> dict[int, str]:
-        """Return the partners that it has a figure with, and the result of each."""
+        """Return the partners with a figure, and the outcome with each. well: the healthy partners, else the others."""
         if well not in self._met:
             met = dict.fromkeys(trial.partner for trial in self.trials if trial.well == well and self._told(trial))
             self._met[well] = {partner: self._with(partner, well) for partner in met}
@@ -427,14 +430,14 @@ class PlaceCase:
 
     @property
     def needs_well(self) -> bool:
-        """Whether another partner that is well has to be met."""
+        """Return whether another healthy partner is needed."""
         found = list(self.partners().values())
         agreed = self.slow_with_all or set(found) == {FAST}
         return not self._exhausted and len(found) < (_ENOUGH if agreed else _MOST_PARTNERS)
 
     @property
     def once_more(self) -> int | None:
-        """A partner that differs from the others, or is not clear, and was not met often enough."""
+        """Return a partner that differs from the others, or is unclear, and was not measured often enough; else None."""
         found = self.partners()
         if self._exhausted or len(found) < _ENOUGH or self.slow_with_all or set(found.values()) == {FAST}:
             return None
@@ -445,12 +448,12 @@ class PlaceCase:
 
     @property
     def repeats(self) -> Repeats:
-        """The trials with healthy partners, counted."""
+        """Return the counts of the trials with healthy partners."""
         return repeats(self._of_well(), self.candidate.ways, self._as_deep.fast)
 
     @property
     def outcome(self) -> RepeatOutcome:
-        """Whether the trials show more than chance."""
+        """Return whether the trials show more than chance."""
         return self.repeats.outcome(self.chance, self.candidate.least)
 
     @property
@@ -462,13 +465,13 @@ class PlaceCase:
 
     @property
     def fast_again(self) -> int | None:
-        """Return a partner not known to be healthy with which it was as fast as the others once: measure it again."""
+        """Return a partner, not known to be healthy, with which it was as fast as the others once, to measure again; else None."""
         fast = [partner for partner, how in self.partners(well=False).items() if how != SLOW and len(self._trials_with(partner)) < 2]
         return fast[0] if fast and self.slow_with_all and not self._exhausted else None
 
     @property
     def peers(self) -> int:
-        """With how many that are not known to be well it was measured."""
+        """Return the number of its measured partners that are not known to be healthy."""
         return len({trial.partner for trial in self.trials if not trial.well})
 
     @property
@@ -477,7 +480,7 @@ class PlaceCase:
         return self.slow_with_all and FAST in self.partners(well=False).values()
 
     def state(self) -> str:
-        """Return the present state."""
+        """Return the current state."""
         found = list(self.partners().values())
         if self.slow_with_all:
             if self.fast_with_peer or self.like_others or self.in_a_part:
@@ -490,12 +493,16 @@ class PlaceCase:
 
     @property
     def like_others(self) -> bool:
-        """Return whether many pairs of healthy places are as slow at the same time, or none of its kind was measured."""
+        """Return whether many pairs of healthy places are as slow at the same time, or none of that kind of path was measured."""
         return many_as_slow(self._as_deep, self._of_well())
 
     @property
     def path_partner(self) -> int | None:
-        """The only one it is slow with, more than once, and noticeably for a path, while it is as fast as the others with two more."""
+        """Return the partner of a path that may be slow instead, or None.
+
+        It is the only partner with which the place is slow, repeatedly and by a path's limit. With two others it is as fast as
+        the others.
+        """
         found = self.partners()
         slow = [partner for partner, how in found.items() if how == SLOW]
         twice = len(slow) == 1 and len(self._trials_with(slow[0])) >= 2 and list(found.values()).count(FAST) >= _ENOUGH
@@ -503,11 +510,11 @@ class PlaceCase:
         return slow[0] if twice and self._mean(self._trials_with(slow[0]))[0] >= least else None
 
     def depth(self) -> float:
-        """How far behind the controls, over all trials with partners that are well."""
+        """Return how far it is behind the controls, over all trials with healthy partners."""
         return self._mean(self._of_well())[0]
 
     def suspect(self, names: Sequence[str]) -> Suspect:
-        """Return the place as a suspect in its present state."""
+        """Return the place as a suspect in its current state."""
         state, counted = self.state(), self.repeats
         evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
         if not self._of_well():
@@ -516,7 +523,7 @@ class PlaceCase:
         return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), evidence)
 
     def path(self, names: Sequence[str]) -> Candidate | None:
-        """The path that may be slow instead of the place: a candidate that has to be measured in rounds of its own."""
+        """Return the path that may be slow instead of the place, as a candidate with its own rounds; else None."""
         other = self.path_partner
         if other is None or self.slow_with_all or many_as_slow(self._as_deep, self._trials_with(other)):
             return None
@@ -530,7 +537,7 @@ class PlaceCase:
         return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
     def _reason(self, state: str, names: Sequence[str]) -> list[Fact]:
-        """What the trials add up to."""
+        """Return the facts that the trials add up to."""
         if state != INCONCLUSIVE:
             return [self.repeats.counts] if state == CONFIRMED else [BelowThreshold()] if self.slow_with_all else []
         fast = [partner for partner, how in self.partners(well=False).items() if how == FAST]
@@ -543,7 +550,7 @@ class PlaceCase:
         return [TooFewPartners() if len(self.partners()) < _ENOUGH else MixedPartners()]
 
     def _kind(self) -> str:
-        """Which of its ways are slow, by all trials with partners that are well."""
+        """Return which of its ways are slow, by all trials with healthy partners."""
         means = {
             way: float(np.mean(told)) for way in WAYS if (told := [each.depths[way] for each in self._of_well() if way in each.depths])
         }
@@ -555,7 +562,7 @@ class PlaceCase:
         return {frozenset({SENDS}): "sender", frozenset({RECEIVES}): "receiver"}.get(frozenset(slow), "node")
 
     def _slow_in_the_mean(self) -> bool:
-        """Whether all trials together leave no doubt, by the noise that is known, or by how little they differ among themselves."""
+        """Return whether all trials together are certain, by the known noise, or by their own scatter."""
         depth, noise = self._mean(trials := self._of_well())
         if depth > self.candidate.pooled * noise:
             return True
@@ -575,12 +582,12 @@ class PlaceCase:
         return any(way in trial.depths for way in self.candidate.ways)
 
     def _with(self, partner: int, well: bool) -> str:
-        """Judge places that may be slow themselves by the sweep alone: they have to be as fast as usual."""
+        """Return the outcome with one partner. Places that may be slow are judged by the sweep only: they must reach the usual speed."""
         return judged(self._as_deep if well else self.candidate, [each for each in self._trials_with(partner) if each.well == well])
 
     @property
     def _as_deep(self) -> Candidate:
-        """Return the candidate with its partners' depth, if that is more: of two that differ, one has to be wrong."""
+        """Return the candidate with its partners' depth if that is larger. Of two that differ, one must be wrong."""
         met = dict.fromkeys(trial.partner for trial in self._of_well())
         depths = sorted(self._mean([trial for trial in self._of_well() if trial.partner == partner])[0] for partner in met)
         told = depths[len(depths) // 2] if depths else 0.0
@@ -595,9 +602,9 @@ class PlaceCase:
 
 
 def judged(candidate: Candidate, trials: Sequence[Trial]) -> str:
-    """How trials with one partner are: against half of what the sweep saw, and against chance.
+    """Return the outcome of trials with one partner, compared with half of the sweep's depth and with chance.
 
-    Without controls at the same time a round may run slower as a whole: then what a single pair needs is asked of it.
+    Without controls at the same time a whole round may be slow, so the limit is that of a single pair.
     """
     depth, noise = mean_depth(candidate, trials)
     bound = max(candidate.fast, candidate.tail * noise)
@@ -607,8 +614,9 @@ def judged(candidate: Candidate, trials: Sequence[Trial]) -> str:
 
 
 def many_as_slow(candidate: Candidate, trials: Sequence[Trial]) -> bool:
-    """Return whether more controls than slow places among them explain are behind by half of the candidate's depth, too; or whether none
-    of them was of its kind of path, so that it is unknown.
+    """Return whether many controls are behind by half of the candidate's depth, or none of them was on its kind of path.
+
+    Many: more than slow places among the controls explain.
     """
     if any(trial.controls for trial in trials) and not any(trial.alike for trial in trials):
         return True
@@ -617,7 +625,7 @@ def many_as_slow(candidate: Candidate, trials: Sequence[Trial]) -> bool:
 
 
 def mean_depth(candidate: Candidate, trials: Sequence[Trial]) -> tuple[float, float]:
-    """(depth, its noise) over the candidate's ways in all of these trials; (0, 0) of none."""
+    """Return (depth, its noise) over the candidate's ways in all of these trials; (0, 0) without trials."""
     told = [(trial.depths[way], trial.noise[way]) for trial in trials for way in candidate.ways if way in trial.depths]
     if not told:
         return 0.0, 0.0
@@ -626,7 +634,7 @@ def mean_depth(candidate: Candidate, trials: Sequence[Trial]) -> tuple[float, fl
 
 
 def _narrowed(candidate: Candidate, trials: Sequence[Trial]) -> Candidate:
-    """Which ways were slow in these trials: both where they differ by less than half; the latency where only that is slow."""
+    """Return the candidate with the ways that were slow: both if they differ by less than half; the latency if only that is slow."""
     means = {way: float(np.mean([trial.depths[way] for trial in trials if way in trial.depths] or [0.0])) for way in WAYS}
     worst = max(means[way] for way in BANDWIDTH_WAYS)
     if worst < candidate.least and means[LATENCY] >= PLACES["latency"].least:

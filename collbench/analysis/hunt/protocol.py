@@ -1,4 +1,4 @@
-"""What a hunt has heard so far: every round with its answer, and the matrix of pairs that the sweep makes."""
+"""The data of a hunt: requests and their results, the log of all rounds, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from collbench.analysis.pair_statistics import levelled
 from collbench.reason import Fact, as_json
 from collbench.results.rounds import PairMatrix
 
-# The requests of a hunt and their answers: the protocol between the strategy (this package) and the measurement (a task, or a model).
+# The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
 #
-# A hunt is a generator: it yields a `RoundRequest`, is sent the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0, as
-# in `pairs`.
+# A hunt is a generator: it yields a `RoundRequest`, receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0,
+# as in `pairs`.
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """One round: everything in it is measured at the same time, so its groups are disjoint.
+    """One round. All of it is measured at the same time, so its groups are disjoint.
 
     kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
-            ranks of each place (a group is one place); NIC: messages of a pair over one interface alone (`nic`)
-    groups  of places; of PAIRS and NIC two each, the lower first
+            ranks of each place (a group is one place); NIC: messages of a pair over one interface only (`nic`)
+    groups  of places; two each for PAIRS and NIC, the lower first
     why     for the log: "round 3 of 8", "3 suspects with two partners that are well"
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
-    pause_s seconds to wait before the round: rounds that repeat a measurement are apart in time, so a short disturbance reaches one of them
+    pause_s seconds to wait before the round, so that a short disturbance affects only one of several repetitions
     """
 
     kind: str
@@ -47,12 +47,12 @@ class RoundRequest:
 class GroupFigure:
     """The result of one group; None if it could not be measured (`na` has the reason).
 
-    speed      bytes per second: of GROUPS and INSIDE the bus bandwidth; of PAIRS and NIC the messages from the first place to the second
+    speed      bytes per second. GROUPS and INSIDE: the bus bandwidth; PAIRS and NIC: messages from the first place to the second
     backward   PAIRS, NIC: from the second to the first
     latency_s  PAIRS: half the round trip
-    low, high  the speed's 95 % interval; of PAIRS that of the slower direction
-    wrong      elements that were not what was sent
-    cpu_wait   PAIRS: share of the round's time that its ranks waited for a CPU, of the rank that waited most; 0 where unknown
+    low, high  the speed's 95 % interval; for PAIRS that of the slower direction
+    wrong      elements that differ from the data sent
+    cpu_wait   PAIRS: the largest share of the round's time that one of its ranks waited for a CPU; 0 if unknown
     flipped    PAIRS: whether the state probe of one of its ranks changed during the round
     """
 
@@ -69,7 +69,7 @@ class GroupFigure:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A figure for each group of the ask, in its order; flags hold for the whole round."""
+    """A figure for each group of the request, in its order; flags apply to the whole round."""
 
     figures: tuple[GroupFigure, ...]
     flags: tuple[str, ...] = ()
@@ -81,8 +81,8 @@ class Hint:
 
     places  one, or two of a path, or all of a group with a slow member
     kind    as in `Suspect.kind`
-    ratio   the speed reached of what the others do
-    state   CONFIRMED, CLEARED or INCONCLUSIVE where it was measured again already, as growing groups are; "": measure it again with pairs
+    ratio   its speed relative to the others
+    state   CONFIRMED, CLEARED or INCONCLUSIVE if it was measured again already, as growing groups are; "": measure it again with pairs
     partners, evidence  as of a `Suspect`
     """
 
@@ -96,17 +96,18 @@ class Hint:
 
 @dataclass(frozen=True)
 class Options:
-    """How a hunt goes about it.
+    """The options of a hunt.
 
-    method      "pairs": rounds of pairs; "groups": collectives over groups that overlap, O(log N) of them; "auto": pairs where so many
-                rounds fit into the time, else groups
-    rounds      of the sweep at most (None: chosen by the number of places); most_rounds: of everything, the promise printed beforehand
-    seed        of every draw
-    growing     whether groups that grow are measured where no pair is slow: faults that show at scale alone
+    method      "pairs": rounds of pairs; "groups": collectives over overlapping groups, in O(log N) rounds; "auto": pairs if their rounds
+                fit into the time, else groups
+    rounds      of the sweep at most (None: chosen by the number of places)
+    most_rounds of all stages; the estimate is printed before the hunt
+    seed        of all random choices
+    growing     whether growing groups are measured if no pair is slow, for faults that only appear at scale
     isolate     whether a confirmed place is measured alone: inside, and over each interface
     can_inside  whether places have several ranks; nics: interface names that all places have (for NIC)
-    leaf_of     by place the switch it hangs on, where that is known: partners are chosen from elsewhere, too
-    cover       pairs that a schedule has to hold, so that every link of the fabric is crossed (`--cover-links`); None: not asked for
+    leaf_of     by place its switch, if known: some partners are chosen from other switches
+    cover       pairs that the schedule must contain, so that every link of the fabric is crossed (`--cover-links`); None: not requested
     """
 
     method: str = "auto"
@@ -133,16 +134,15 @@ CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
 class Suspect:
     """A place, or a path between two, that was slow in the sweep.
 
-    kind      "node" (both ways), "sender", "receiver", "latency" (small messages alone), "path" (two places), "inside" (its own ranks
-              alone), "scale" (slow in larger groups alone): each has a code, see `recommendation.CODES`
+    kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
+              only), "scale" (slow in larger groups only): each has a code, see `deploy.drain.CODES`
     places    one, or two of a path
-    state     CONFIRMED: slow with each of at least two partners that are known to be well; CLEARED: as fast as they are with one another;
-              INCONCLUSIVE: neither
-    ratio     the speed it reaches of what the others do, below 1 where it is slow (of a latency the inverse of how much longer it takes)
+    state     CONFIRMED: slow with each of at least two healthy partners; CLEARED: as fast as these with each other; INCONCLUSIVE: neither
+    ratio     its speed relative to the others, below 1 if it is slow (for a latency the inverse of the ratio of times)
     low, high its 95 % interval
-    partners  it was measured again with
-    evidence  what was measured, with which partners, against which controls
-    part      the slow part that the isolation found; None where it is unknown
+    partners  the partners of the repeated measurement
+    evidence  the measurements, with their partners and controls
+    part      the slow part that the isolation found; None if unknown
     """
 
     kind: str
@@ -156,7 +156,7 @@ class Suspect:
     part: Fact | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as stored: `evidence` and `part` as text, and as facts."""
+        """Return the suspect as it is stored. `evidence` and `part` are stored as text, and as facts."""
         return {
             **{name: getattr(self, name) for name in ("kind", "places", "state", "ratio", "low", "high", "partners")},
             "evidence": [each.render() for each in self.evidence],
@@ -168,10 +168,13 @@ class Suspect:
 
 @dataclass(frozen=True)
 class HuntVerdict:
-    """names     of the places; hosts: the host of each, (): each place is a host of its own
+    """The result of a hunt.
+
+    names     of the places
+    hosts     the host of each place; (): each place is its own host
     suspects  all of them, confirmed ones first, the worst first
-    rounds    how many were measured, by stage; promised: the largest number, as estimated beforehand
-    notes     what was not decided, and why; what all places have in common
+    rounds    how many were measured, by stage; promised: the largest number, as estimated before the hunt
+    notes     undecided questions with the reasons, and properties that all places share
     no_verdict  why no place can be judged; None: some can
     middle    the usual speed of a pair (groups: of a group), bytes per second; None: unknown
     """
@@ -186,12 +189,12 @@ class HuntVerdict:
     hosts: tuple[str, ...] = ()
 
     def of(self, state: str) -> list[Suspect]:
-        """The suspects in that state."""
+        """Return the suspects in that state."""
         return [suspect for suspect in self.suspects if suspect.state == state]
 
     @property
     def result(self) -> str:
-        """Return `confirmed`, `nobody` or `no verdict`, which also is the result with inconclusive suspects only."""
+        """Return `confirmed`, `nobody` or `no verdict`. It is `no verdict`, too, if suspects are inconclusive and none is confirmed."""
         if self.no_verdict:
             return "no verdict"
         if self.of(CONFIRMED):
@@ -199,26 +202,26 @@ class HuntVerdict:
         return "no verdict" if self.of(INCONCLUSIVE) else "nobody"
 
     def name(self, places: Sequence[int]) -> str:
-        """ "node07", or "node03 and node09"."""
+        """Return the names of places: "node07", or "node03 and node09"."""
         return " and ".join(self.names[place] for place in places)
 
 
 Figures = NDArray[np.float64]
-_HARDLY = 1e-12  # an interval from a rate below it has no meaning
+_HARDLY = 1e-12  # an interval of a lower rate is not valid
 
 
 @dataclass
 class HuntLog:
-    """`names`: of the places; `told`: every request with its answer, in order; `hosts`: of each place, (): each is its own."""
+    """The log of a hunt. names: of the places; told: every request with its result, in order; hosts: of each place, (): each is its own."""
 
     names: tuple[str, ...]
     told: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
     hosts: tuple[str, ...] = ()
 
     def asking(self, ask: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
-        """Ask, and write down what was answered; figures that no network has (0, below 0, infinite) count as not measured.
+        """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.
 
-        Raises ValueError for an answer that has not a figure for each group.
+        Raises ValueError for a result without a figure for each group.
         """
         answer = yield ask
         if len(answer.figures) != len(ask.groups):
@@ -228,28 +231,28 @@ class HuntLog:
         return clean
 
     def rounds(self) -> dict[str, int]:
-        """How many there were, by stage."""
+        """Return the number of rounds by stage."""
         found: dict[str, int] = {}
         for ask, _ in self.told:
             found[ask.stage] = found.get(ask.stage, 0) + 1
         return found
 
     def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], GroupFigure]]:
-        """(number of the round, group, figure), in the order in which they were measured."""
+        """Yield (number of the round, group, figure), in the order of measurement."""
         for number, (ask, answer) in enumerate(self.told):
             if ask.kind == kind:
                 for group, figure in zip(ask.groups, answer.figures, strict=True):
                     yield number, group, figure
 
     def matrix(self, level: bool = True) -> PairMatrix:
-        """All pairs so far, the first figure of each; `level`: without what rounds have in common."""
+        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round."""
         n = len(self.names)
         figures = {name: np.full((n, n), np.nan) for name in ("latency", "bandwidth", "low", "high", "wrong")}
         turns = np.full((n, n), -1, np.int64)
         for number, (a, b), figure in self.figures():
             if figure.speed is None or turns[a, b] >= 0:
                 continue
-            turns[a, b], turns[b, a] = 2 * number, 2 * number + 1  # there and back are measured one after the other
+            turns[a, b], turns[b, a] = 2 * number, 2 * number + 1  # the two directions are measured one after the other
             _put(figures, (a, b), figure)
         return self._made(figures, turns if level else np.full_like(turns, -1))
 
@@ -262,7 +265,7 @@ class HuntLog:
 
 
 def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: GroupFigure) -> None:
-    """The interval is that of the slower direction; relative to the speed it is taken for both."""
+    """Store a figure. Both directions get the relative interval of the slower one."""
     ways = [each for each in (figure.speed, figure.backward) if each]
     low, high = ((bound or np.nan) / min(ways) for bound in (figure.low, figure.high))
     for case, speed in ((pair, figure.speed), (pair[::-1], figure.backward)):
@@ -285,9 +288,9 @@ def _clean(figure: GroupFigure) -> GroupFigure:
 
 
 def lost(book: HuntLog) -> dict[int, Evidence]:
-    """Places that give no figures any longer, with the reason: all that was asked of them since at least two rounds (or ever) is missing.
+    """Return the places that no longer give figures, with the reason: all figures of at least the last two rounds (or ever) are missing.
 
-    Partners of such a place lose figures by it, too; those do not count.
+    Figures that are missing because of such a partner do not count.
     """
     found: dict[int, Evidence] = {}
     while worst := _most_lost(book, found):
@@ -314,7 +317,7 @@ def _most_lost(book: HuntLog, known: Mapping[int, Evidence]) -> tuple[int, Evide
 
 
 def hardly_met(book: HuntLog, least: int) -> dict[int, Evidence]:
-    """Return the places that have figures with fewer than so many others, with the reason."""
+    """Return the places with figures of fewer than `least` partners, with the reason."""
     met: list[set[int]] = [set() for _ in book.names]
     for _, (a, b), figure in book.figures():
         if figure.speed is not None:
@@ -324,7 +327,7 @@ def hardly_met(book: HuntLog, least: int) -> dict[int, Evidence]:
 
 
 def wrong_data(book: HuntLog) -> dict[int, tuple[int, int]]:
-    """Return the places with wrong elements in their pairs or groups: in how many, and of how many."""
+    """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
     found: dict[int, tuple[int, int]] = {}
     for ask, answer in book.told:
         for group, figure in zip(ask.groups, answer.figures, strict=True):

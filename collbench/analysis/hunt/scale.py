@@ -1,13 +1,13 @@
-"""Groups that grow, for faults that no pair shows: a place that is slow only where many take part.
+"""Growing groups, for faults that no pair shows: a place that is slow only if many take part. And suspects measured alone.
 
-Sizes double. At each of them all places are split into disjoint groups that run an all-reduce at the same time. A group that is slower
-than its siblings is divided: its halves (where there are many groups: smaller pieces) change places with parts of fast groups,
-and the piece that stays slow is divided again, until one place is left. That one is measured in two more rounds among other
-healthy partners, and at the same time the partners it had with another place in its stead: it is reported only if it is slow each time and
-they are not slow without it. Groups that are slow together are divided at the same time.
+Sizes double. At each size all places are split into disjoint groups that run an all-reduce at the same time. A slow group is divided.
+Its halves (with many groups: smaller pieces) are exchanged with parts of fast groups. The piece that stays slow is divided again, until
+one place is left. That place is measured in two more rounds with other healthy partners, while its previous partners are measured with
+another place. It is reported only if it is slow each time, and its partners are not slow without it. Groups that are slow together are
+divided at the same time.
 
-That takes log₂ N rounds for the sizes and about as many for all divisions together; named places are left out of larger groups. Sizes
-that are slower than smaller ones without a slow place are reported as a note: then it is the core of the network, or the library's
+That takes log₂ N rounds for the sizes, and about as many for all divisions together. Named places are left out of larger groups. If a
+size is slower than smaller ones without a slow place, a note reports it. Then the cause is the core of the network, or the library's
 algorithm for so many ranks.
 """
 
@@ -48,31 +48,32 @@ from collbench.analysis.hunt.sweep import log_ratios
 from collbench.reason import Fact
 from collbench.units import plural
 
-# Measure each confirmed place alone: among its own ranks, and over each of its interfaces. A slow one is the part to check.
+# Each confirmed place measured alone: among its own ranks, and over each of its interfaces. A slow one is the part to check.
 #
-# Every figure is compared with the same one of healthy places, measured at the same time. All suspects are measured at
-# once: a round inside, and one for each interface. Messages of a sender are judged by what it sends, of a receiver by what it gets.
+# Every figure is compared with that of healthy places, measured at the same time. All suspects are measured at once: one round inside,
+# and one for each interface. A sender is judged by the messages that it sends, a receiver by those that it gets.
 
 _INSIDE = "inside"  # as in `Suspect.kind`
-_BOUNDS = (0.8, 0.95)  # slow is below half of the loss (of its logarithm), but never within noise, and a fifth is always slow
-_CONTROLS = 3  # good places inside of which the median is taken, at least
-_BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow: well inside, it is the way to the network
+# a part is slow below half of the loss (of its logarithm); at 0.95 noise is excluded, and below 0.8 it is always slow
+_BOUNDS = (0.8, 0.95)
+_CONTROLS = 3  # healthy places at least; their median is the comparison
+_BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow; if they are healthy inside, the connection to the network is slow
 _WAYS: dict[str, Ways] = {"sender": "sends", "receiver": "receives"}
 
 
 def most_rounds_isolation(options: Options) -> int:
-    """How many rounds `look_isolation` takes at most."""
+    """Return the largest number of rounds that `look_isolation` takes."""
     return int(options.can_inside) + len(options.nics) if options.isolate else 0
 
 
 def look_isolation(
     suspects: Sequence[Suspect], good: Sequence[int], options: Options
 ) -> Generator[RoundRequest, RoundResult, tuple[Suspect, ...]]:
-    """Return the suspects in their order; confirmed single places have the result in `part` and `evidence`, and `kind` may become "inside":
-    then `ratio` is that of its own ranks among themselves.
+    """Return the suspects in their order. Confirmed single places have the result in `part` and `evidence`.
 
-    Paths and unconfirmed suspects are returned unchanged; a place that is slow at scale only is measured inside only, since messages of
-    pairs do not show it. What could not be measured is evidence, too.
+    Their `kind` may become "inside"; then `ratio` is that of their own ranks among themselves. Paths and unconfirmed suspects
+    are returned unchanged. A place that is slow at scale only is measured inside only, since messages of pairs do not show
+    that fault. Missing figures are evidence, too.
     """
     alone = [suspect for suspect in suspects if _is_one(suspect)] if options.isolate else []
     found = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
@@ -100,17 +101,17 @@ class _SuspectRatios:
 
     @property
     def limit(self) -> float:
-        """Below this ratio a part is slow: half of the whole's loss, as logarithms go."""
+        """The ratio below which a part is slow: half of the whole's loss (of its logarithm)."""
         return min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
 
     def told(self) -> Suspect:
-        """The suspect with its part, where one was found."""
+        """Return the suspect with its part, if one was found."""
         kind, part = self._part()
         unsure = [InsideNotMeasured()] if self.inside is None and isinstance(part, WayToNetwork) else []
         found = replace(self.suspect, kind=kind, part=part, evidence=(*self.suspect.evidence, *self.evidence, *unsure))
         if kind != _INSIDE or self.inside is None:
             return found
-        return replace(found, ratio=self.inside, low=None, high=None)  # what its own ranks reach, and no longer its messages
+        return replace(found, ratio=self.inside, low=None, high=None)  # the ratio of its own ranks replaces that of its messages
 
     def _part(self) -> tuple[str, Fact | None]:
         if self.inside is not None and self.inside < self.limit:
@@ -138,7 +139,7 @@ def _inside(found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generat
 
 
 def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
-    """Over one interface alone: each suspect with a partner that is well, and at least one pair that is well on both sides."""
+    """Measure over one interface: each suspect with a healthy partner, and at least one pair of healthy places."""
     taken = list(found)[: max(0, len(good) - 2)]
     for place in list(found)[len(taken) :]:
         found[place].evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
@@ -161,7 +162,7 @@ def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) ->
 
 
 def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
-    """The speed that counts: of a sender what leaves it, of a receiver what comes, else the slower way."""
+    """Return the speed that counts: what a sender sends, what a receiver receives, else the slower direction."""
     leaves, comes = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
     if kind in _WAYS:
         return leaves if kind == "sender" else comes
@@ -185,18 +186,18 @@ def _suspects(found: Mapping[int, _SuspectRatios] | Sequence[int]) -> str:
     return f"{len(found)} suspect{'' if len(found) == 1 else 's'}"
 
 
-LEAST_SIZE = 4  # smaller groups are pairs
-SLOW = log(0.85)  # of the siblings' speed: below what modes of launches do (8 %)
-_CONFIRMATIONS = 2  # rounds with new partners, in each of which the place has to be slow
+LEAST_SIZE = 4  # smaller groups would be pairs
+SLOW = log(0.85)  # of the other groups' speed: less than the difference between modes of launches (8 %)
+_CONFIRMATIONS = 2  # rounds with new partners; the place must be slow in each of them
 _STEP_AND_CONFIRMATION = 1 + _CONFIRMATIONS  # rounds
 _MOST_FOR_TWO = 7 + 2 * _CONFIRMATIONS  # rounds
-WHOLE = 0.8  # as a ratio: larger rings have longer ways
+WHOLE = 0.8  # as a ratio, since larger rings have longer paths
 
 Part = tuple[int, ...]
 
 
 def sizes(n: int) -> list[int]:
-    """4, 8, … while two groups of that size are there, and the half of all where it is half as large again as the last."""
+    """Return 4, 8, … while two groups of that size fit, and half of all places if that is at least 1.5 times the last one."""
     doubled = [1 << power for power in range(2, n.bit_length()) if 2 << power <= n]
     return [*doubled, n // 2] if doubled and 2 * (n // 2) >= 3 * doubled[-1] else doubled
 
@@ -223,10 +224,12 @@ def look(
 
 @dataclass
 class _Growing:
-    """places: those not named yet; well: by place the largest size at which its group was well.
+    """The state of a search with growing groups.
 
-    room: rounds that are left to divide slow groups; usual: the bus bandwidth of the groups that are well, of the largest size so far
-    (their median), bytes per second; unsettled: whether a place is slow, but unknown which.
+    places     those without a finding so far; well: by place the largest size at which its group was fast
+    room       rounds that are left to divide slow groups
+    usual      the median bus bandwidth of the fast groups of the largest size so far, bytes per second
+    unsettled  whether some place is slow, but it is unknown which
     """
 
     random: draws.Random
@@ -239,7 +242,7 @@ class _Growing:
     unsettled: bool = False
 
     def at(self, size: int) -> Generator[RoundRequest, RoundResult, None]:
-        """Measure one size (at most half of the places that are left)."""
+        """Measure one size (at most half of the remaining places)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
         answer = yield _ask(groups, f"{len(groups)} groups of {size} beside one another")
@@ -249,7 +252,7 @@ class _Growing:
             yield from self._confirm(taken, size)
 
     def whole(self) -> Generator[RoundRequest, RoundResult, None]:
-        """Measure all remaining places, against the rates of smaller groups: twice, if rounds are left, before a result is noted."""
+        """Measure all remaining places, compared with smaller groups; if they are slow and rounds are left, measure them again."""
         if self.usual is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
             return
         everybody, best = f"all {len(self.places)} places together", 0.0
@@ -264,7 +267,7 @@ class _Growing:
         self.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
-        """Return the slow groups, the worst first; keep the others' rate. Too many slow ones leave no fast groups to divide them with."""
+        """Return the slow groups, the worst first, and store the others' speed. If most are slow, return none: they cannot be divided."""
         told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
         well = [group for group in groups if told[group][0] >= SLOW]
@@ -278,14 +281,14 @@ class _Growing:
         return slow
 
     def _tell_usual(self, speeds: Sequence[float], size: int) -> None:
-        """A note where groups of this size are all alike slower than those of the last one."""
+        """Add a note if the groups of this size are slower than those of the previous one."""
         usual = float(np.median(speeds))
         if self.usual and usual < WHOLE * self.usual:
             self.notes.append(SizeSlow(size, usual / self.usual))
         self.usual = usual
 
     def _divide(self, slow: list[Part], size: int) -> Generator[RoundRequest, RoundResult, dict[int, Part]]:
-        """Single places that take the slowness along, each with the partners it had when it was alone among others."""
+        """Divide slow groups. Return the slow single places, each with its partners in its last group."""
         taken: dict[int, Part] = {}
         parts = slow
         while parts and self._has_room(parts, size):
@@ -305,7 +308,7 @@ class _Growing:
         return taken
 
     def _has_room(self, parts: Sequence[Part], size: int) -> bool:
-        """For a division and the confirmation after it. Takes the division's round."""
+        """Return whether rounds are left for a division and the confirmation after it. Counts the division's round."""
         if self.room < _STEP_AND_CONFIRMATION:
             self._leave(PartsNotDivided(len(parts), size, "rounds"))
             return False
@@ -313,17 +316,17 @@ class _Growing:
         return True
 
     def _leave(self, note: HuntNote) -> None:
-        """Note a slowness with unknown cause: then the whole shows nothing either."""
+        """Add a note about slow groups with an unknown cause. Then the figure of all places together shows nothing new."""
         self.notes.append(note)
         self.unsettled = True
 
     def _others(self, suspected: Collection[int], size: int) -> list[int]:
-        """Return the members of fast groups of this size, in drawn order."""
+        """Return the members of fast groups of this size, in random order."""
         well = [place for place in self.places if self.well.get(place) == size and place not in suspected]
         return self.random.sample(well, len(well))
 
     def _pieces(self, parts: Sequence[Part], size: int, others: int) -> tuple[list[Part], list[Part]]:
-        """(the parts that can be divided now, the worst first; their pieces): as many pieces as there are others to complete groups."""
+        """Return (the parts that can be divided now, the worst first; their pieces). Other places must complete the group of each piece."""
         most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, others) > 1), 0)
         if most < len(parts):
             self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
@@ -331,7 +334,7 @@ class _Growing:
         return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
     def _tell_lost(self, parts: Sequence[Part], told: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
-        """A note where nothing is left to follow: no piece was slow with others."""
+        """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
         for part in parts:
             of_part = [told[piece] for piece in told if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
@@ -341,7 +344,7 @@ class _Growing:
                 self.notes.append(NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
-        """Measure each with new partners, as far as there are some, at the same time as whole groups of healthy places; and again."""
+        """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
         suspects = {place: set(partners) for place, partners in taken.items()}
         others = self._others(taken, size)
         most = max(0, (len(others) - size) // (size - 1))
@@ -368,7 +371,7 @@ class _Growing:
         self.places = [place for place in self.places if place not in suspects]
 
     def _clear(self, size: int, figure: GroupFigure) -> None:
-        """Note that a place was as fast as the others when it was measured again."""
+        """Add a note that a place was as fast as the others when it was measured again."""
         self.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
 
     def _name(self, hint: Hint, size: int) -> None:
@@ -382,19 +385,19 @@ def _ask(groups: Sequence[Part], why: str) -> RoundRequest:
 
 
 def _dividing(n: int) -> int:
-    """Return the rounds that halve a group of half of all places and confirm the last one; of few places those for two groups."""
+    """Return the rounds to halve a group of half of all places and confirm the last place; with few places, for two such groups."""
     once = (n // 2 - 1).bit_length() + _CONFIRMATIONS
     return max(once, min(2 * once, _MOST_FOR_TWO))
 
 
 def _cuts(parts: Sequence[Part], size: int, others: int) -> int:
-    """Into how many pieces each of these parts can be divided, so that so many others complete a group of `size` for each piece."""
+    """Return into how many pieces each of these parts can be divided, if so many other places complete a group of `size` per piece."""
     needed = others + sum(map(len, parts))
     return min(needed // (len(parts) * size), max(map(len, parts)))
 
 
 def _divided(part: Part, number: int) -> list[Part]:
-    """In so many pieces, of sizes that differ by one at most; no empty ones."""
+    """Return that many pieces, with sizes that differ by at most one; no empty ones."""
     edges = [len(part) * step // number for step in range(number + 1)]
     return [part[low:high] for low, high in pairwise(edges) if high > low]
 

@@ -1,15 +1,15 @@
-"""Whether repeated measurements of a suspect show more than chance: the test that every confirmation has to pass.
+"""Whether repeated measurements of a suspect show more than chance: the test for every confirmation.
 
-The round is the unit of evidence, not the sample: what a busy machine does to one round it does to all samples of that round. In each round
-the suspect's pair is measured at the same time as control pairs of healthy places. Three conditions have to hold:
+The round is the unit of evidence, not the sample, since a disturbance of a round affects all of its samples. In each round the suspect's
+pair is measured at the same time as control pairs of healthy places. Three conditions must hold:
 - In nearly all rounds the suspect is slower than usual by more than half of its depth, and the controls are not. Fisher's exact test on
-  these counts needs no model of the noise: if the suspect is healthy, its figures and the controls' are exchangeable. Its probability must
-  be below `CHANCE`, shared by all suspects that are measured again (Bonferroni). With one control per round that takes 7 rounds or more,
-  with three controls 5, with seven or more 3.
-- The 95 % interval of the depth over the rounds (Student's t, the wider of the suspect's and the controls' scatter) is above the smallest
-  slowdown that is reported.
-- Time that ranks spent waiting for a CPU does not explain the slowness: such rounds count as not slow. Rounds in which the state probe
-  flipped are not used at all.
+  these counts needs no model of the noise: if the suspect is healthy, its figures and the controls' are exchangeable. Its probability
+  must be below `CHANCE`, shared by all suspects that are measured again (Bonferroni). That takes at least 7 rounds with one control per
+  round, 5 with three controls, and 3 with seven or more.
+- The 95 % interval of the depth over the rounds is above the smallest slowdown that is reported. It is Student's t, from the wider of the
+  suspect's and the controls' scatter.
+- The ranks' waits for a CPU do not explain the slowness: rounds that they explain count as not slow. Rounds in which the state probe
+  changed are not used.
 The rounds that selected the suspect do not count, so the selection among many pairs does not bias the test.
 """
 
@@ -28,14 +28,14 @@ from collbench.stats.median import t_quantile
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 14  # of one suspect
-_LEAST_SHARE_SLOW = 0.7  # of the rounds; with fewer slow rounds more rounds do not help
+_LEAST_SHARE_SLOW = 0.7  # of the rounds; if fewer are slow, more rounds do not help
 _FUTILE_FROM = 4
 _WAITED_TWICE = 2.0  # a wait in some samples moves the median by up to twice its share of the time
-_LEVELLED = 6  # controls in a round, from which on their median shows what the round has in common
+_LEVELLED = 6  # controls in a round from which on their median shows the effect of the round
 
 
 class RepeatOutcome(Enum):
-    """What the rounds so far show. SLOW: a confirmation; OPEN: more rounds may decide; UNDECIDED: more rounds do not help."""
+    """The result of the rounds so far. SLOW: a confirmation; OPEN: more rounds may decide; UNDECIDED: more rounds do not help."""
 
     SLOW = "slow"
     OPEN = "open"
@@ -44,14 +44,15 @@ class RepeatOutcome(Enum):
 
 @dataclass(frozen=True)
 class Repeats:
-    """The repeated measurements of one suspect, counted.
+    """The counts of the repeated measurements of one suspect.
 
     rounds      used, with at least one control of the same kind of path; slow: in how many of them the suspect was slow
     controls    figures of healthy pairs in these rounds; slow_controls: how many of them were as slow
-    waited      rounds that are not counted as slow because ranks waited for a CPU
-    flipped     rounds that were not used because the state probe flipped
+    waited      rounds that do not count as slow because ranks waited for a CPU
+    flipped     rounds that were not used because the state probe changed
     chance      probability of such counts if the suspect is healthy (1 without rounds)
-    depth       mean slowness against the controls of the same round, as a logarithm; low, high: its 95 % interval, None below 2 rounds
+    depth       mean slowness compared with the controls of the same round, as a logarithm
+    low, high   its 95 % interval, None with fewer than 2 rounds
     """
 
     rounds: int
@@ -66,7 +67,7 @@ class Repeats:
     high: float | None
 
     def outcome(self, allowed: float, least: float) -> RepeatOutcome:
-        """What this shows. allowed: the probability of chance that is acceptable; least: the smallest depth that is reported."""
+        """Return the result. allowed: the acceptable probability of chance; least: the smallest depth that is reported."""
         if self.rounds >= _FUTILE_FROM and self.slow < _LEAST_SHARE_SLOW * self.rounds:
             return RepeatOutcome.UNDECIDED
         enough = self.rounds >= LEAST_ROUNDS and self.chance <= allowed and self.low is not None and self.low > least
@@ -76,17 +77,17 @@ class Repeats:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """The ratio's 95 % interval, the lower end first."""
+        """The 95 % interval of the ratio, the lower end first."""
         return (None, None) if self.low is None or self.high is None else (exp(-self.high), exp(-self.low))
 
     @property
     def counts(self) -> RetestCounts:
-        """The counts as evidence."""
+        """Return the counts as evidence."""
         return RetestCounts(self.slow, self.rounds, self.slow_controls, self.controls, self.waited, self.flipped)
 
     @property
     def reason(self) -> NotProven:
-        """Why this is not enough for a confirmation."""
+        """Return why this does not confirm the suspect."""
         if self.waited:
             return NotProven("cpu", self.waited, self.rounds)
         if self.flipped >= max(1, self.rounds):
@@ -126,7 +127,7 @@ def fisher(slow: int, rounds: int, slow_controls: int, controls: int) -> float:
 
 
 def _behind(trial: Trial, ways: Sequence[str], usual: dict[str, float]) -> tuple[float, list[float]]:
-    """How far the suspect, and each control, is behind what is usual over all rounds; without what a large round has in common."""
+    """Return how far the suspect, and each control, is behind the usual speed of all rounds, without the effect of a large round."""
     known = [way for way in ways if way in trial.depths]
     own = [usual[way] - log(trial.values[way]) for way in known]
     controls = [_controls(trial, way) for way in known]
@@ -137,7 +138,7 @@ def _behind(trial: Trial, ways: Sequence[str], usual: dict[str, float]) -> tuple
 
 
 def _controls(trial: Trial, way: str) -> list[float]:
-    """Logarithms of what the controls of a trial reached."""
+    """Return the logarithms of the controls' figures in a trial."""
     return [log(trial.usual[way]) - each for each in trial.beside[way]] if way in trial.beside else []
 
 
@@ -146,12 +147,12 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _explained(share: float) -> float:
-    """The depth that ranks explain that waited for a CPU for this share of the time."""
+    """Return the depth that is explained if ranks waited for a CPU for this share of the time."""
     return -_WAITED_TWICE * log(1 - min(max(share, 0.0), 0.99))
 
 
 def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
-    """Of the mean depth's 95 % interval; None with one round."""
+    """Return half the 95 % interval of the mean depth; None with one round."""
     n = len(depths)
     if n < 2:
         return None
@@ -161,17 +162,19 @@ def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np
 
 @dataclass(frozen=True)
 class Trial:
-    """Seen from `place`: what it sends, what it receives, and the latency; speeds in bytes per second, the latency as 1/s.
+    """A measured pair as seen from `place`: what it sends, what it receives, and the latency.
+
+    Speeds are in bytes per second, the latency is 1/s.
 
     partner   the other place; well: whether it is known to be healthy
     depths    by way how far behind the controls, as a logarithm, above 0: slower
     noise     by way the scale of the depth
-    values    by way what was measured; usual: what the controls had
-    controls  how many there were; 0: the median of the sweep is used instead
-    alike     whether they are of the same kind of path (host, leaf)
+    values    by way the figure; usual: that of the controls
+    controls  their number; 0: the median of the sweep is used instead
+    alike     whether they are on the same kind of path (host, leaf)
     beside    by way how far each of the controls was behind their middle
-    na        why there is nothing
-    cpu_wait  share of the round that a rank of the pair waited for a CPU, above that of the controls (their median), which are slowed alike
+    na        why figures are missing
+    cpu_wait  share of the round in which a rank of the pair waited for a CPU, above the controls' median, which the same waits slow
     flipped   whether a rank's state probe changed during the round
     """
 
@@ -190,7 +193,7 @@ class Trial:
     flipped: bool = False
 
     def evidence(self, names: Sequence[str], end: bool = False) -> Retest:
-        """What was measured, with which partner, against which controls. end: the suspect is a path, and this is one of its ends."""
+        """Return the trial as evidence. end: the suspect is a path, and `place` is one of its ends."""
         endpoint, partner = names[self.place] if end else "", names[self.partner]
         if self.na is not None:
             return Retest(partner, self.well, na=self.na, endpoint=endpoint)

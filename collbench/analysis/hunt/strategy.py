@@ -1,8 +1,8 @@
-"""The whole hunt: a sweep, every candidate again with healthy partners, groups that grow, suspects alone; then the verdict.
+"""The whole hunt: a sweep, every candidate again with healthy partners, growing groups, suspects alone; then the verdict.
 
-A place is named only if it is slow again with two healthy partners, next to pairs that are not slow.
-The assumption is that of `analysis.pairs`: fewer than half of the places are slow. If more than a third would be named, none is: then
-the others may be fast instead.
+A place is named only if it is slow again with two healthy partners, next to pairs that are not slow. The assumption is that of
+`analysis.pairs`: fewer than half of the places are slow. If more than a third would be named, none is, since the others may be unusually
+fast instead.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ LEAST_PLACES = 4
 
 
 def rounds(n: int) -> int:
-    """Every pair once."""
+    """Return the rounds that measure every pair once."""
     return n - 1 + n % 2 if n > 1 else 0
 
 
@@ -106,15 +106,15 @@ def _pair_note(a: str, b: str, figure: GroupFigure) -> HuntNote:
     return PairFigures(a, b, figure.speed, figure.backward, latency_s)
 
 
-# Whether some pairs are slow because of the network's structure: then a place in one of them is not slow.
+# Whether some pairs are slow because of the network's structure. Then a place in one of them is not slow.
 
-_MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places slow and undetected
-_FAST = 0.75  # the quantile of pairs that is used as the usual speed
+_MOST_SLOW = 0.3  # of the pairs without any suspect; a sixth of all places may be slow and undetected
+_FAST = 0.75  # the quantile of pairs that is the usual speed
 _LEAST_PAIRS = 6
 
 
 def told(suspects: Sequence[Suspect], book: HuntLog, alike: Alike) -> list[Suspect]:
-    """The suspects; those that are no slower than many pairs of others, of the same kind of path, become inconclusive."""
+    """Return the suspects. Those as slow as many pairs of other places, on the same kind of path, become inconclusive."""
     accused = {place for each in suspects if each.state == CONFIRMED for place in each.places}
     if not accused:
         return list(suspects)
@@ -123,10 +123,13 @@ def told(suspects: Sequence[Suspect], book: HuntLog, alike: Alike) -> list[Suspe
 
 
 def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int], alike: Alike) -> Suspect:
-    """Levelled rounds hide a part that met another one as a whole; rounds that are not run in modes of their own."""
+    """Return one suspect, judged with the round effects removed and with them.
+
+    Their removal hides a part that met another part as a whole. Without it, rounds may differ by their modes.
+    """
     weak = -log(suspect.ratio) < CELLS["bandwidth"].least
     if weak and matrices[weak].n < 2 * PAIR_ROUNDS_LEAST_CELLS:
-        return suspect  # rounds of so few pairs are not levelled
+        return suspect  # the effect of rounds with so few pairs is not removed
     speeds = _speeds(suspect, matrices[weak], accused, alike)
     if len(speeds) < _LEAST_PAIRS:
         return suspect
@@ -137,7 +140,7 @@ def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int
 
 
 def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
-    """Return the logarithms of the sweep's pairs without suspects, of the kind of path that the suspect was measured on."""
+    """Return the logarithms of the sweep's pairs without suspects, on the kind of path on which the suspect was measured."""
     figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
     kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
     pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
@@ -148,16 +151,16 @@ def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
     return alike(*suspect.places) if len(suspect.places) == 2 else alike(suspect.places[0], partner)
 
 
-# From measurements to suspects and notes: what is known, and what is unknown.
+# From measurements to suspects and notes: the known and the unknown.
 
 _ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
-_MOST_PAIRS = 8  # that a note lists
+_MOST_PAIRS = 8  # pairs that a note lists
 _FASTEST, _MOST_UNEVEN = 0.9, 0.3
-_MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four, are not exceptions
+_MANY_PATHS, _OF_PLACES = 3, 4  # so many paths are not exceptions: three, or a quarter of the number of places
 
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
-    """Return the suspects of all cases; paths of a place that is confirmed are left out."""
+    """Return the suspects of all cases. Paths of a confirmed place are left out."""
     places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
     paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
@@ -175,7 +178,7 @@ def _worst(found: Sequence[Suspect]) -> list[Suspect]:
 
 
 def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
-    """Paths are accused as exceptions; so many of them that have no place in common are how the network is built."""
+    """Return the paths. If there are many without a common place, they are inconclusive: that is the structure of the network."""
     accused = [each for each in paths if each.state == CONFIRMED]
     apart = len({place for each in accused for place in each.places}) == 2 * len(accused)
     if len(accused) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
@@ -185,7 +188,7 @@ def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
 
 
 def as_they_were(found: SweepResult, why: Fact) -> list[Suspect]:
-    """Return the candidates without partners to clear or confirm them."""
+    """Return the candidates as suspects, for a hunt without partners to clear or confirm them."""
     return [_open(each, why) for each in found.places]
 
 
@@ -195,7 +198,7 @@ def silent(place: int, why: Evidence) -> Suspect:
 
 
 def of_hint(hint: Hint) -> Suspect:
-    """What groups that grow have shown themselves."""
+    """Return the suspect that growing groups found."""
     return Suspect(hint.kind, hint.places, hint.state, hint.ratio, partners=hint.partners, evidence=hint.evidence)
 
 
@@ -205,13 +208,13 @@ def ordered(those: Iterable[Suspect]) -> list[Suspect]:
 
 
 def with_wrong(those: Sequence[Suspect], book: HuntLog) -> list[Suspect]:
-    """Return the suspects; one with wrong data in its pairs or groups has one more sentence."""
+    """Return the suspects, with evidence about wrong data in their pairs or groups."""
     wrong = wrong_data(book)
     return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
 
 
 def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
-    """Return the suspects; one confirmed alone on its switch has one more sentence, as its cables look the same. leaf_of: "": unknown."""
+    """Return the suspects. One alone on its switch gets a remark, since a fault of the cables looks the same. leaf_of: "": unknown."""
     hosts_on: dict[str, set[str]] = {}
     for host, leaf in zip(hosts, leaf_of or (), strict=False):
         hosts_on.setdefault(leaf, set()).add(host)
@@ -226,7 +229,7 @@ def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence
 
 
 def notes(book: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
-    """Return what was not decided, and what all places have in common."""
+    """Return the undecided questions, and the properties that all places share."""
     named = {place for each in those for place in each.places}
     wrong = wrong_data(book)
     own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, book.names)
@@ -234,7 +237,7 @@ def notes(book: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[F
 
 
 def usual(book: HuntLog) -> float | None:
-    """The usual speed of a pair, else of a group, bytes per second."""
+    """Return the usual speed of a pair, else of a group, in bytes per second."""
     for kind in (PAIRS, GROUPS):
         speeds = [each for _, _, figure in book.figures(kind) for each in (figure.speed, figure.backward) if each]
         if speeds:
@@ -252,13 +255,13 @@ def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequ
 
 
 def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
-    """Return those with wrong data in at least half of their measurements, or without such, all of them."""
+    """Return the places with wrong data in at least half of their measurements, or all with wrong data if there are none."""
     most = [place for place, (bad, met) in wrong.items() if 2 * bad >= met]
     return most or list(wrong)
 
 
 def _missing(book: HuntLog, named: set[int]) -> list[HuntNote]:
-    """Return the missing pairs of places that have figures otherwise."""
+    """Return the missing pairs of places that have other figures."""
     lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
     first = [PairNotMeasured(book.names[a], book.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
     return [*first, *([MorePairsNotMeasured(len(lost) - len(first))] if len(lost) > len(first) else [])]
@@ -270,14 +273,14 @@ def _flags(book: HuntLog) -> list[RoundFlag]:
 
 
 def _not_met(book: HuntLog) -> list[PairsNotCovered]:
-    """A slow path is detected only where it was measured."""
+    """Return the note that not every pair was measured, since a slow path is detected only if it was measured."""
     n = len(book.names)
     met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
     return [PairsNotCovered(met, possible)] if 0 < met < possible else []
 
 
 def _alike(those: Sequence[Suspect], found: SweepResult, book: HuntLog) -> list[HuntNote]:
-    """Return what it means that no place is slow."""
+    """Return the notes on a hunt without slow places."""
     if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
         return []
     uneven = _uneven(book)
@@ -287,20 +290,20 @@ def _alike(those: Sequence[Suspect], found: SweepResult, book: HuntLog) -> list[
 
 
 def _uneven(book: HuntLog) -> float:
-    """The share of pairs that are slower than the fastest tenth by more than what makes a single one noticeable."""
+    """Return the share of pairs that are noticeably slower than the fastest tenth."""
     speeds = [log(each) for _, _, figure in book.figures() for each in (figure.speed, figure.backward) if each]
     return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
 
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
-_MOST_ACCUSED = 3  # one place in so many
+_MOST_ACCUSED = 3  # one of so many places
 
 _T = TypeVar("_T")
 
 
 def promise(n: int, options: Options) -> int:
-    """How many rounds a hunt among n places takes at most; it keeps to it, and mostly takes far fewer.
+    """Return the largest number of rounds of a hunt among n places. Most hunts take far fewer.
 
     Raises UsageError if `options.rounds` or `options.most_rounds` is less than the fewest rounds that give a result.
     """
@@ -310,7 +313,7 @@ def promise(n: int, options: Options) -> int:
 
 
 def cross_check_rounds(n: int) -> int:
-    """Return how many rounds may measure suspects of n places again: more for few places, where a round has few controls."""
+    """Return how many rounds may measure suspects of n places again: more for few places, since a round then has few controls."""
     return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
 
 
@@ -326,7 +329,7 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
 
 @dataclass(frozen=True)
 class _Shares:
-    """How many rounds each stage may take."""
+    """The largest number of rounds of each stage."""
 
     method: str
     sweep: int
@@ -340,7 +343,7 @@ class _Shares:
 
 
 def _shares(n: int, options: Options) -> _Shares:
-    """Every stage as much as it wants; where the rounds are limited the sweep and the cross-check come first, then isolation."""
+    """Return the rounds of each stage. If they are limited, the sweep and the cross-check come first, then the isolation."""
     method = _method(n, options)
     by_groups = method == "groups"
     wanted = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
@@ -375,7 +378,7 @@ def _method(n: int, options: Options) -> str:
 
 @dataclass
 class _Hunt:
-    """One hunt as it goes on."""
+    """The state of one hunt."""
 
     names: tuple[str, ...]
     options: Options
@@ -390,7 +393,7 @@ class _Hunt:
             self.notes.append(PairsInstead(groups.LEAST_PLACES))
 
     def run(self) -> Hunt:
-        """All stages, as far as each is needed."""
+        """Run the stages that are needed."""
         hints = yield from self._sweep()
         found = self._seen(hints)
         too_many = self._too_many(found)
@@ -423,7 +426,7 @@ class _Hunt:
         return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
 
     def _too_many(self, found: SweepResult) -> TooFewMeasured | TooManySuspects | None:
-        """Return why no place can be judged, where healthy places are not a majority."""
+        """Return why no place can be judged, if healthy places are not a majority."""
         n = len(self.names) - len(self._untold())
         slow = len({each.places for each in found.places})
         if n < LEAST_PLACES:
@@ -474,7 +477,7 @@ class _Hunt:
         return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
 
     def _heard(self, others: Generator[RoundRequest, RoundResult, _T]) -> Generator[RoundRequest, RoundResult, _T]:
-        """Another's conversation, written into the book."""
+        """Run another generator of rounds, and store its rounds in the log."""
         try:
             ask = next(others)
             while True:
@@ -507,10 +510,10 @@ PairsFigures = Mapping[tuple[int, int], GroupFigure]
 
 
 def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-    """Ask for rounds until each suspect of the matrix is confirmed, cleared or inconclusive; return the suspects.
+    """Request rounds until each suspect of the matrix is confirmed, cleared or inconclusive; return the suspects.
 
-    Nothing is asked for with fewer than four places, or where the suspects are half of all places: then no majority is healthy. Suspects
-    that are not in the list were not measured again.
+    It requests nothing with fewer than four places, or if half of all places are suspects, since no majority is healthy then.
+    Suspects that are not returned were not measured again.
     """
     found = judging.seen(matrix)
     slow = {each.places for each in found.places}
@@ -524,7 +527,7 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
 
 
 def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
-    """Return the figures of these pairs, each of which is in one of the rounds, or was not measured."""
+    """Return the figures of these pairs. Each pair is in one of the rounds, or was not measured."""
     figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
     missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for one in rounds for flag in one.flags)

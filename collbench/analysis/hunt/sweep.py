@@ -1,4 +1,4 @@
-"""The sweep: rounds of disjoint pairs, as few as distinguish a slow place from a slow partner."""
+"""The sweep: rounds of disjoint pairs, the fewest that distinguish a slow place from a slow partner; or rounds of groups."""
 
 from __future__ import annotations
 
@@ -23,38 +23,37 @@ from collbench.operations.groups import Pair, Round, schedule
 
 # A schedule of pairs that crosses every cable of the fabric: `--cover-links`, from a file of `ibnetdiscover`.
 #
-# Every cable on any shortest path between hosts that take part has to be crossed, both ways; pairs send both ways. Which of several equal
-# paths a message takes is the routing's choice, and the file does not contain it. A cable counts as crossed if it is under each of several
-# routings that spread by destination (see `fabric_routes`), so that pairs send to many more destinations than there are equal cables.
-# Cover by greed: of the cables that are left, the one that fewest pairs cross is given the pair that crosses most of what is left, among
-# hosts that are free in this round.
+# Every cable on any shortest path between the hosts of the hunt must be crossed in both directions; pairs send both ways. The routing
+# chooses one of several equal paths, and the file does not contain that choice. A cable counts as crossed if several routings by
+# destination lead over it (see `machine.fabric`). So pairs send to many more destinations than there are equal cables. The cover is
+# greedy: of the remaining cables, the one that the fewest pairs cross gets the pair that crosses most of the remaining ones, among hosts
+# that are free in this round.
 
 CoverPair = tuple[int, int]
 Hosts = tuple[str, str]
-Element = tuple[int, Way]  # a way between switches under a routing
+Element = tuple[int, Way]  # a direction between switches under a routing
 
-# (hosts, routings, tests): up to so many hosts every cable has to be crossed under so many routings; the tests are further routings,
-# which the choice of pairs does not use.
+# (hosts, routings, tests): for that many hosts, every cable must be crossed under so many routings. The tests are further routings,
+# with which the choice of pairs is checked.
 _ROUTINGS = ((128, 16, 4), (1024, 8, 4))
-_FEW_ROUTINGS = (2, 1)  # of more hosts: the analysis is to take seconds
+_FEW_ROUTINGS = (2, 1)  # with more hosts, so that the computation takes seconds
 
 _LEAST_HOSTS = 2
 _MOST_RAILS = 16
 _MOST_NAMED = 6
 _LONGEST_NAME = 200
-_MOST_LOOKED_AT = 16  # pairs that cross a cable, of which the best is taken
+_MOST_LOOKED_AT = 16  # pairs over a cable, of which the best one is used
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Which pairs cross the cables.
+    """The pairs that cross the cables.
 
     pairs      the lower place first, in the order of their rounds; no place is twice in one round
     leaf_of    by place its switch, "" if the file does not contain it
-    links      how many cables lie on shortest paths between the places; uncovered: those that no pair crosses ("leaf1 port 17 - …")
-    routings   under so many ways to spread destinations each of the others is crossed
-    otherwise  share of the cables' directions that the pairs cross under further routings, of which nothing was known when they were chosen
-               (the worst of them)
+    links      number of cables on shortest paths between the places; uncovered: those that no pair crosses ("leaf1 port 17 - …")
+    routings   number of routings under which every other cable is crossed
+    otherwise  share of the cables' directions that the pairs cross under further routings that the choice did not use (the worst of them)
     notes      sentences: hosts that were not found, problems in the fabric
     """
 
@@ -68,11 +67,11 @@ class Cover:
 
     @property
     def rounds(self) -> tuple[tuple[CoverPair, ...], ...]:
-        """The pairs that are measured at the same time."""
+        """Return the pairs by round, those that are measured at the same time."""
         return packed(self.pairs)
 
     def sentence(self) -> str:
-        """What is crossed, and what is not."""
+        """Return how many cables are crossed, and which are not."""
         crossed = self.links - len(self.uncovered)
         said = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
         left = f"; not crossed: {_listed(self.uncovered)}" if self.uncovered else ""
@@ -82,9 +81,9 @@ class Cover:
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
-    """Return the cover of the fabric in a file, for the hosts of these names (a place each).
+    """Return the cover of the fabric in a file, for the hosts of these names (one place each).
 
-    Raises UsageError, one sentence, for a file that cannot be read, or in which fewer than two of the hosts are.
+    Raises UsageError, one sentence, for a file that cannot be read, or that contains fewer than two of the hosts.
     """
     fabric = read_fabric(path)
     try:
@@ -94,7 +93,7 @@ def cover_links(path: Path, names: Sequence[str]) -> Cover:
 
 
 def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
-    """Pairs of places, by the names of their hosts; of several places on one host the first takes part. Raises UsageError."""
+    """Return the pairs of places, by the names of their hosts. Only the first place of a host takes part. Raises UsageError."""
     hosts = attached(fabric)
     places: dict[str, int] = {}
     for place, name in enumerate(names):
@@ -111,7 +110,7 @@ def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
 
 
 def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
-    """Rounds of disjoint pairs: each pair in the first in which both its places are free."""
+    """Return rounds of disjoint pairs: each pair is in the first round in which both places are free."""
     rounds: list[list[CoverPair]] = []
     busy: dict[int, set[int]] = defaultdict(set)
     for pair in pairs:
@@ -124,7 +123,7 @@ def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
 
 
 class _Greedy:
-    """The ways to cross under each routing, and pairs until all are that can be. places: by host."""
+    """The directions to cross under each routing, and the greedy choice of pairs. places: by host."""
 
     def __init__(self, fabric: Fabric, hosts: Mapping[str, Sequence[Attached]], places: Mapping[str, int]) -> None:
         self.places = places
@@ -144,7 +143,7 @@ class _Greedy:
         self._left = set(self._crossers)
 
     def pairs(self) -> tuple[CoverPair, ...]:
-        """The lower place first, by rounds."""
+        """Return the pairs by rounds, the lower place first."""
         chosen: list[Hosts] = []
         scarce = sorted(self._left, key=lambda element: (len(self._crossers[element]), element))
         while self._left:
@@ -160,12 +159,12 @@ class _Greedy:
         return tuple(self._pair(*pair) for pair in chosen)
 
     def uncrossed(self) -> set[Way]:
-        """The ways that under some routing no pair crosses; to be asked after `pairs`."""
+        """Return the directions that no pair crosses under some routing. Call it after `pairs`."""
         used = Counter(way for _, way in self._crossers)
         return {way for way in self.possible if used[way] < self.routings} - self._adapters()
 
     def otherwise(self) -> float:
-        """Share of all ways that the pairs cross under the worst of the routings that were held out; to be asked after `pairs`."""
+        """Return the share of all directions that the pairs cross under the worst of the test routings. Call it after `pairs`."""
         shares = []
         for routing in range(self.routings, self.routings + self._held_out):
             ways = self._adapters()
@@ -175,21 +174,21 @@ class _Greedy:
         return min(shares)
 
     def _adapters(self) -> set[Way]:
-        """Of all ports of hosts that are in a pair."""
+        """Return the adapter ports of the hosts that are in a pair."""
         hosts = {host for pair in self._met for host in pair}
         return {way for port in self._ports.values() if port.host in hosts for way in (port.up, port.down)}
 
     def notes(self) -> list[str]:
-        """Of rails, and of hosts that no path joins."""
+        """Return the notes on rails, and on hosts without a path between them."""
         several = f"hosts have up to {self.rails} ports on the fabric: the cables of each are crossed if messages go over all of them"
         lonely = [host for host in self.places if not self._reached(host)]
         apart = f"{_listed(lonely)}: no path to any other host that takes part, on the same port of both"
         return [several] * (self.rails > 1) + [apart] * bool(lonely)
 
     def _who_crosses(self) -> dict[Element, list[tuple[str, Attached]]]:
-        """By direction and routing some of the leaves and destinations of messages over it."""
+        """Return by direction and routing some of the leaves and destinations of the messages over it."""
         found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
-        once: dict[Element, Element] = {}  # millions of them are few that differ
+        once: dict[Element, Element] = {}  # there are millions, but few different ones
         for routes in self.routes:
             for target, leaf in product(routes.ports, routes.leaves):
                 ways = ((routing, routes.between(leaf, target, routing) or ()) for routing in range(self.routings))
@@ -201,7 +200,7 @@ class _Greedy:
         return dict(found)
 
     def _best(self, element: Element, free: set[str]) -> Hosts | None:
-        """Of the pairs that cross a way, and are free, the one that crosses most of what is left."""
+        """Return the free pair that crosses a direction and most of the remaining ones; None without one."""
         able = [(leaf, target) for leaf, target in self._crossers[element] if target.host in free]
         spread = able[:: max(1, len(able) // _MOST_LOOKED_AT)]
         pairs = [(host, target.host) for leaf, target in spread for host in self._free_on(leaf, target, free)]
@@ -211,7 +210,7 @@ class _Greedy:
         return islice((host for host in self._on[target.rail, leaf] if host in free and host != target.host), 2)
 
     def _others(self, met: set[str]) -> Iterator[Hosts]:
-        """Pairs for hosts that are in none: with one another if they can, else with any."""
+        """Yield pairs for hosts that are in none: with each other if possible, else with any host."""
         for host in self.places:
             partners = self._reached(host) if host not in met else []
             other = next((other for other in partners if other not in met), partners[0] if partners else None)
@@ -220,13 +219,13 @@ class _Greedy:
                 yield host, other
 
     def _reached(self, host: str) -> list[str]:
-        """The other hosts that a path joins with this one."""
+        """Return the other hosts with a path to this one."""
         ports = [self._ports[host, rail] for rail in range(self.rails) if (host, rail) in self._ports]
         joined = (self._joined[port.rail, self.routes[port.rail].part(port.leaf)] for port in ports)
         return [other for other in dict.fromkeys(chain.from_iterable(joined)) if other != host]
 
     def _elements(self, a: str, b: str) -> frozenset[Element]:
-        """All between switches that the messages of two hosts cross, both ways, over all rails, by routing."""
+        """Return the directions between switches that the messages of two hosts cross, both ways, over all rails, by routing."""
         return frozenset[Element]().union(*(self._sent.get((one.leaf, two), ()) for one, two in self._ends(a, b)))
 
     def _ends(self, a: str, b: str) -> list[tuple[Attached, Attached]]:
@@ -240,7 +239,7 @@ class _Greedy:
 
 
 def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
-    """The cables of these ways, each once, in words."""
+    """Return the cables of these directions, each once, as text."""
     ends = sorted({(min(way), max(way)) for way in ways})
     return [f"{fabric.port(a)} - {fabric.port(b)}" for a, b in ends]
 
@@ -268,22 +267,22 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(printable(name, _LONGEST_NAME) for name in names[:_MOST_NAMED])}{more}"
 
 
-# A sweep by collectives over groups that overlap, for jobs where pairs take too long: about log₂ N rounds instead of N - 1.
+# A sweep by collectives over overlapping groups, for jobs in which pairs take too long: about log₂ N rounds instead of N - 1.
 #
 # Each round splits all places into disjoint groups of one size that run an all-reduce at the same time. A collective is as slow as its
-# slowest member: one fast group shows that all its members are healthy, and a slow place is in a slow group every time. This is group
-# testing without feedback (Du and Hwang, Combinatorial Group Testing, 2000): groups are drawn so that two places meet as seldom as they
-# can, and there are four times as many groups as expected slow places (a sixteenth of all, 8 at most), so that most groups are fast.
+# slowest member. So a fast group shows that all its members are healthy, and a slow place is in a slow group every time. This is group
+# testing without feedback (Du and Hwang, Combinatorial Group Testing, 2000). Groups are random, but two places meet as rarely as possible.
+# There are four times as many groups as expected slow places (a sixteenth of all, at most 8), so that most groups are fast.
 #
-# The limit is loose: a place named here is only a candidate, and is measured again with healthy partners. Groups detect a place that is
-# slow with all partners; they do not detect a slow path between two healthy places, nor the latency of small messages.
+# The limit is loose: a place found here is only a candidate, and is measured again with healthy partners. Groups detect a place that is
+# slow with all partners. They do not detect a slow path between two healthy places, nor the latency of small messages.
 
-LEAST_PLACES = 8  # of fewer a round has too few groups to be compared
-LEAST_RATIO = 1e-9  # of what could not be measured at all
+LEAST_PLACES = 8  # with fewer a round has too few groups to compare
+LEAST_RATIO = 1e-9  # the ratio of places that could not be measured
 _MOST_SICK = 8
-_EXPECTED_SICK = 16  # one of so many
+_EXPECTED_SICK = 16  # one of so many places is expected to be slow
 _LARGEST_GROUP = 16
-_FORGIVEN = 5  # from so many figures on, one that does not fit is chance
+_FORGIVEN = 5  # figures from which on one fast group is regarded as chance
 _LEAST_DEPTH = 0.04
 _SCALES = 2.5
 _T4_QUANTILES = (0.271, 1.533)  # of Student's t with 4 degrees of freedom: its 60th and 90th percentile
@@ -306,7 +305,7 @@ def rounds_groups(n: int, options: Options) -> int:
 
 
 def sweep(n: int, options: Options, random: draws.Random) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
-    """Candidates among n places, the worst first: hints of kind "node", of one place each. Raises ValueError below LEAST_PLACES."""
+    """Return candidates among n places, the worst first: hints of kind "node", one place each. Raises ValueError below LEAST_PLACES."""
     if n < LEAST_PLACES:
         raise ValueError(f"{n} places make too few groups")
     all_rounds = rounds_groups(n, options)
@@ -320,9 +319,9 @@ def sweep(n: int, options: Options, random: draws.Random) -> Generator[RoundRequ
 
 
 def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator[Groups]:
-    """So many splits of n places into groups of one size, drawn so that two places meet in as few of them as they can.
+    """Yield `number` random splits of n places into groups of one size. Two places meet in as few of them as possible.
 
-    If the size does not divide n, the places that rested least so far rest.
+    If the size does not divide n, the places that were left out least so far are left out.
     """
     met = np.zeros((n, n), np.int64)
     rested = np.zeros(n, np.int64)
@@ -339,8 +338,8 @@ def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator
 def log_ratios(answer: RoundResult) -> Ratios:
     """Return how far each group is behind the fast ones, as a logarithm; NaN if not measured.
 
-    The upper quarter's limit is the speed of the fast ones (of three groups or fewer the fastest one), even if nearly
-    three groups of four are slow.
+    The fast speed is the limit of the upper quarter (of three groups or fewer the fastest one), so that nearly three quarters
+    of the groups may be slow.
     """
     speeds = np.array([figure.speed if figure.speed else np.nan for figure in answer.figures])
     if np.isnan(speeds).all():
@@ -349,7 +348,7 @@ def log_ratios(answer: RoundResult) -> Ratios:
 
 
 def _apart(order: Sequence[int], size: int, met: NDArray[np.int64]) -> list[list[int]]:
-    """Assign place after place to the group it has met least (meetings squared, so none is met twice before all are met once)."""
+    """Assign each place to the group that it has met least (meetings squared, so that no pair meets twice before all have met)."""
     groups: list[list[int]] = [[] for _ in range(len(order) // size)]
     cost, members = np.zeros((len(groups), met.shape[0])), np.zeros(len(groups))
     for place in order:
@@ -362,7 +361,7 @@ def _apart(order: Sequence[int], size: int, met: NDArray[np.int64]) -> list[list
 
 @dataclass
 class _Seen:
-    """ratios [rounds × places]: of the group the place was in, as logarithms; lost: by place why its groups could not be measured."""
+    """The results so far. ratios [rounds × places]: of each place's group, as logarithms. lost: by place why its groups have no figures."""
 
     ratios: Ratios
     lost: list[list[str]]
@@ -395,7 +394,7 @@ class _Seen:
         return Hint((place,), "node", ratio, (SlowGroups(slow, len(known), ratio),))
 
     def _limit(self) -> float:
-        """How far behind is slow: beyond the noise that the faster half of all groups shows, and at least 4 %."""
+        """Return the logarithm below which a group is slow: beyond the noise of the faster half of all groups, and at least 4 %."""
         known = np.unique(self.ratios[np.isfinite(self.ratios)])
         if not len(known):
             return log(LEAST_RATIO)
@@ -403,16 +402,16 @@ class _Seen:
         return -max(_LEAST_DEPTH, _SCALES * float(far - near) / (_T4_QUANTILES[1] - _T4_QUANTILES[0]))
 
 
-LEAST_PARTNERS = 3  # fewer give a place no effect of its own
+LEAST_PARTNERS = 3  # with fewer a place has no effect of its own
 _ALL = 8  # up to so many places every pair is measured
-_PARTNERS = 8  # of more places each meets so many others: mostly healthy ones, even if a quarter is slow
-_UP_TO = 64  # and one more with each doubling from here on
+_PARTNERS = 8  # partners of each of more places: mostly healthy ones, even if a quarter is slow
+_UP_TO = 64  # and one more with each doubling above
 
 
 def rounds(n: int, options: Options) -> int:
-    """How many there are: all for n ≤ 8, else 8 to 64 places, 11 for 512; never fewer than the pairs to cover take.
+    """Return the number of rounds: all for n ≤ 8, else 8 to 64 places, 11 for 512; at least those that the cover needs.
 
-    Of an odd number of places each rests once, so it takes one more.
+    With an odd number of places each is left out once, so it takes one more.
     """
     every = n - 1 + n % 2
     wanted = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
@@ -425,17 +424,17 @@ def least_rounds(n: int, options: Options) -> int:
 
 
 def partners(n: int) -> int:
-    """With how many others each of more than eight places is measured."""
+    """Return with how many others each of more than eight places is measured."""
     return _PARTNERS + max(0, ((n - 1) // _UP_TO).bit_length())
 
 
 def cover_rounds(options: Options) -> list[Round]:
-    """The pairs that a schedule has to hold, packed into rounds."""
+    """Return the pairs that the schedule must contain, packed into rounds."""
     return [tuple(each) for each in packed(options.cover)] if options.cover else []
 
 
 def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterator[Round]:
-    """Return so many rounds: first those of the cover, in which free places meet new partners, then drawn round-robin rounds."""
+    """Yield `number` rounds: first those of the cover, with new pairs of the free places, then random round-robin rounds."""
     covering = cover_rounds(options)
     met = {pair for pairs in covering for pair in pairs}
     for pairs in covering:
@@ -448,13 +447,13 @@ def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterato
 
 
 def run(book: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
-    """All rounds of the plan, into the book."""
+    """Run all rounds of the plan, and store them in the log."""
     for at, pairs in enumerate(plan(len(book.names), options, number, random)):
         yield from book.asking(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:
-    """Return the places in none of the pairs, by two: with partners they have not met, if possible."""
+    """Yield pairs of the places that are in none of `pairs`, with new partners if possible."""
     busy = {place for pair in pairs for place in pair}
     free = random.sample(order := [place for place in range(n) if place not in busy], len(order))
     while len(free) > 1:

@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from collbench.device.gpu import Event, GpuMemory, Stream
 
 
-# Opening NCCL: every rank finds its library and GPUs, all ranks check that they fit together, then each claims its own.
+# Opening NCCL: every rank finds its library and GPUs, all ranks check that these match, then each rank claims its GPUs.
 
 _SCRATCH_BYTES = 256
 
 
 @dataclass(frozen=True)
 class Driven:
-    """One rank that this process drives: its GPU, the stream of its calls, the events around a sample, and a little GPU memory."""
+    """One rank that this process drives: its GPU, the stream of its calls, the events of a sample, and GPU memory for synchronization."""
 
     gpu: OpenGpu
     stream: Stream
@@ -97,8 +97,9 @@ def probe(env: Mapping[str, str]) -> Available | Unavailable:
 
 
 def open_nccl(world: World, k: int) -> Opened:
-    """Claim each process's k GPUs and test the checker on them. All ranks call. Raises UsageError on all ranks if they do not fit
-    together.
+    """Claim each process's k GPUs and test the checker on them. All ranks must call it.
+
+    Raises UsageError on all ranks if the GPUs do not fit together.
     """
     library, indices, mine = _look(world, k)
     everyone = world.allgather(mine, "opening nccl: which GPUs")
@@ -172,8 +173,8 @@ _LOOK_S = 0.001
 class NcclBackend(BackendBase):
     """The backend nccl, on GPU memory.
 
-    flags     "shared_gpu" where the user lets ranks share a GPU: results are correct, but rates are not those of the machine
-    ask_ras   returns which ranks NCCL's RAS service reports as late, when work does not end; set by the code that opens this backend
+    flags     "shared_gpu" if the user allows ranks to share a GPU: results are correct, but rates are not those of the machine
+    ask_ras   returns which ranks NCCL's RAS service reports as late if work does not end; set by the code that opens this backend
     """
 
     name, api = "nccl", "nccl"
@@ -186,7 +187,7 @@ class NcclBackend(BackendBase):
         return probe(os.environ)
 
     def open(self, world: World, settings: Settings) -> None:
-        """Find the library and the GPUs, without a communicator. Raises UsageError where the ranks' GPUs do not fit together."""
+        """Find the library and the GPUs, without a communicator. Raises UsageError if the ranks' GPUs do not fit together."""
         k = settings.gpus_per_process
         opened = open_nccl(world, k)
         self._world, self._timeout_s, self._library = world, settings.timeout_s, opened.library
@@ -199,7 +200,7 @@ class NcclBackend(BackendBase):
         self._driver = {name: driver_address(name) for name in names}
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
-        """Return a communicator of these ranks. Raises RunFailed, the same on all ranks; for example when NCCL rejects the tuning.
+        """Return a communicator of these ranks. Raises RunFailed, the same on all ranks, for example if NCCL rejects the tuning.
 
         The process of the first rank creates the unique id.
         """
@@ -221,7 +222,7 @@ class NcclBackend(BackendBase):
             return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
 
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
-        """Raise RunFailed on all ranks if any failed, with the message of a rank that has the cause."""
+        """Raise RunFailed on all ranks if any rank failed, with the error of a rank that knows the cause."""
         try:
             everyone = self._world.allgather([wrong, code], what)
         except CollbenchError:
@@ -258,9 +259,7 @@ class NcclBackend(BackendBase):
         return identity
 
     def release(self, group: Group) -> None:
-        """Destroy the group's communicators after their registrations and graphs. Pairs use communicators of another group: nothing to
-        do.
-        """
+        """Destroy the group's communicators, after their registrations and graphs. Does nothing for a pair, which uses another group's."""
         if not group.names:
             self._forget(group.handle)
 
@@ -271,7 +270,7 @@ class NcclBackend(BackendBase):
         self._communicators.destroy(comms)
 
     def _free_graphs(self, comms: Sequence[int]) -> None:
-        """Free graphs before their communicators: NCCL waits for remaining graphs forever. CUDA frees a running one when it ends."""
+        """Free graphs before their communicators, since NCCL waits forever for remaining graphs. CUDA frees a running one when it ends."""
         for graphs in self._graphs:
             graphs.free(comms)
 
@@ -315,16 +314,14 @@ class NcclBackend(BackendBase):
         return memory
 
     def _ask_room(self, gpu: OpenGpu, needed: int) -> None:
-        """Raise MemoryError where the GPU has less free memory than a rank needs. Checked first, because CUDA fails in many ways."""
+        """Raise MemoryError if the GPU has less free memory than a rank needs. This check comes first, because CUDA's errors vary."""
         free = gpu.free_bytes() // self._drivers[gpu.bus_id]
         if needed > free:
             about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
             raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
 
     def _in_step(self, case: Case, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
-        """Create buffers on all ranks together: all ranks create symmetric windows, so a rank without memory must not leave others
-        waiting.
-        """
+        """Create buffers on all ranks together: symmetric windows need all ranks, so a rank without memory must not block others."""
         made: DeviceBuffers | str
         try:
             made = make()
@@ -369,7 +366,7 @@ class NcclBackend(BackendBase):
         return Program(tuple(timed), keep=once.keep, explain=driver_error, iterations=GRAPH_ITERATIONS, once=once)
 
     def sync(self, group: Group) -> Program | None:
-        """Return an all-reduce of one element on the same streams: no sample begins before every rank has arrived."""
+        """Return an all-reduce of one element on the same streams, so that no sample begins before every rank has arrived."""
         words = (1, DATATYPES["int32"].number, REDOPS["sum"].number)
         function, calls = self._library.address("ncclAllReduce"), list[list[Call]]()
         for comm, rank in zip(group.handle, self._ranks_of(group), strict=True):
@@ -388,7 +385,7 @@ class NcclBackend(BackendBase):
         )  # fmt: skip
 
     def _stuck(self, sentence: str) -> str:
-        """Query which ranks lag while NCCL still answers, then abort the communicators."""
+        """Query which ranks lag while NCCL still answers, then abort the communicators. Return the message."""
         gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._ours, self._driven, strict=True))
         said = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
         with suppress(Exception):  # the error must be reported even if this fails

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # NCCL's communicators: created with a tuning, aborted, and destroyed in order.
 
-_OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code of its own for it
+_OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code for it
 
 
 @contextmanager
@@ -45,12 +45,12 @@ def tuned(tuning: Tuning | None) -> Iterator[None]:
 
 @contextmanager
 def grouped(library: NcclLibrary) -> Iterator[None]:
-    """Group NCCL calls of several communicators in one thread, which would otherwise wait for one another."""
+    """Group NCCL calls of several communicators in one thread. Without the group they would wait for one another."""
     library.call("ncclGroupStart")
     try:
         yield
     except BaseException:
-        library.handle.ncclGroupEnd()  # report the first error only
+        library.handle.ncclGroupEnd()  # only the first error is reported
         raise
     library.call("ncclGroupEnd")
 
@@ -64,7 +64,7 @@ class Communicators:
         library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
 
     def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
-        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks call. Raises NcclFailed with the remedy."""
+        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks must call it. Raises NcclFailed with the remedy."""
         made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
         try:
             with grouped(self._library):
@@ -80,15 +80,15 @@ class Communicators:
     def abort(self, comms: Sequence[int]) -> None:
         """Abort these communicators and their pending work.
 
-        All are aborted in one NCCL group before any is freed: freeing memory may wait for the whole GPU, on which another of
-        them hangs (https://github.com/pytorch/pytorch/issues/119797).
+        All are aborted in one NCCL group before any is freed. Freeing memory may wait for the whole GPU, on which another
+        communicator hangs (https://github.com/pytorch/pytorch/issues/119797).
         """
         with suppress(NcclFailed), grouped(self._library):
             for comm in self._taken(comms):
                 self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
 
     def destroy(self, comms: Sequence[int]) -> None:
-        """Destroy these communicators, as far as they are alive."""
+        """Destroy those of these communicators that still exist."""
         for comm in self._taken(comms):
             self._library.handle.ncclCommDestroy(ctypes.c_void_p(comm))
 
@@ -104,10 +104,10 @@ def _remedy(error: NcclFailed) -> str:
     return "run again with NCCL_DEBUG=INFO for NCCL's log, and run `collbench doctor` to check the machine"
 
 
-# GPU memory of NCCL's allocator, known to a communicator: registered, or a symmetric window.
+# GPU memory of NCCL's allocator that a communicator knows: registered, or as a symmetric window.
 
 _FORGET = {"registered": "ncclCommDeregister", "symmetric": "ncclCommWindowDeregister"}
-# Both ways return success and no handle where they do nothing (register.cc, dev_runtime.cc).
+# Both functions return success and a null handle if they do nothing (register.cc, dev_runtime.cc).
 _NOTHING_DONE = {
     "registered": "NCCL registers nothing here: GPUs that reach one another by copies only, or NCCL_LOCAL_REGISTER=0",
     "symmetric": "NCCL has no symmetric memory between these GPUs: it needs P2P between all of them, and NCCL_CUMEM_ENABLE not 0",
@@ -115,7 +115,7 @@ _NOTHING_DONE = {
 
 
 class NcclMemory:
-    """Memory of ncclMemAlloc. Freed with its last reference, after it was deregistered from every living communicator.
+    """Memory of ncclMemAlloc. It is freed with its last reference, after it was deregistered from every existing communicator.
 
     address, n_bytes   as requested; NCCL rounds up
     known              by communicator: NCCL's handle of the memory, and the function that deregisters it
@@ -131,13 +131,13 @@ class NcclMemory:
         self.address, self.n_bytes = place.value or 0, n_bytes
         self.known: dict[int, tuple[int, str]] = {}
         end = weakref.finalize(self, _free, library, communicators, gpu, self.address, self.known)
-        end.atexit = False  # the end of the process frees it, and CUDA may have gone before
+        end.atexit = False  # at the end of the process the system frees it, and CUDA may be unloaded before
 
 
 def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequence[int], kind: str) -> None:
-    """Register each memory with the communicator of its rank, as "registered" or "symmetric" (then all ranks call).
+    """Register each memory with the communicator of its rank, as "registered" or "symmetric". "symmetric" needs a call on all ranks.
 
-    Raises NcclFailed where NCCL returns an error or has no effect.
+    Raises NcclFailed if NCCL returns an error or the call has no effect.
     """
     function, handles = REGISTRATIONS[kind][0], [ctypes.c_void_p() for _ in memories]
     flags = (ctypes.c_int(SYMMETRIC_FLAG),) if kind == "symmetric" else ()
@@ -152,7 +152,7 @@ def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequen
 
 
 def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Sequence[int]) -> None:
-    """Deregister a memory from these communicators, where it is registered."""
+    """Deregister a memory from those of these communicators that know it."""
     for comm in [comm for comm in known if comm in comms]:
         handle, function = known.pop(comm)
         getattr(library.handle, function)(ctypes.c_void_p(comm), ctypes.c_void_p(handle))
@@ -160,11 +160,11 @@ def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Seque
 
 def _free(library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, address: int, known: dict[int, tuple[int, str]]) -> None:
     forget(library, known, communicators.alive)
-    with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
+    with suppress(RunFailed), gpu.use():  # on a failed GPU nothing can be freed
         library.handle.ncclMemFree(ctypes.c_void_p(address))
 
 
-GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations, all of which its graphs hold
+GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations; its graphs contain all of them
 _START, _END = "ncclGroupStart", "ncclGroupEnd"
 
 
@@ -213,11 +213,11 @@ class NcclBinding(NativeBinding):
         return self.call("ncclRecv", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
 
     def post(self, name: str, *words: Any) -> NativeCall:
-        """Return a call; inside a group no call waits for another one."""
+        """Return a call. Inside a group no call waits for another one."""
         return self.call(name, *words)
 
     def waitall(self) -> NativeCall:
-        """Return the end of the group, which starts everything posted. Work enqueued later runs after it."""
+        """Return the end of the group, which starts all posted calls. Work enqueued later runs after it."""
         return self.call(_END)
 
     def unless_in_place(self, address: Address) -> Address:
@@ -228,7 +228,7 @@ class NcclBinding(NativeBinding):
 def together(steps: Sequence[Sequence[Call]], library: NcclLibrary) -> tuple[Call, ...]:
     """Return the calls of several ranks that one thread drives. Calls at the same position are issued as one group.
 
-    So a ping-pong stays a ping-pong: its first message is in another group than the reply.
+    A ping-pong remains one: its message and its reply are in different groups.
     """
     if len(steps) == 1:
         return tuple(steps[0])
@@ -260,7 +260,7 @@ class Graphs:
     def capture(self, ranks: Sequence[Driven], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
         """Return the launch of a graph of these calls per driven rank. `launch` is the address of cuGraphLaunch.
 
-        Raises NcclFailed where a call cannot be captured.
+        Raises NcclFailed if a call cannot be captured.
         """
         with ExitStack() as stack:
             graphs = [stack.enter_context(rank.gpu.capture(rank.stream)) for rank in ranks]

@@ -25,7 +25,7 @@ from collbench.operations.unsupported import (
 
 # NCCL's constants and names, each with the version that introduced it.
 #
-# Sources: nccl.h of the wheel nvidia-nccl-cu13 2.32.3 (a test holds the numbers against it), and NVIDIA/nccl's history of src/nccl.h.in,
+# Sources: nccl.h of the wheel nvidia-nccl-cu13 2.32.3 (a test compares the numbers), and NVIDIA/nccl's history of src/nccl.h.in,
 # src/graph/tuning.cc and src/enqueue.cc for the versions.
 
 Version = tuple[int, ...]
@@ -34,7 +34,7 @@ SAYS_WHY: Version = (2, 13)  # the first with ncclGetLastError
 SYMMETRIC_FLAG = 1  # NCCL_WIN_COLL_SYMMETRIC
 UNIQUE_ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 FP8_REDUCES_FROM = 90  # compute capability times 10: "FP8 reduction support begins with sm90 capable devices" (enqueue.cc)
-OBEYS_FROM: Version = (2, 19)  # older ones keep ring where another algorithm was asked for, without a word (tuning.cc)
+OBEYS_FROM: Version = (2, 19)  # older versions silently use ring if they do not support the requested algorithm (tuning.cc)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ DATATYPES: Mapping[str, Word] = {
     "float8_e4m3fn": Word("ncclFloat8e4m3", 10, (2, 24)),
     "float8_e5m2": Word("ncclFloat8e5m2", 11, (2, 24)),
 }
-SAME_WIDTH = {1: "uint8", 2: "float16", 4: "uint32", 8: "uint64"}  # for moving what the loaded version has no name for
+SAME_WIDTH = {1: "uint8", 2: "float16", 4: "uint32", 8: "uint64"}  # to move data of types that the loaded version does not have
 
 REDOPS: Mapping[str, Word] = {
     "sum": Word("ncclSum", 0),
@@ -85,9 +85,9 @@ RESULTS: Mapping[int, Word] = {
     )
 }
 
-REMOTE_ERROR = 6  # something went wrong at another rank, which knows better what
+REMOTE_ERROR = 6  # an error of another rank, which has the details
 
-# Operations that NCCL implements with sends and receives (own functions from 2.28 on): no choice of algorithm or protocol.
+# Operations that NCCL implements with sends and receives (own functions since 2.28), so that algorithm and protocol have no effect.
 MADE_OF_MESSAGES = frozenset({"alltoall", "gather", "scatter"})
 
 # How buffers are registered with NCCL: the function, and the first version that has it.
@@ -96,7 +96,7 @@ REGISTRATIONS: Mapping[str, tuple[str, Version]] = {
     "symmetric": ("ncclCommWindowRegister", (2, 27)),
 }
 
-ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # those of plan.ALGORITHMS that OBEYS_FROM does not have yet
+ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # the algorithms of sweep.ALGORITHMS that need a later version than OBEYS_FROM
 
 
 def version_of(code: int) -> Version:
@@ -117,8 +117,9 @@ def dotted(version: Version) -> str:
 
 
 def datatype(name: str, width: int, version: Version, reduces: bool) -> int | None:
-    """Return NCCL's number of a data type; None where this version cannot reduce it. Without a reduction, any type of the width is
-    used.
+    """Return NCCL's number of a data type; None if this version cannot reduce it.
+
+    Without a reduction, any type of the same width is used.
     """
     word = DATATYPES.get(name)
     if word and word.since <= version:
@@ -128,7 +129,7 @@ def datatype(name: str, width: int, version: Version, reduces: bool) -> int | No
 
 SONAME = "libnccl.so.2"
 CHOSEN = "COLLBENCH_NCCL"
-_DEEPEST = 2  # a rank's own group inside that of all ranks of a process
+_DEEPEST = 2  # groups inside one another: a rank's own group, inside that of all ranks of a process
 _INSTALL = f"pip install 'collbench[cuda13]' (or cuda12), load your site's module, or set {CHOSEN} to the library's path"
 
 
@@ -206,7 +207,7 @@ class NcclLibrary:
 def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
     """Return the library in COLLBENCH_NCCL, else the one that this process has loaded, else the wheel's, else the system's.
 
-    Raises NcclNotFound when there is none, the chosen one does not load, or it is too old.
+    Raises NcclNotFound if there is none, if the chosen one does not load, or if it is too old.
     """
     handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found()
     path = _loaded_from(handle)
@@ -227,7 +228,7 @@ def _chosen(path: str) -> ctypes.CDLL:
 
 
 def _found() -> ctypes.CDLL:
-    """Return the first library that loads, preferring one already in this process: two would not share their state of the GPUs."""
+    """Return the first library that loads, preferably one that this process has loaded: two would not share their state of the GPUs."""
     wrong = []
     for name, mode in _places():
         try:
@@ -255,7 +256,7 @@ def _nccl_of(handle: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def _loaded_from(handle: ctypes.CDLL, maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the file of a loaded library from /proc, with links resolved; without /proc, the name that was requested."""
+    """Return the file of a loaded library from /proc, with links resolved; without /proc, the requested name."""
     address = ctypes.cast(handle.ncclGetVersion, ctypes.c_void_p).value or 0
     try:
         lines = [line.split(maxsplit=5) for line in maps.read_text(errors="replace").splitlines()]
@@ -272,7 +273,7 @@ def _text(raw: bytes | None) -> str:
     return (raw or b"").decode(errors="replace").strip()
 
 
-# What the loaded NCCL cannot do, as reasons for rows.
+# Cases that the loaded NCCL does not support, with the reasons for n/a rows.
 
 
 def limits(operation: Operation, case: Case, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:

@@ -17,8 +17,8 @@ _SIZE = re.compile(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _PAGES = re.compile(r"[1-9][0-9]{0,5}(Ki|Mi|Gi)=[1-9][0-9]{0,8}(Ki|Mi|Gi)")
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?=[1-9][0-9]{0,3}")
 _LONGEST_NAME = 63  # of a DNS label, RFC 1035
-_RESULTS = "/results"  # where the volume is mounted
-LOST = "/tmp/collbench-run"  # the run folder without a volume: any user may write there, and it ends with the pod
+_RESULTS = "/results"  # the mount point of the volume
+LOST = "/tmp/collbench-run"  # the run folder without a volume: any user may write there, and it is lost with the pod
 _PATIENCE_S = 600
 _WHY_BOUND = {
     False: "--bind-to core: a rank that moves between cores has unstable short times",
@@ -169,7 +169,7 @@ def _folder(job: LaunchJob) -> str:
 def _words(job: LaunchJob, marked: bool) -> Quoted:
     """Return the program and its arguments; Kubernetes expands the pod's name in the run folder."""
     measures = job.command[0] not in ("probe", "doctor")
-    several = job.ranks > 1 or job.gpus  # the default for a pod with GPUs is one rank per GPU
+    several = job.ranks > 1 or job.gpus  # a pod with GPUs has one rank per GPU by default
     ranks = ["--ranks-per-node", str(job.ranks)] if measures and several and job["kind"] != "mpijob" else []
     words = [job.program, *job.command, *ranks, *(["--format", "json"] if marked else [])]
     if job["kind"] == "mpijob":
@@ -213,7 +213,7 @@ def _why(resource: str) -> str:
 
 
 def _patience(job: LaunchJob) -> int:
-    """Return how long pods wait for each other, in seconds; 0 where the command sets it, or there is one pod."""
+    """Return how long pods wait for each other, in seconds; 0 if the command sets it, or there is one pod."""
     own = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
     return 0 if own or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
 

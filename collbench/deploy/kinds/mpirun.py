@@ -7,7 +7,7 @@ from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, JobSetting, L
 from collbench.errors import UsageError
 
 _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
-# MPICH's is there under a name that no other library takes, where several are installed
+# if several libraries are installed, mpirun may be another one's, so MPICH is started by its launcher mpiexec
 _LAUNCHERS = {"openmpi": "mpirun", "mpich": "mpiexec", "intel": "mpirun"}
 
 LIBRARY = JobSetting("library", "MPI", "the MPI library: openmpi, mpich or intel", one_of(*_FAMILIES), "openmpi")
@@ -45,7 +45,7 @@ def _render(job: LaunchJob) -> str:
 
 
 def _bound(job: LaunchJob) -> str:
-    """Return the binding of ranks. Raises UsageError where --cpus-per-rank and --bind contradict each other."""
+    """Return the binding of ranks. Raises UsageError if --cpus-per-rank and --bind contradict each other."""
     said, cores = job["bind"], job["cpus-per-rank"]
     if cores and said not in (None, "core"):
         raise UsageError(f"--cpus-per-rank {cores} binds a rank to {cores} cores and contradicts --bind {said}: omit one of them")

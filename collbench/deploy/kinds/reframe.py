@@ -14,7 +14,7 @@ _OWN_FOLDER = "run"  # in ReFrame's stage folder
 
 
 def system(text: str) -> str:
-    """Where ReFrame may run a check: a system, system:partition, *, or +feature. Raises UsageError."""
+    """Return where ReFrame may run a check: a system, system:partition, *, or +feature. Raises UsageError."""
     if not _SYSTEM.fullmatch(text):
         raise UsageError(f"{text!r} is not a valid system of ReFrame: use SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
     return text
@@ -38,7 +38,7 @@ def _render(job: LaunchJob) -> str:
 
 
 def _class(name: str) -> str:
-    """The check's name, a Python class: no other name of the file, and no keyword, begins so."""
+    """Return the check's name, a Python class, with a prefix that no keyword and no other name of the file has."""
     camel = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", name))
     return camel if camel.startswith("Collbench") else f"Collbench{camel}"
 

@@ -21,8 +21,8 @@ CONTAINER = JobSetting("container", "HOW", "container runtime: pyxis or apptaine
 
 _FILES = (".sif", ".sqsh", ".squashfs")
 _DOCKER = "docker://"
-_SEPARATORS = ":,"  # of the lists of mounts that pyxis and Apptainer take
-# Slurm sends the signal up to a minute before its time: a job shorter than this would be ended as soon as it begins
+_SEPARATORS = ":,"  # in the lists of mounts of pyxis and Apptainer
+# Slurm sends the signal up to a minute early, so a shorter job would be ended as soon as it begins
 _LEAST_MINUTES_TO_SIGNAL = 3
 
 
@@ -72,7 +72,7 @@ def _container(job: LaunchJob) -> str:
 
 
 def _check_mounts(job: LaunchJob) -> None:
-    """Raise UsageError where the run folder would be lost with the container."""
+    """Raise UsageError if the run folder would be lost with the container."""
     if job.out is not None:
         raise UsageError(f"--out {job.out} may be outside the container: omit it, and set the folder of all runs with --runs")
     if any(each in job.runs for each in _SEPARATORS):
@@ -84,7 +84,7 @@ def _is_file(image: str) -> bool:
 
 
 def _enroot(image: str) -> str:
-    """An image as pyxis wants it: [REGISTRY#]IMAGE[:TAG], and of a file a path with a slash.
+    """Return an image as pyxis needs it: [REGISTRY#]IMAGE[:TAG], or for a file a path with a slash.
 
     Source: github.com/NVIDIA/enroot, doc/cmd/import.md; github.com/NVIDIA/pyxis, README.md (--container-image).
     """

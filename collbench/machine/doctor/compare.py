@@ -12,7 +12,7 @@ from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.units import listed, plural
 
-# CB26xx, between the nodes of a job: a node that has fewer parts than the others, and different software.
+# CB26xx, between the nodes of a job: a node with fewer parts than the others, and different software.
 
 _SAME = "install the same on all nodes; until then do not compare runs of different nodes"
 
@@ -111,7 +111,7 @@ JOB_RULES = (different_gpus, different_nics, drivers, kernels, firmware, mtus, m
 
 SinceRule = Callable[[MachineView, MachineView], Iterator[Finding]]
 
-_SLACK = 0.96  # rates and memory that differ by less are the same in other words
+_SLACK = 0.96  # rates and memory with a smaller difference are equal, in other units
 _SEAT = "check the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
 
 
@@ -216,7 +216,7 @@ def _host(machine: Machine) -> str:
 
 
 def _on_bus(view: MachineView) -> set[str] | None:
-    """Return the addresses of the GPUs on the PCI bus; None where no bus was read."""
+    """Return the addresses of the GPUs on the PCI bus; None if no bus was read."""
     return {each.address for each in view.machine.pci if each.kind == "gpu" and not each.virtual} if view.machine.pci else None
 
 

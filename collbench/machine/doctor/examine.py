@@ -12,7 +12,7 @@ from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
-# What the rules could examine and what not. No finding about a part that was not read proves nothing.
+# Which parts the rules could examine. A missing finding about a part that was not read proves nothing.
 
 
 def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:

@@ -12,7 +12,7 @@ from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.rates import pcie
 
-# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and its sources.
+# The page of each code (pages.toml): its meaning, how to check it by hand, what to do, and its sources.
 
 _FILE = Path(__file__).with_name("pages.toml")
 
@@ -67,7 +67,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 # A machine as the rules examine it, indexed once.
 
-_LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
+_LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board have slower slots; they carry no collectives
 _INVENTED = frozenset({"switch", "bridge", "root"})
 
 

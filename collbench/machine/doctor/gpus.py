@@ -72,9 +72,7 @@ def _named(gpus: Sequence[tuple[str, str]], view: MachineView, gpu: Gpu) -> bool
 
 
 def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
-    """Return whether the log is of this machine. A log of several hosts or none is not, if the machine has no name or is one of
-    several.
-    """
+    """Return whether the log is of this machine. A log of several hosts or none is not, if the machine has no name or is one of several."""
     if machine.hostname is None or not log.hosts:
         return machines == 1 and len(log.hosts) <= 1
     return any(same_host(host, machine.hostname) for host in log.hosts)
@@ -175,8 +173,8 @@ _LOOK: Mapping[str | None, str] = {
     "intel": "check `xpu-smi topology -m` and the kernel log (xe or i915, iaf); reset the GPU, then replace it",
 }
 _LOOK_ANY = "check the driver's tool and the kernel log for errors of the links; reset the GPU, then replace it"
-_FEWEST_MACHINES = 3  # of which the odd one can be named
-_FEWEST_IN_MESH = 4  # GPUs; of three, two links may be the design
+_FEWEST_MACHINES = 3  # with fewer machines the exception cannot be named
+_FEWEST_IN_MESH = 4  # GPUs; with three, two links may be intended
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +275,7 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
         return
     names = _names(view.machine)
     for (a, b), count in fewer.items():
-        if ways.get((a, b), 0) == ways.get((b, a), 0):  # else one end is down, a finding of its own
+        if ways.get((a, b), 0) == ways.get((b, a), 0):  # otherwise one end is down, which is another finding
             what = f"{names[a]} and {names[b]} have {count} of {usual} links to each other"
             yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {usual}", _look(view, a))
 

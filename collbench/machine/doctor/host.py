@@ -142,7 +142,7 @@ def _slurm_topology(env: Mapping[str, str]) -> str | None:
 
 # CB2801 to CB2803, this Python and this shell: conflicting packages, and an mpiexec of another MPI.
 #
-# Packages that may be broken are imported in a separate process with a deadline: all checks before a job have a few seconds.
+# Packages that may be broken are imported in a separate process with a deadline, since all checks before a job have only a few seconds.
 
 _SOFTWARE_PATIENCE_S: Final = 6.0
 # The distributions in cupy's own check (cupy/_environment.py, 14.2); each of them contains a package `cupy`.
@@ -175,8 +175,9 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
 
 
 def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2802: the mpirun or mpiexec in PATH belongs to another MPI than mpi4py's. A warning: it matters only when ranks are started
-    with it.
+    """CB2802: the mpirun or mpiexec in PATH belongs to another MPI than mpi4py's.
+
+    A warning: it matters only when ranks are started with it.
     """
     mixed = mixed_mpi(env)
     if mixed:

@@ -159,7 +159,7 @@ def finding_of(log: NcclLog, code: str, severity: Severity, *texts: str) -> Find
 
 # CB2517 to CB2534, the start of NCCL or RCCL: rails, NVLink domain, plug-ins, settings, and missing host features.
 #
-# A rule needs the lines that would contradict it. It yields nothing where a log may be truncated or does not print settings.
+# A rule needs the lines that would contradict it. It yields nothing if a log may be incomplete or does not print settings.
 
 FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
 FORCED_RCCL = ("NCCL_ALGO", "NCCL_PROTO")  # AMD recommends NCCL_MIN_NCHANNELS for some GPUs
@@ -333,7 +333,7 @@ def gid_index(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2524: RoCE with GID 0, the default of NCCL before 2.21 unless NCCL_IB_GID_INDEX is set."""
     roce = sorted({hca.name for found in hcas_in(log).values() for hca in found if hca.link_layer is LinkLayer.ROCE})
     old = log.library is LogLibrary.NCCL and log.version and _number(log.version) < _CHOOSES_GID_SINCE
-    shown = log.settings and log.lines_of("NET/IB")  # settings are printed at all, and connections were made
+    shown = log.settings and log.lines_of("NET/IB")  # the log prints settings, and connections were made
     if roce and old and shown and "NCCL_IB_GID_INDEX" not in log.settings:
         yield finding_of(
             log,

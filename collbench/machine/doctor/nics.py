@@ -89,8 +89,8 @@ def _counted(
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: not worth another slot
-_ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
+_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %, too little for a finding
+_ROCE_MTU = 2048  # larger than a frame of 1500 bytes
 _ETHERNET_MTU = 1500
 _FAST = 25e9
 _FEWEST_SIBLINGS = 3

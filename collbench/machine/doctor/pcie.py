@@ -222,7 +222,7 @@ def _card(device: PciDevice) -> str:
 def acs_somewhere(view: MachineView) -> Iterator[Finding]:
     """CB2108: access control redirects requests at some ports, and the source does not name them."""
     ports, on = view.machine.system.acs_ports, view.machine.system.acs_on
-    named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by what is below each port
+    named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by the devices below each port
     if on and ports and not view.virtual_machine and not named:
         yield view.finding(
             "CB2108", "note", f"ACS redirects requests at {on} of {plural(ports, 'port')}; which of them is unknown",

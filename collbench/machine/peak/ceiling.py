@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collbench.machine.peak.limits import Limit
 else:
-    Limit = object  # `--help` reads this module, and should not load msgspec
+    Limit = object  # `--help` imports this module, which must not import msgspec
 
-TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
+TOLERANCE = 1.02  # for the burst of a token bucket and errors of the clock; a larger excess is real
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Ceiling:
     source        the origin of the rate: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
     disturbed     the repetitions of a measured reference did not agree: no percentage is shown
-    limited_by_parts   the links of `limited_by`; empty where no link limits, and in rows stored by earlier versions
+    limited_by_parts   the links of `limited_by`; empty if no link limits, and in rows stored by earlier versions
     """
 
     kind: str
@@ -83,27 +83,27 @@ def no_ceiling(why: str) -> Ceiling:
 
 
 def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
-    """Return a rate as a percentage of a ceiling; None where either is unknown."""
+    """Return a rate as a percentage of a ceiling; None if either is unknown."""
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 
 # Inside one host, CPU backends have no meaningful theoretical peak, so references are measured.
 #
-# The cost for the busiest rank, in copies of the size S (nccl-tests' size), where a byte passes from rank to rank
-# by one copy; its own part, (1/n)·S, is copied as well unless it is in place, and is not in the busbw. So 100 % is reached in place.
-#     broadcast, sendrecv                S copied by the receiver; along a chain all receive at once
+# The cost for the busiest rank, in copies of the size S (nccl-tests' size), if a byte passes from rank to rank by one copy. The rank's
+# own part, (1/n)·S, is copied as well unless it is in place. It is not in the busbw, so 100 % is only reached in place.
+#     broadcast, sendrecv                S copied by the receiver; in a chain all ranks receive at the same time
 #     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
 #     alltoallv                          at most S copied by the busiest rank
-#     gather, scatter                    (n-1)/n·S copied at the root, the only busy rank; where the others copy for it, each its S/n at
+#     gather, scatter                    (n-1)/n·S copied at the root, the only busy rank; if the other ranks copy their S/n for it at
 #                                        the same time, they may reach n-1 times the reference
-#     reduce                             S summed by every rank of a chain; or (n-1)/n·S summed by every rank, and as much copied by the
-#                                        root (a reduce-scatter and a gather): the faster one; for two ranks always the second
+#     reduce                             the faster one of: S summed by every rank of a chain; (n-1)/n·S summed by every rank, and as
+#                                        much copied by the root (a reduce-scatter and a gather). For two ranks always the second
 #     reducescatter                      (n-1)/n·S summed by every rank
 #     allreduce                          reducescatter and allgather: (n-1)/n·S summed, and as much copied
-# Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.
+# Libraries that use a shared segment copy twice, one rank into it and one out of it, alternating or at the same time.
 #
-# A reference is not a limit. It is measured with all ranks busy, so an operation in which one rank works while others wait (gather of
-# two ranks) has more memory bandwidth for itself: up to 1.8 times on two cores. Operations that keep data in cache may exceed it, too.
+# A reference is not a limit. It is measured with all ranks busy. If one rank works while others wait (gather of two ranks), it has more
+# memory bandwidth: up to 1.8 times on two cores. Operations that keep data in cache may exceed it, too.
 
 _SOURCE = "measured by all ranks of the host at once, before the first case"
 _AT_SIZE = "measured at this size by all ranks of the host at once, before the first case"

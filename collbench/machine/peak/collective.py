@@ -51,7 +51,7 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
     """Return the reference rates for an operation of OPERATIONS. Raises UsageError for any other operation."""
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
-    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbours are one rank, which needs the same bytes once
+    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
     operation = like(operation)
     if cluster.given is not None:
         return CollectiveCeilings(given_ceiling(cluster.given / 1e9), None, None)
@@ -205,8 +205,7 @@ def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
 
 
 def _flow(operation: str, job: Job) -> Link:
-    """Return the path of messages between two ranks: inside a node the pair's links; between nodes the shared NICs and the GPU's PCIe
-    link.
+    """Return the path of messages between two ranks: inside a node the pair's links; between nodes the shared NICs and the GPU's PCIe link.
 
     A single pair per node leaves even an oversubscribed fabric with enough capacity for the NICs' rate.
     """
@@ -223,7 +222,7 @@ def _flow(operation: str, job: Job) -> Link:
 
 
 def _achievable(operation: str, job: Job) -> Ceiling | None:
-    """Return the rate with NCCL's constants; None where NCCL has no constant for a known link."""
+    """Return the rate with NCCL's constants; None if NCCL has no constant for a known link."""
     links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
     if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
         return None
@@ -353,8 +352,7 @@ def _clique(node: Node) -> str:
 
 
 def uneven(job: Job) -> tuple[float, Side | None]:
-    """Return the bound of the busbw of alltoallv in bytes per second, and the set that limits it; (infinity, None) without a known
-    link.
+    """Return the bound of the busbw of alltoallv in bytes per second, and the set that limits it; (infinity, None) without a known link.
 
     The busbw is (n-1)/n of the size per second. The size is what the busiest rank sends or receives, including its own part.
     Raises UsageError for a matrix that is not ranks × ranks of non-negative numbers.

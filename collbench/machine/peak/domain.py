@@ -14,7 +14,7 @@ from collbench.machine.peak.node import Node
 def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:
     """Return the nodes merged, in order, into domains of `gpus` GPUs each. The last domain may be smaller.
 
-    Raises UsageError where a domain would end inside a node, or the GPUs of a node have no NVLinks.
+    Raises UsageError if a domain would end inside a node, or the GPUs of a node have no NVLinks.
     """
     each = {node.gpus for node in nodes}
     if len(each) > 1 or gpus % min(each) or gpus < min(each):

@@ -91,7 +91,7 @@ class NicLimit(LimitPart, frozen=True):
 class GpuLinkLimit(LimitPart, frozen=True):
     """The NVLinks or xGMI links between GPUs limit the rate.
 
-    count        number of links of one GPU (or of the pair); None where only their total rate is known
+    count        number of links of one GPU (or of the pair); None if only their total rate is known
     bytes_per_s  rate of one link, or of all where `count` is None; one direction
     way          the links of one GPU, of a pair of GPUs, of a path through a third GPU, or between two sets of GPUs (`sets`)
     nvls         whether the switches reduce data (NVLink SHARP)

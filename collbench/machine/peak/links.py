@@ -31,7 +31,7 @@ class Link:
     source              "counted" from hardware, the option that set it ("--nic"), or the file that has it
     nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) assumes; None when it has no constant for it
     library             the library of that constant: "NCCL" or "RCCL"
-    part                the link as a value, of which `name` is the text; None where it is unknown or absent
+    part                the link as a value, of which `name` is the text; None if it is unknown or absent
     """
 
     bytes_per_s: float | None
@@ -77,9 +77,9 @@ def unknown(why: str) -> Link:
     return Link(None, why)
 
 
-# PCIe of a machine: the capacity of each device's own link, and the links above that devices share.
+# PCIe of a machine: the capacity of each device's link, and of the links above that devices share.
 
-_IDLE = 2.5  # GT/s that idle GPUs and emulated bridges show
+_IDLE = 2.5  # GT/s of idle GPUs and emulated bridges
 
 
 @dataclass
@@ -187,7 +187,7 @@ def source_of(machine: Machine, path: str) -> str:
     return origin(machine, path) or ", ".join(machine.sources) or "probed"
 
 
-_MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix means a switch, seen once per peer
+_MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix mean a switch, counted once per peer
 _KINDS: Mapping[str, Literal["NVLink", "xGMI"]] = {"nvlink": "NVLink", "xgmi": "xGMI"}
 
 
@@ -388,9 +388,9 @@ def _mirror(wires: Wires) -> None:
 
 # TCP rate of a host: its interface's rate without the headers.
 
-_HEADERS = 52  # IPv4 20, TCP 20, timestamps 12: what a packet of MTU bytes does not carry
+_HEADERS = 52  # IPv4 20, TCP 20, timestamps 12: headers in a packet of MTU bytes
 _FRAME = 14  # Ethernet header, which a token bucket counts
-_WIRE = 38  # header, checksum, preamble and gap, which the wire's rate counts
+_WIRE = 38  # header, checksum, preamble and gap, which use time on the wire
 
 
 def tcp_efficiency(mtu: int, shaped: bool) -> float:
@@ -413,7 +413,7 @@ def tcp_link(interface: Interface) -> Link:
 # Egress of a node: the NICs that carry its traffic, each limited by its slot.
 
 _DOWN = frozenset({"disabled", "polling", "sleep", "down"})
-_OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is there for storage or management
+_OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest port's rate is for storage or management
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,20 +34,19 @@ from collbench.machine.peak.rates import gpu_model, rates
 # Cuts: sets of ranks, the rate out of each set, and the least time of an operation across the cut.
 #
 # All links are full duplex: a set receives at the rate at which it sends. Times are seconds per byte of the operation's size S as
-# nccl-tests counts it (per rank; of allgather, reducescatter, gather and scatter the whole). With sets of g_i ranks out of N and C_i
+# nccl-tests counts it (per rank; for allgather, reducescatter, gather and scatter the total). The sets have g_i of N ranks, and C_i
 # bytes per second out of each:
-#     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set gives its sum and gets the rest's, and m sums take 2(m-1) moves
-#     allgather, reducescatter   (1-g_i/N)/C_i: what the others hold must come in, or the sums for the others must go out
+#     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set sends its sum and gets the others'; m sums take 2(m-1) moves
+#     allgather, reducescatter   (1-g_i/N)/C_i: the others' data must come in, or the sums for the others must go out
 #     broadcast, reduce          1/C_i
 #     alltoall                   g_i(N-g_i)/N/C_i
 #     gather, scatter            g_i/N/C_i of sets without the root, (1-g/N)/C of the root's
-# All sets together are limited by what all can send at once, which is less than the sum of C_i where sets share NICs.
+# The rate of all sets together is less than the sum of C_i if sets share NICs.
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing
-    links.
+    """A set of ranks: their number, the rate at which data can leave it (bytes per second, infinite when unknown), and its outgoing links.
 
     times      the number of equal sets
     at_once    the rate of each when all sets send at once and share links; None: the same
@@ -144,7 +143,7 @@ def _seconds(bytes_of_one: float, side: Side) -> float:
     return bytes_of_one / side.bytes_per_s if side.bytes_per_s else inf
 
 
-# Cuts inside a node: by the links between GPUs where these reach all of them, else by NVLink groups and the PCIe tree.
+# Cuts inside a node: by the links between GPUs if these connect all of them, else by NVLink groups and the PCIe tree.
 
 _MOST_FOR_MESH_CUTS = 64  # GPUs; the search is cubic
 Partition = tuple[Side, ...]
@@ -248,7 +247,7 @@ def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, bes
 
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
-_NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that adds
+_NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ class Node:
                     With one GPU: its PCIe link
     apart           whether injection and the path to the NICs are different links (NVLink inside, PCIe to the NICs)
     pcie            the slowest GPU's PCIe link
-    pair            the fastest direct path from one GPU to another; neighbours: the slowest between GPUs i and i+1
+    pair            the fastest direct path from one GPU to another; neighbors: the slowest between GPUs i and i+1
     nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
     nvls            whether its NVSwitches reduce data (NVLink SHARP)
     cuts            partitions of its GPUs, single GPUs first
@@ -370,7 +369,7 @@ def _library(chosen: Sequence[Gpu]) -> str:
 
 
 def _clique(chosen: Sequence[Gpu]) -> str | None:
-    """Return the NVLink domain of all these GPUs; None where one has none or they are in several."""
+    """Return the NVLink domain of all these GPUs; None if one has none or they are in several."""
     cliques = {gpu.clique for gpu in chosen}
     return cliques.pop() if len(cliques) == 1 else None
 
@@ -476,7 +475,7 @@ _MOST_GB = 100_000
 
 @dataclass(frozen=True)
 class UserOverride:
-    """The hardware of a node as the user gave it with options; None where an option was not used.
+    """The hardware of a node as the user gave it with options; None if an option was not used.
 
     nic         (number, bits per second of each)
     nvlink      bytes per second of one GPU, one direction

@@ -15,7 +15,7 @@ from collbench.machine.peak.node import Job, UserOverride, given_node, parse_nic
 from collbench.units import format_rate
 
 _FILE = Path(__file__).with_name("published.toml")
-_ALIKE = 0.002  # of a rate: 448 GB/s of xGMI and 450 of NVLink are not alike
+_ALIKE = 0.002  # of a rate: 448 GB/s of xGMI and 450 GB/s of NVLink differ
 _MOST = 4
 
 

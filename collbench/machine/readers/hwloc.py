@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-# What hwloc's figures for links mean: a PCIe link is GB/s after line coding, an NVLink matrix is MB/s of all links of a pair together.
+# The meaning of hwloc's rates: a PCIe link has GB/s after line coding, an NVLink matrix has MB/s of all links of a pair together.
 #
-# Both are made by hwloc from counted things (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc)
-# and are converted back only where exactly one count is possible.
+# hwloc computes both from counted values (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc). They
+# are converted back only if exactly one count is possible.
 
 _MOST_OBJECTS, _MOST_LINKS = 512, 18
-_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names the nearest of them for a POWER processor
+_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # for a POWER processor hwloc names the nearest of these
 _WIDTHS = (1, 2, 4, 8, 16)
 # GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
-# The fastest PCIe that a part supports, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
+# The fastest PCIe of a part by its data sheet, and the MB/s that hwloc reports for one of its NVLinks (topology-nvml.c).
 _PARTS = (
     (re.compile(r"\bP100\b"), 8.0, 20000),
     (re.compile(r"\bV100\b"), 8.0, 25000),
@@ -172,9 +172,9 @@ def _words(matrix: Element, tag: str) -> list[str]:
     return [word for child in matrix if child.tag == tag for word in (child.text or "").split()]
 
 
-# hwloc's XML as a flat list of objects, each with its container: common to all versions of the format.
+# hwloc's XML as a flat list of objects, each with its container, for all versions of the format.
 #
-# Version 1 has no version attribute and puts what it knows into attributes; versions 2 and 3 add memory and I/O children
+# Version 1 has no version attribute and stores values in attributes; versions 2 and 3 add memory and I/O children
 # (https://www.open-mpi.org/projects/hwloc/doc/, "Importing and exporting topologies from/to XML files").
 
 _LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)
@@ -308,7 +308,7 @@ def _pci(thing: Thing, address: str, model: str | None, numa_ids: frozenset[int]
 
 
 def _ids(text: str) -> tuple[int | None, int | None, int | None]:
-    """Class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for each zero, which means that nothing could be read."""
+    """Return class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for zeros, which mean unknown."""
     match = _TYPE.match(text.strip())
     if not match:
         return None, None, None
@@ -317,7 +317,7 @@ def _ids(text: str) -> tuple[int | None, int | None, int | None]:
 
 
 def _name(thing: Thing) -> str | None:
-    """Version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
+    """Return the name: version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
     infos = thing.infos
     called = " ".join(infos[word] for word in ("PCIVendor", "PCIDevice") if infos.get(word))
     return called or printable(thing.element.get("name", "")) or None
@@ -335,7 +335,7 @@ def _model(drivers: Sequence[Thing]) -> str | None:
 
 
 def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
-    """The GPU with its index, model and serial number of NVML or ROCm, where hwloc was built with them."""
+    """Return the GPU with the index, model and serial number of NVML or ROCm, if hwloc was built with them."""
     infos = {word: value for driver in drivers for word, value in driver.infos.items()}
     index = next((int(match[2]) for driver in drivers if (match := _GPU_NAME.match(driver.element.get("name", "")))), None)
     gpu = pci_parts.gpu(device, index, _model(drivers), infos.get("NVIDIAUUID") or infos.get("AMDUUID"))
@@ -344,7 +344,7 @@ def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
 
 
 def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thing]], version: int) -> list[Nic]:
-    """RDMA devices with the interfaces beside them, interfaces alone, and functions that no driver has named."""
+    """Return RDMA devices with their interfaces, other interfaces, and functions without a driver's name."""
     nics: list[Nic] = []
     functions = {device.address: device for device in found}
     driven = any(_is(each, kinds, version) for on in drivers if on for each in drivers[on] for kinds in (_OPENFABRICS, _NETWORK))
@@ -386,7 +386,7 @@ def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bo
 
 
 def _port(number: int, infos: Mapping[str, str]) -> Port:
-    """A port's state and LID; hwloc shows no rate. Only InfiniBand has LIDs."""
+    """Return a port's state and LID. hwloc has no rate, and only InfiniBand has LIDs."""
     own = parse_lid(infos.get(f"Port{number}LID"))
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 

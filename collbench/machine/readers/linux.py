@@ -57,8 +57,9 @@ def _told(words: Mapping[str, str], groups: bool) -> State | None:
 
 
 def _words(line: str, vendor: str | None) -> Mapping[str, str]:
-    """Return the IOMMU parameters of a command line that apply to this processor. The last of a name counts; of "on,sm_on" the first
-    part.
+    """Return the IOMMU parameters of a command line that apply to this processor.
+
+    The last of a name counts; of "on,sm_on" the first part.
     """
     own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
     pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
@@ -71,14 +72,14 @@ PROCESSORS_KIND = "Linux sysfs processors"
 _CPUS = "/sys/devices/system/cpu"
 _NODES = "/sys/devices/system/node"
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
-_CUT = 1_000_000  # Files.text stops at 1 MiB: a longer /proc/cpuinfo is not whole
-# ARM's designers of cores, as Linux names them: arch/arm64/include/asm/cputype.h.
+_CUT = 1_000_000  # Files.text stops at 1 MiB, so a longer /proc/cpuinfo is incomplete
+# ARM's core designers by the codes in Linux, arch/arm64/include/asm/cputype.h.
 _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
 
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None where a processor has no such line."""
+    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None if a processor has no such line."""
 
     model: str | None = None
     vendor: str | None = None
@@ -200,7 +201,7 @@ def _reasons(text: str, first: Mapping[str, str], sockets: int | None, nodes: tu
     return reasons
 
 
-# The kernel's start parameters (/proc/cmdline) are masked: they can hold passwords, tokens, hosts and addresses.
+# The kernel's start parameters (/proc/cmdline), masked, since they can contain passwords, tokens, hosts and addresses.
 
 MASKED = "masked"
 _KNOWN = re.compile(
@@ -236,9 +237,9 @@ def _shown(word: str) -> str:
 _MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
 _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
-_HWLOC_NOTE = "/proc/hwloc-nofile-info"  # what hwloc-gather-topology notes down of uname
+_HWLOC_NOTE = "/proc/hwloc-nofile-info"  # the file in which hwloc-gather-topology stores uname
 
-# NCCL looks for NVIDIA's (net_ib/gdr.cc), RCCL for AMD's; its place differs between kernels.
+# NCCL uses NVIDIA's module (net_ib/gdr.cc), RCCL uses AMD's; its path differs between kernels.
 _PEER_MEMORY = (
     ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
     ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
@@ -248,7 +249,7 @@ _PEER_MEMORY = (
     ("amdkfd", "/sys/memory_peers/amdkfd/version"),
 )
 
-# (vendor of the machine, product) as its DMI table gives them -> hypervisor; "" matches any.
+# (vendor of the machine, product) in its DMI table -> hypervisor; "" matches any.
 _MADE_BY = (
     ("QEMU", "", "kvm"), ("", "KVM", "kvm"), ("VMware", "", "vmware"), ("Xen", "", "xen"), ("innotek GmbH", "", "virtualbox"),
     ("Microsoft Corporation", "Virtual Machine", "microsoft"),

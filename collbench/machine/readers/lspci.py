@@ -12,7 +12,7 @@ from collbench.machine.model import Machine, PciDevice, PcieLink, System
 from collbench.machine.readers import pci
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, few, gigatransfers, lanes, numa_of, pci_address, printable
 
-# `lspci -vvv | grep ACSCtl`: how many ports have access control on, without the addresses.
+# `lspci -vvv | grep ACSCtl`: the number of ports with access control, without their addresses.
 
 ACS_LINES_KIND = "lspci | grep ACSCtl"
 REDIRECTS = ("ReqRedir", "CmpltRedir", "UpstreamFwd")
@@ -62,7 +62,7 @@ _TEXT_LINE = re.compile(r"^\s+(NUMA node|LnkCap|LnkSta|ACSCtl|Bus|Kernel driver 
 _WIDTH = re.compile(r"Width x(\d{1,3})\b")
 _BUS = re.compile(r"primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.IGNORECASE)
 _PORT_TYPE = re.compile(r"Express (?:\(v\d\) )?(?:to PCI/PCI-X Bridge|([A-Z][A-Za-z ]+?))(?= \(|, |\s*$)")
-# Classes by the names that pci.ids gives them (https://pci-ids.ucw.cz), for output without -nn.
+# Classes by their names in pci.ids (https://pci-ids.ucw.cz), for output without -nn.
 _CLASSES = {
     "vga compatible controller": 0x0300, "3d controller": 0x0302, "display controller": 0x0380, "processing accelerators": 0x1200,
     "ethernet controller": 0x0200, "infiniband controller": 0x0207, "fabric controller": 0x0208, "network controller": 0x0280,
@@ -259,7 +259,7 @@ def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Domain and bus."""
+    """Return domain and bus of an address."""
     domain, bus, _ = address.split(":")
     return domain, int(bus, 16)
 

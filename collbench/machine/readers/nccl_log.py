@@ -33,9 +33,9 @@ from collbench.machine.readers.nccl_startup import (
 from collbench.machine.readers.text import HEAD, Unreadable, printable
 from collbench.machine.sources import is_folder, text_of
 
-# The lines of a log of any size: read in blocks, so that memory does not grow with the file. Pipes, devices and binaries are refused.
+# The lines of a log of any size, read in blocks, so that memory does not grow with the file. Pipes, devices and binaries are rejected.
 
-LONGEST = 4096  # bytes of a line that are looked at; ring listings of thousands of ranks are cut
+LONGEST = 4096  # bytes of a line that are examined; ring listings of thousands of ranks are cut
 _BLOCK = 1 << 20
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstandard
 
@@ -102,13 +102,13 @@ class _Opened:
 
 # The facts of one message of NCCL or RCCL. Formats of 2.4 to 2.32, from NCCL's sources of 2.18 to 2.30 and the library 2.32.3.
 #
-# A message is the text after "NCCL INFO ". The only state is a cache of answers to equal messages.
+# A message is the text after "NCCL INFO ". The only state is a cache of results for equal messages.
 
 GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"
 
 _LONGEST_INDEX = 3  # of GPUs; addresses have four digits or more
-_MOST_ANSWERS = 4096  # equal messages come from every rank of a host, and with every call
+_MOST_ANSWERS = 4096  # every rank of a host prints equal messages, some with every call
 # include/nccl_common.h of 2.20 to 2.23, which print numbers; later ones print names (collectives.cc)
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -147,7 +147,7 @@ _COUNT = re.compile(rb"nchannels (\d{1,4})")
 class Connection(NamedTuple):
     """A line that proves a path: "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA".
 
-    channel, source and target are None where the line has none. `way`: "send", "receive" or "" (inside a host). `gpu`: the GPU
+    channel, source and target are None if the line has none. `way`: "send", "receive" or "" (inside a host). `gpu`: the GPU
     that wrote the line ("3", "0000:1b:00.0"), None when unknown.
     """
 
@@ -161,14 +161,15 @@ class Connection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """NCCL's choice for a call: algorithm ("RING"), protocol ("SIMPLE") and number of channels; None where not printed."""
+    """NCCL's choice for a call: algorithm ("RING"), protocol ("SIMPLE") and number of channels; None if not printed."""
 
     algorithm: str | None
     protocol: str | None
     channels: int | None
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would take longer than reading the message; no eq: equal messages give one object
+# not frozen, which would take longer than parsing the message; no eq, since equal messages give one object
+@dataclass(slots=True, eq=False)
 class Words:
     """The facts of a message other than connections; None and () where it has none.
 
@@ -344,16 +345,16 @@ def text(part: bytes) -> str:
     return printable(part.decode("utf-8", "replace"))
 
 
-# Totals of a log's lines in limited memory: each fact has a maximum number, for any input.
+# Totals of a log's lines in limited memory: each kind of fact has a maximum number, for any input.
 #
 # Equal lines are only counted; their facts are added once at the end.
 
-MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
-_MOST = 4096  # of what is counted by name: transports, sizes, widths
+MOST_CHANNELS = 16384  # connections that are stored one by one: those of 512 ranks with 16 channels, in both directions
+_MOST = 4096  # of names with counts: transports, sizes, widths
 _MOST_HOSTS = 65536
 _MOST_WARNINGS = 100
 _LONGEST_PATH = 120
-_MOST_REMEMBERED = 8192  # answers that only save time
+_MOST_REMEMBERED = 8192  # cached results, which only save time
 _BELOW_SWITCH = "LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
 # Before "NCCL INFO"; possessive, so that no text can cause backtracking.
@@ -393,12 +394,12 @@ class LogFacts:
         self.speeds: dict[str, None] = {}
         self.provider: tuple[str | None, int | None] = (None, None)
         self.groups = 0
-        self._hosts_of: dict[bytes, str] = {}  # by the text before a message: always the same for a thread of a rank
+        self._hosts_of: dict[bytes, str] = {}  # by the text before a message, which is constant for a thread of a rank
         self._told: dict[tuple[Words, str], bool] = {}
         self._said: dict[bytes, Words] = {}
-        self._times: dict[bytes, int] = {}  # since the last `add_up`, by message
-        self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before it and its end: "[send] via NET/IB/0"
-        self._kept = 0  # of these
+        self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
+        self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before the message and its end: "[send] via NET/IB/0"
+        self._kept = 0  # number of these
 
     def take(self, lines: Iterable[bytes]) -> None:
         """Add lines of the log; other lines (the program's own output) are skipped.
@@ -539,7 +540,7 @@ class LogFacts:
     def _network(self, said: Words, host: str) -> None:
         self._start(said.startup, host)
         if said.network:
-            self.networks.pop(said.network, None)  # the last one named is last
+            self.networks.pop(said.network, None)  # the last one in the log becomes the last entry
             _keep(self.networks, said.network, None, _MOST)
         if said.devices:
             self._devices(*said.devices, host)
@@ -576,7 +577,7 @@ class LogFacts:
             _keep(self.speeds, said.default_speed, None, _MOST)
         self.provider = said.provider or self.provider
         self.groups = max(self.groups, -1 if said.group is None else said.group + 1)
-        for kind, count in said.stated:  # of several communicators the one that has most
+        for kind, count in said.stated:  # of several communicators the one with the most
             self.stated[kind] = max(count, self.stated.get(kind, 0))
 
 
@@ -627,7 +628,7 @@ _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True, slots=True)
 class NcclLog:
-    """The facts of a log; () and None where it has none.
+    """The facts of a log; () and None if it has none.
 
     version         "2.22.3"
     net             what carried data between hosts: "IB", "Socket", "Libfabric", "IBext_v8", or a plug-in's name
@@ -691,8 +692,9 @@ class NcclLog:
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
-        """HCAs that NCCL reports as unusable for GPUDirect RDMA. A distance ("HCA 3") that is too long for only some GPUs does not
-        count.
+        """HCAs that NCCL reports as unusable for GPUDirect RDMA.
+
+        A distance ("HCA 3") that is too long for only some GPUs does not count.
         """
         near = any(_is_distance(name) for name in self.gdr_enabled)
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))

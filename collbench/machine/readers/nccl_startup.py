@@ -14,9 +14,9 @@ from enum import Enum
 
 from collbench.machine.readers.text import printable
 
-OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: not part of the start
+OF_A_CALL = b"opCount"  # in a message for every call, which are most of a log and not part of the start
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
-_SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch behind less than this is described wrongly: PCIe 1.0 x4 has 1 GB/s
+_SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch with less is described wrongly: PCIe 1.0 x4 has 1 GB/s
 _EMULATED_BRIDGES = ("104c8232", "104c8233", "1b36")  # QEMU's switch ports (modelled on TI's XIO3130), and Red Hat's vendor id
 
 
@@ -160,7 +160,7 @@ class TopologyFile:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The kind of cloud instance that a network plug-in recognised."""
+    """The kind of cloud instance that a network plug-in recognized."""
 
     name: str
 
@@ -189,7 +189,7 @@ _BROKEN = re.compile(rb"MNNVL (?:\(cliqueSize (\d{1,5})\) )?is available but not
 _PLUGIN = re.compile(rb"(NET|TUNER|PROFILER)/Plugin ?: (.{1,400})")
 _LOADED = re.compile(rb"(?:Loaded (?:(net|collnet) plugin )?|Using )(\S.{0,60}?) \(v(\d{1,3})\)")
 _OLD_LOADED = re.compile(rb"Loaded (net|coll) plugin (\S.{0,60}?) \(v(\d{1,3})\)")
-# v6 is the oldest interface that is tried last; older releases go on to v5 and then print that none of them fits.
+# v6 is the oldest interface of these releases; older releases try v5 next, and print at the end that none fits.
 _UNSUITABLE = re.compile(
     rb"ncclNetPlugin symbols v\d and lower are not supported|ncclNetPlugin symbol \(v4 or v5\)|Failed to find ncclNetPlugin_v6 symbol|"
     rb"External network plugin \S{1,200} is unsupported"
@@ -205,7 +205,7 @@ _GPU = re.compile(
 )
 _CAUSES: tuple[tuple[re.Pattern[bytes], HostProblem], ...] = (
     (re.compile(rb"NET/IB ?: No device found"), HostProblem.NO_RDMA_DEVICE),
-    # From 2.30 on a line for each name that is tried; libibverbs.so alone is missing wherever no development package is installed.
+    # Since 2.30 there is a line for each name that is tried; libibverbs.so alone is missing wherever no development package is installed.
     (re.compile(rb"Failed to open libibverbs|Cou(?:nt|ld) not open libibverbs\.so\.1"), HostProblem.NO_VERBS_LIBRARY),
     (re.compile(rb'Missing "iommu=pt" from kernel command line'), HostProblem.NO_IOMMU_PASSTHROUGH),
     (re.compile(rb'Missing "amd_iommu=on" from kernel command line'), HostProblem.NO_AMD_IOMMU),
@@ -227,7 +227,7 @@ _ONLY_RCCL = re.compile(
     rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path|Kernel version: \d|Dmabuf feature|GDRDMA not enabled|"
     rb"gpu_id = \d{1,9}; unique_id"
 )
-# One of these is in every message that has a fact: most messages have none, and this test is cheap.
+# Every message with a fact contains one of these. Most messages have none, and this test is fast.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
     rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform"

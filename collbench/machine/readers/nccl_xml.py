@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 _LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 _MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
 _MOST_C2C_MEGABYTES = 1_000_000
-_MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s: twice the fastest port that is sold
+_MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s, twice the fastest available port
 _RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
-# InfiniBand's data rate where it is less than what is printed: 8b10b up to QDR, and FDR (see infiniband_rate).
+# InfiniBand's data rate if it is lower than the printed one: 8b10b up to QDR, and FDR (see infiniband_rate).
 _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LANES["DDR"], LANES["QDR"], LANES["FDR"])}
 
 
@@ -97,8 +97,9 @@ def _link(element: Element) -> PcieLink:
 
 
 def gpu(element: Element | None, device: PciDevice) -> Gpu:
-    """Return the GPU of a <gpu> element, or of none, on its PCI function. NVIDIA's sm is the compute capability; AMD's counts compute
-    units.
+    """Return the GPU of a <gpu> element, or of none, on its PCI function.
+
+    NVIDIA's sm is the compute capability; AMD's counts compute units.
     """
     attributes = element.attrib if element is not None else {}
     gcn = attributes.get("gcn")
@@ -142,7 +143,7 @@ def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes)
 
 
 def cpu_links(element: Element | None) -> int | None:
-    """Return the number of a GPU's <nvlink>s to a processor; None where none is listed."""
+    """Return the number of a GPU's <nvlink>s to a processor; None if none is listed."""
     links = [link for link in element if link.tag == "nvlink" and _is_processor(link)] if element is not None else []
     return sum(whole(link.get("count"), 1, 1000) or 0 for link in links) or None
 
@@ -232,7 +233,7 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     return guid_of(data.hex())
 
 
-# The walk over NCCL's topology XML: from the elements to a machine's parts, and facts that need the whole tree.
+# Conversion of NCCL's topology XML: from the elements to a machine's parts, and facts that need the whole tree.
 
 
 @dataclass
@@ -410,7 +411,7 @@ def _mark_unions(found: ParsedTopology) -> None:
 KIND = NCCL_TOPOLOGY
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
-_LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
+_LIMITS = FileLimits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest known one has 100,000 characters
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 

@@ -29,7 +29,7 @@ from collbench.machine.readers.rdma import (
 )
 from collbench.machine.readers.text import few, numa_of, pci_address, printable, whole
 
-# Errors and signs of congestion, among some hundred counters.
+# Counters of errors and congestion, out of about a hundred.
 COUNTERS = (
     "symbol_error",
     "link_error_recovery",
@@ -69,7 +69,7 @@ HW_COUNTERS = (
 
 _NEVER_AT_SDR = re.compile(r"^MT41[1-9]")  # ConnectX-4 (MT4115) and later, BlueField (MT416xx)
 _ROCE_HEADERS = 96  # bytes; iboe_get_mtu() in Linux include/rdma/ib_addr.h
-_ADDRESSES = 8  # looked at, of up to 256: the first ones are in use
+_ADDRESSES = 8  # read at most, of up to 256; the first ones are in use
 _MOST_SPEED = 10_000_000  # Mb/s
 
 
@@ -100,7 +100,7 @@ class PortPlace:
 def read_port(place: PortPlace, number: int, notes: PortNotes) -> Port:
     """Return the port. Unknown facts and their reasons are added to `notes`. Never raises."""
     layer = link_layer(place.text("link_layer"))
-    fabric = layer == "infiniband"  # Ethernet has neither lids nor a subnet manager, and sysfs prints zeros
+    fabric = layer == "infiniband"  # Ethernet has neither LIDs nor a subnet manager, and sysfs prints zeros
     rate = place.text("rate")
     port = Port(
         number=number,
@@ -249,10 +249,11 @@ def _function(files: Files, name: str) -> str:
 
 
 def _why_virtual(files: Files, name: str) -> str | None:
-    """Return why a device is virtual. Software devices may be under the PCI device of their interface; names and own files identify
-    them.
+    """Return why a device is virtual.
+
+    Software devices may be under the PCI device of their interface; names and own files identify them.
     """
-    below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
+    below = _word(files, f"{CLASS}/{name}/parent")  # only rxe has it
     software = why_software("rxe" if below else name)
     if software:
         return f"{software} over {below}" if below else software
@@ -265,7 +266,7 @@ def _word(files: Files, path: str) -> str | None:
 
 # Network interfaces without an RDMA device: physical ones, and virtual ones with the reason.
 #
-# What a file holds: Linux Documentation/ABI/testing/sysfs-class-net.
+# The contents of the files: Linux Documentation/ABI/testing/sysfs-class-net.
 
 ETHERNET_KIND = "network sysfs"
 ETHERNET_CLASS = "/sys/class/net"

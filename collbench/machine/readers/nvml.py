@@ -16,13 +16,13 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, Pc
 from collbench.machine.readers.pci import NVIDIA
 from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
 
-# Connections between GPUs in NVML: NVLinks, up and off, and peer access.
+# Connections between GPUs in NVML: NVLinks that are up or off, and peer access.
 
 _MOST_LINKS = 36
-_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML reports past the last link, by release
+_NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # NVML's results beyond the last link, by release
 _CPU, _SWITCH = 1, 2  # nvmlIntNvLinkDeviceType_t
 _READ = 0  # nvmlGpuP2PCapsIndex_t; pynvml 13 has a tuple under its name
-_PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvmlGpuP2PStatus_t in the words of `nvidia-smi topo -p2p`
+_PEER = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}  # nvmlGpuP2PStatus_t as in `nvidia-smi topo -p2p`
 _VALUES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # nvmlValueType_t
 _SPEED_OF_LINK, _SPEED_OF_ALL = "NVML_FI_DEV_NVLINK_GET_SPEED", "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON"
 _MOST_MEGABYTES = 1_000_000
@@ -52,7 +52,7 @@ class Session:
 
 
 def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[list[GpuLink], int | None]:
-    """Return the links of a GPU that are up, by far end, and how many are off; None where NVML shows no link.
+    """Return the links of a GPU that are up, by far end, and how many are off; None if NVML shows no link.
 
     `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
@@ -78,7 +78,7 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
 
 
 def _link(session: Session, key: str, end: str | None, speeds: list[float | None]) -> GpuLink:
-    """Links to one far end, with their speed where all have the same."""
+    """Return the links to one far end, with their speed if all have the same."""
     told = sorted({speed for speed in speeds if speed is not None})
     if len(told) > 1:
         session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {told[0] / 1e9:g} to {told[-1] / 1e9:g} GB/s")
@@ -97,8 +97,9 @@ def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | No
 
 
 def _speed(session: Session, handle: Any, link: int) -> float | None:
-    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes. Older drivers have one speed for all
-    links.
+    """Return the bytes/s of one direction, raw (26.562 GB/s on an H100); NVML uses 10^6 bytes.
+
+    Older drivers have one speed for all links.
     """
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
     for asked in ((of_link, link), of_all):
@@ -238,7 +239,7 @@ def _clique(session: Session, handle: Any) -> str | None:
 
 
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:
-    ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's above the vendor's, 16 bits each
+    ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's id in the upper 16 bits, the vendor's in the lower ones
     session.unknown[f"pci/{address}/parent"] = "NVML does not report the bridge above a GPU"
     return PciDevice(
         address=address,
@@ -267,7 +268,7 @@ def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
 
 
 def _name(value: Any) -> str | None:
-    """Text of NVML, which some releases give as bytes."""
+    """Return text of NVML, which some releases return as bytes."""
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
     return printable(text) or None if isinstance(text, str) else None
 

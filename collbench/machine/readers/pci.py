@@ -12,7 +12,7 @@ from collbench.machine.readers.text import printable, whole
 
 pass
 
-# Names of GPUs and adapters by their PCI ids, for sources that give ids alone (https://pci-ids.ucw.cz/), and what the names imply.
+# Names of GPUs and adapters by their PCI ids, for sources without names (https://pci-ids.ucw.cz/), and what the names imply.
 
 NVIDIA, AMD, INTEL, MELLANOX, AMAZON = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1D0F
 
@@ -103,10 +103,10 @@ _NAMES = {
 }
 
 
-# Modules that are soldered or socketed together with their links; cards in slots have links only over a bridge.
+# Modules that are soldered or socketed together with their links. Cards in slots have links only over a bridge.
 _MODULES = re.compile(r"SXM|\b(?:H20|H200|H800|B[123]00|G[BH][123]00)\b(?! NVL| PCIe)|\bMI(?:250X?|3\d\d(?!P)[AX]?)\b|\bHGX\b")
-_OF_MODULES = frozenset({"sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950"})  # and, some of them, of cards
-_FEWEST = 4  # GPUs of a server of which only the architecture is known
+_OF_MODULES = frozenset({"sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950"})  # some of them are also cards
+_FEWEST = 4  # GPUs of a server with only the architecture known
 _WITH_CPU = re.compile(r"\bG[BH](?:[123]00|10)\b")
 
 
@@ -127,8 +127,9 @@ def has_verbs(vendor_id: int | None, device_id: int | None) -> bool:
 
 
 def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
-    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI. A report of no links is then
-    rejected.
+    """Return whether a GPU, one of `gpus` in the machine, is of a kind with built-in NVLink or xGMI.
+
+    A report of no links is then rejected.
     """
     if gpu.model:
         return bool(_MODULES.search(gpu.model))
@@ -141,24 +142,23 @@ def is_with_cpu(model: str | None) -> bool:
 
 
 Vendor = Literal["nvidia", "amd", "intel"]
-VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # makers of GPUs that compute
+VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # makers of GPUs for computing
 MAKERS: Final[frozenset[int | None]] = frozenset(VENDORS)
-MAKERS_OR_UNNAMED = MAKERS | {None}  # of a source that names no vendor where it means a GPU
+MAKERS_OR_UNNAMED = MAKERS | {None}  # for a source that does not name the vendor of a GPU
 ETHERNET, INFINIBAND, FABRIC = 0x0200, 0x0207, 0x0208  # class and subclass
 VIRTUAL_LINK = "the link of a virtual function, or of a hypervisor's bridge, means nothing"
 
 _DISPLAYS = (0x0300, 0x0302, 0x0380)  # VGA, 3D controller, display controller
 _ACCELERATOR, _PCI_BRIDGE, _BRIDGE_OTHER, _NETWORK = 0x1200, 0x0604, 0x0680, 0x02
-_INTEGRATED = re.compile(r":00:02\.0$")  # where Intel's graphics inside the processor always sit
+_INTEGRATED = re.compile(r":00:02\.0$")  # the address of Intel's graphics inside the processor
 _QEMU, _TEXAS, _VMWARE = 0x1B36, 0x104C, 0x15AD
-_EMULATED_SWITCH = (0x8232, 0x8233)  # the TI XIO3130 that QEMU imitates; the real one is Gen1 x1 and never above a GPU
-# Functions that are virtual by their id (https://pci-ids.ucw.cz): a guest does not see the physical one they belong to.
+_EMULATED_SWITCH = (0x8232, 0x8233)  # the TI XIO3130, which QEMU emulates; the real one is Gen1 x1 and never above a GPU
+# Functions with the id of a virtual function (https://pci-ids.ucw.cz): a guest does not see the physical one.
 _VIRTUAL_NICS = (0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E)
 
 
 def kind_of(address: str, vendor_id: int | None, class_id: int | None, makers: frozenset[int | None] = MAKERS) -> PciKind:
-    """Return the kind by class (0x030200) and vendor. A server's VGA (ASPEED, Matrox) and graphics inside an Intel processor are not
-    GPUs.
+    """Return the kind by class (0x030200) and vendor. A server's VGA (ASPEED, Matrox) and graphics inside an Intel processor are not GPUs.
 
     makers    the vendors of displays that are GPUs; with None among them also functions without a vendor
     """
@@ -188,7 +188,7 @@ def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class
 
 
 def link_doubt(device: PciDevice) -> str | None:
-    """Return why the reported link is impossible (faster or wider than its maximum); None where it is possible."""
+    """Return why the reported link is impossible (faster or wider than its maximum); None if it is possible."""
     link = device.link
     if (link.width or 0) > (link.max_width or 32):
         return f"{device.address}: its link runs on {link.width} lanes, more than its maximum of {link.max_width}"
@@ -221,9 +221,7 @@ def physical_nics(devices: Iterable[PciDevice]) -> frozenset[int | None]:
 
 
 def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
-    """Return the NIC on a function, named by its address. Virtual functions of a vendor with physical ones are not ports of the
-    machine.
-    """
+    """Return the NIC on a function, named by its address. Virtual functions of a vendor with physical ones are not ports of the machine."""
     return Nic(
         device.address,
         device.address,
@@ -250,4 +248,5 @@ def bracketed(name: str | None) -> str | None:
     return match[1] if match else None
 
 
-NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name their switches so: no real bridge, but a true place
+# the addresses of switches in the topology files of clouds: not of real bridges, but in the right place
+NAMED_BY_A_FILE: Final = "ffff:ff:"

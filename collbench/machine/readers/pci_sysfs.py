@@ -14,7 +14,7 @@ from collbench.machine.model import Gpu, GpuLink, PciDevice, PcieLink
 from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, is_virtual, kind_of, link_doubt, with_switches
 from collbench.machine.readers.text import few, gigatransfers, lanes, numa_of, pci_address, printable, whole
 
-# AMD GPUs as their kernel driver shows them: /sys/class/kfd/kfd/topology, one node per die or partition, CPUs among them.
+# AMD GPUs from their kernel driver: /sys/class/kfd/kfd/topology has one node per die or partition, and the CPUs.
 
 KFD_KIND = "AMD KFD topology"
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -110,7 +110,7 @@ def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) 
 def _count(link: Mapping[str, int], doubts: list[str]) -> int:
     """Return the number of links of a pair: its bandwidth over that of one link; 0 for a pair without direct links.
 
-    The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 where the route is indirect
+    The kernel gives the bandwidth of one link as minimum and that of all as maximum, which is 0 if the route is indirect
     (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
     """
     one, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
@@ -125,7 +125,7 @@ def _count(link: Mapping[str, int], doubts: list[str]) -> int:
 KIND = "Linux sysfs PCI"
 DEVICES = "/sys/bus/pci/devices"
 _BRIDGES = 0x06  # base class of every bridge
-_SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and no part of a longer number
+_SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and not part of a longer number
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +232,10 @@ def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> st
     return None if below[0] == above[0] and below[1] > above[1] else "which is not on a bus before its own"
 
 
-# GPUs of a Linux machine: PCI functions that a GPU driver lists, or, without such a list, all that are GPUs by class and vendor.
+# GPUs of a Linux machine: PCI functions that a GPU driver lists; without such a list, all GPUs by class and vendor.
 
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
-_DISPLAY = 0x03  # base class; a capture may show the class alone
+_DISPLAY = 0x03  # base class; a capture may have only the class
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -21,8 +21,8 @@ class Lane:
     data: float
 
 
-# What is printed: rate_show() in Linux drivers/infiniband/core/sysfs.c. Data: SDR, DDR and QDR are 8b10b; FDR is 14.0625 Gb/s at 64b66b,
-# 54.5 Gb/s over four lanes; FDR10 and all later names are net of their coding (https://www.infinibandta.org/infiniband-roadmap/).
+# Printed rates: rate_show() in Linux drivers/infiniband/core/sysfs.c. Data: SDR, DDR and QDR are 8b10b; FDR is 14.0625 Gb/s at 64b66b,
+# 54.5 Gb/s over four lanes; FDR10 and all later names are data rates (https://www.infinibandta.org/infiniband-roadmap/).
 LANES = {
     "SDR": Lane(2.5e9, 2.0e9),
     "DDR": Lane(5e9, 4e9),
@@ -85,7 +85,7 @@ def fabric_rate(width: int | None, signalling_bits_per_s: float | None) -> float
     return LANES[name].data * width if name and width else None
 
 
-# Values that RDMA tools share: states, link layers, GUIDs, software devices.
+# Common values of RDMA tools: states, link layers, GUIDs, software devices.
 
 MTUS = (4096, 2048, 1024, 512, 256)  # InfiniBand's, bytes of payload
 IS_DOWN = "the port is down: what is printed for it is not in use"

@@ -36,7 +36,7 @@ from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, fe
 from collbench.units import plural
 from collbench.untrusted import read_file
 
-# The text of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
+# The output of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
 
 IBLINKINFO_KIND = "iblinkinfo"
 
@@ -46,7 +46,7 @@ _NEAR = re.compile(r"(?:^|\s)(\d{1,5})\s+(\d{1,3})\[\s*\]\s*$")
 _FAR = re.compile(r'^\s*(?:0x[0-9a-f]+\s+)?(?:(\d{1,5})\s+(\d{1,3}))?\s*\[\s*\]\s*"([^"]*)"\s*\(\s*(.*?)\s*\)\s*$')
 _SPEED = re.compile(r"^\s*(\d{1,3})X\s+(\d{1,4}(?:\.\d{1,5})?)\s+Gbps\s")
 _LONGEST_LINE = 1000
-_NO_HOST = "aggregation node"  # of SHARP: a part of a switch that answers as an adapter
+_NO_HOST = "aggregation node"  # of SHARP: a part of a switch that appears as an adapter
 _NAMELESS = "mellanox technologies"  # an adapter without its host's name
 
 
@@ -147,9 +147,9 @@ def _link(row: _Row) -> FabricLink:
 IBLINKINFO = Reader(IBLINKINFO_KIND, looks_like_iblinkinfo, read_iblinkinfo, lists=frozenset({"fabric"}), starts=starts)
 
 
-# `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and the lanes that it uses and supports.
+# `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and its active and supported lanes.
 #
-# The lines: rdma-core infiniband-diags/ibportstate.c ("LinkWidthActive:.................4X"). The tool names no device, only the LID.
+# The lines: rdma-core infiniband-diags/ibportstate.c ("LinkWidthActive:.................4X"). The tool prints no device, only the LID.
 
 IBPORTSTATE_KIND = "ibportstate"
 _IBPORTSTATE_SECTION = re.compile(r"^# Port info: (?:Lid (\d{1,5}) port (\d{1,3})|DR path .{0,80})$")
@@ -227,7 +227,7 @@ def _lanes(text: str | None) -> int | None:
 
 
 def _widest(facts: Mapping[str, str]) -> int | None:
-    """The most lanes that are supported and enabled."""
+    """Return the largest number of lanes that is supported and enabled."""
     both = [{int(width) for width in _LANES.findall(facts.get(key, ""))} for key in ("LinkWidthSupported", "LinkWidthEnabled")]
     return max(both[0] & both[1], default=None) if all(both) else None
 
@@ -253,7 +253,7 @@ _IBSTAT_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
 _HEADS = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _MOST_DEVICES = 1024
 
-# Gb/s that name one rate alone, at any width: from EDR on the printed rate is the data rate, see infiniband_rate.
+# Gb/s that identify one rate at any width: from EDR on the printed rate is the data rate, see infiniband_rate.
 _PLAIN = {"25", "50", "100", "200", "400", "800", "1600"}
 _NAMED = {"14": "1X FDR", "20": "4X DDR", "56": "4X FDR"}
 _ETHERNET = _PLAIN | {"1", "10", "40", "56"}
@@ -518,7 +518,7 @@ IBV_DEVINFO = Reader(IBV_DEVINFO_KIND, looks_like_ibv_devinfo, read_ibv_devinfo,
 
 KIND = "ibnetdiscover"
 
-_MOST_BYTES = 16 << 20  # some 5,000 hosts fill 2 MB
+_MOST_BYTES = 16 << 20  # about 5,000 hosts have 2 MB
 _GUID = r"(?:0x)?([0-9a-f]{1,16})"
 _EXTERNAL = r"(?:\[ext \d{1,4}\])?"
 _OWN_GUID = r"(?:\((?:0x)?[0-9a-f]{1,16}\))?"

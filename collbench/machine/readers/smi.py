@@ -14,7 +14,7 @@ from collbench.machine.lists import with_reasons
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
 
-# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, which of them xGMI joins, and which reach each other directly.
+# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, their connections by xGMI, and the pairs with direct access.
 #
 # Form: the tables "ACCESS TABLE:", "LINK TYPE TABLE:" … of amd-smi (rocm.docs.amd.com, "amd-smi topology"). It does not count links.
 
@@ -123,7 +123,7 @@ def _address(entry: object) -> str | None:
 AMD_SMI = Reader(AMD_KIND, looks_like_amd, read_amd)
 
 
-# `nvidia-smi nvlink -s`: the NVLinks of each GPU that are up, their speed, and the others; `nvidia-smi c2c -s`: links to the CPU.
+# `nvidia-smi nvlink -s`: the NVLinks of each GPU, with the speed of the active ones; `nvidia-smi c2c -s`: links to the CPU.
 
 NVLINK_STATUS_KIND = "nvidia-smi nvlink -s"
 _GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
@@ -143,7 +143,7 @@ class _Status:
     links: dict[int, float | None] = field(default_factory=dict)
     all_inactive: bool = False
     c2c: dict[int, float] = field(default_factory=dict)
-    complete: bool = False  # the list of its NVLinks has ended
+    complete: bool = False  # the list of its NVLinks is complete
 
 
 def looks_like_nvlink_status(text: str, name: str) -> bool:
@@ -178,7 +178,7 @@ def read_nvlink_status(text: str, name: str) -> Machine:
 
 
 def _unknown(found: Mapping[int, _Status], silent: Sequence[int], counted: bool) -> dict[str, str]:
-    """Why the links of some GPUs are unknown, or those of all: `c2c -s` lists no NVLinks."""
+    """Return why the links of some or all GPUs are unknown: `c2c -s` lists no NVLinks."""
     unknown = {f"gpus/gpu{index}/links_off": "the file lists no links of it" for index in silent}
     return unknown if counted or not found else {**unknown, "gpu_links": "the file lists no NVLinks"}
 
@@ -262,7 +262,7 @@ NVLINK_STATUS = Reader(
 )
 
 
-# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and which of them xGMI joins; it does not count links.
+# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and their connections by xGMI. It does not count links.
 #
 # Form: the tables "Link Type between two GPUs" and "Numa Nodes" of rocm-smi (rocm.docs.amd.com, "rocm-smi --showtopo").
 
@@ -348,10 +348,10 @@ def _numa_nodes(lines: list[str]) -> dict[int, int]:
     return numa
 
 
-# The tables of `nvidia-smi topo`, out of text that terminals, tickets and chats have bent: columns may be glued, never shifted.
+# The tables of `nvidia-smi topo`, from text that terminals, tickets and chats have changed: columns may be joined, but not shifted.
 #
-# A row's cells are words of a small known alphabet, so glued ones ("SYSSYS", "PXBSYS", "X SYS") come apart again without the white space.
-# Every row must have exactly as many as the header has columns, its X where it meets its own column; otherwise the table is refused.
+# A row's cells are words of a small known set, so joined ones ("SYSSYS", "PXBSYS", "X SYS") can be separated without the white space.
+# Every row must have as many cells as the header has columns, and its X at its own column; otherwise the table is rejected.
 
 _MOST_COLUMNS, _TABLE_MOST_CHARACTERS = 256, 2 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")
@@ -384,7 +384,7 @@ class SmiMatrix:
         return tuple(column for column in self.columns if _TABLE_GPU.fullmatch(column))
 
     def cell(self, a: str, b: str) -> str | None:
-        """The entry between two columns; the other half of the table when the row is missing."""
+        """Return the entry between two columns, from the other half of the table if the row is missing; None if both are."""
         row, other = self.rows.get(a), self.rows.get(b)
         if row:
             return row[self.places[b]]
@@ -402,7 +402,7 @@ class _ColumnTitles:
         self.row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
 
     def take(self, line: str) -> None:
-        """Keeps the line if it is a row: one of the columns' names, then a cell."""
+        """Store the line if it is a row: one of the columns' names, then a cell."""
         match = self.row.match(line)
         if match and _cell(match[2]):
             self.rows.append((match[1], match[2]))
@@ -450,7 +450,7 @@ def _words(pattern: re.Pattern[str], text: str) -> Iterable[str]:
 
 
 def _cell(text: str) -> bool:
-    """The text begins with a cell: what begins with a GPU's name is then a row."""
+    """Return whether the text begins with a cell. Then a line that begins with a GPU's name is a row."""
     match = _PATH.match(text) or _TABLE_ACCESS.match(text)
     return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
 
@@ -469,7 +469,7 @@ def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
 
 
 def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
-    """The row's cells and the text after them. Raises Unreadable when there are too few, too many, or they are shifted."""
+    """Return the row's cells and the text after them. Raises Unreadable if there are too few or too many, or if they are shifted."""
     cells: list[str] = []
     at = 0
     while match := alphabet.match(text, at):
@@ -485,7 +485,7 @@ def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, 
 
 KIND = "nvidia-smi topo -m"
 _OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
-_MOST_LINKS = 18  # of one GPU, generations 4 and 5; more in a row of direct links cannot be
+_MOST_LINKS = 18  # of one GPU, generations 4 and 5; a row of direct links cannot have more
 _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,6})")
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
@@ -526,7 +526,7 @@ def read(text: str, name: str) -> Machine:
 
 
 def _names(text: str) -> dict[str, str]:
-    """The NICs' names by column; {} when the legend gives two columns one name."""
+    """Return the NICs' names by column; {} if the legend has one name for two columns."""
     names = legend(text)
     return names if len(set(names.values())) == len(names) else {}
 
@@ -561,7 +561,7 @@ def _machine(table: SmiMatrix, text: str, source: str, access: Mapping[tuple[str
 
 
 def _not_shown(text: str) -> list[str]:
-    """A doubt where nvidia-smi reports that it found more NICs than it has columns for."""
+    """Return a doubt if nvidia-smi reports more NICs than it has columns for."""
     cut = _CUT.search(text)
     return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
 
@@ -572,7 +572,7 @@ def _gpu_keys(table: SmiMatrix) -> dict[str, tuple[str, int]]:
 
 
 def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """The entry between two parts, both directions; doubts where the two halves differ."""
+    """Return the entry between each two parts, in both directions, and doubts if the two halves differ."""
     paths: dict[tuple[str, str], str] = {}
     doubts: list[str] = []
     for a in table.columns:
@@ -587,7 +587,7 @@ def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, s
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
-    """NVLinks by GPU: to the switch when a row adds up to more than a GPU can have, else to each peer; 0 where a full row shows none."""
+    """Return NVLinks by GPU: to the switch if a row has more than a GPU can have, else to each peer; 0 if a complete row has none."""
     counts = {gpu: _counts(table, gpu) for gpu in table.gpus}
     switched = any(sum(row.values()) > _MOST_LINKS for row in counts.values())
     links: list[GpuLink] = []
@@ -607,13 +607,13 @@ def _too_many(table: SmiMatrix) -> list[str]:
 
 
 def _counts(table: SmiMatrix, gpu: str) -> dict[str, int]:
-    """NVLinks of a GPU by peer, 0 where the path is another; peers without any cell are left out."""
+    """Return the NVLinks of a GPU by peer, 0 for another path. Peers without a cell are left out."""
     words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
     return {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
 
 
 def _numa(table: SmiMatrix) -> tuple[dict[str, int], dict[str, str]]:
-    """NUMA nodes by GPU column, and for each GPU without one the reason."""
+    """Return NUMA nodes by GPU column, and for each GPU without one the reason."""
     numa: dict[str, int] = {}
     unknown: dict[str, str] = {}
     for gpu, (key, _) in _gpu_keys(table).items():
@@ -627,10 +627,10 @@ def _numa(table: SmiMatrix) -> tuple[dict[str, int], dict[str, str]]:
 
 
 def _node(affinity: Mapping[str, str]) -> int | None:
-    """The NUMA node of the CPUs near a GPU.
+    """Return the NUMA node of the CPUs near a GPU; None if unknown.
 
-    Beside a GPU with a NUMA node of memory (GH200, GB200) the list names further nodes, of GPUs' memory and its partitions: Linux counts
-    those with CPUs first.
+    For a GPU with a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux
+    numbers the nodes with CPUs first.
     """
     told = affinity.get("NUMA Affinity", "")
     coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
@@ -638,10 +638,10 @@ def _node(affinity: Mapping[str, str]) -> int | None:
 
 
 def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
-    """The last columns of a GPU's row by their headings; {} when white space leaves open which is which."""
+    """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
     rest = table.rest.get(gpu, "")
     parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
-    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # drivers pad with a second tab
+    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # some drivers print a second tab
     complete = len(parts) >= len(table.affinities)
     return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 
@@ -657,7 +657,7 @@ def _why(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
 
 
 def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
-    """Peer access of the first matrix that shows it for a pair; a doubt where later ones (other kinds of access) differ."""
+    """Return peer access from the first matrix that shows a pair, and doubts if later ones (other kinds of access) differ."""
     access: dict[tuple[str, str], str] = {}
     differ: dict[str, None] = {}
     for table in found:

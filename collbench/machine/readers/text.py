@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine
 
 
-# Sets of CPUs and NUMA nodes as kernel, hwloc and NCCL write them: lists ("0-3,8") and masks in words of 32 bits ("00000000,0000ff01").
+# Sets of CPUs and NUMA nodes as the kernel, hwloc and NCCL print them: lists ("0-3,8") and masks in words of 32 bits ("00000000,0000ff01").
 
 _MOST = 1 << 16
 _RANGE = re.compile(r"^(\d{1,6})(?:-(\d{1,6}))?$")
@@ -55,7 +55,7 @@ def written(numbers: Iterable[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-# Doubts about a source, as many as people read.
+# Doubts about a source, limited to a readable number.
 
 _DOUBTS_MOST, _MOST_NAMED = 8, 4
 
@@ -76,8 +76,8 @@ def several(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_MOST_NAMED]) + more
 
 
-HEAD = 64 << 10  # characters at the start of a text by which a reader knows its kind
-MOST_BYTES = 64 << 20  # of one text; the largest real one seen is 3 MB
+HEAD = 64 << 10  # characters at the start of a text from which a reader detects its kind
+MOST_BYTES = 64 << 20  # of one text; the largest known one has 3 MB
 _ADDRESS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2,4}):([0-9a-f]{2})(?:\.([0-9a-f]{1,2}))?$", re.IGNORECASE)
 _SPEED = re.compile(r"(?<![\d.-])(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", re.IGNORECASE)
 _NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -199,7 +199,7 @@ def top_element(text: str, name: str, limits: FileLimits) -> Element:
 
     called = printable(name)
     bounded(text, called, limits.characters, limits.what, limits.again)
-    # Fed whole: fed in blocks, the parser begins a token without an end anew with every block, and its time grows with the square.
+    # Parsed as a whole: in blocks, the parser would restart an unfinished token with every block, in quadratic time.
     parser = XMLParser(target=_Tree(called, limits), forbid_dtd=not limits.doctype)
     try:
         parser.feed(text.lstrip("\ufeff \t\r\n"))
@@ -223,7 +223,7 @@ class _Tree:
         self.data, self.close = self._builder.data, self._builder.close
 
     def start(self, tag: str, attributes: dict[str, str]) -> Any:
-        """A tag begins an element."""
+        """Begin an element."""
         self._depth += 1
         self._count += 1
         if self._depth > self._limits.depth or self._count > self._limits.elements:
@@ -233,7 +233,7 @@ class _Tree:
         return self._builder.start(tag, attributes)
 
     def end(self, tag: str) -> Any:
-        """A tag ends an element."""
+        """End an element."""
         self._depth -= 1
         return self._builder.end(tag)
 

@@ -1,1 +1,1 @@
-"""The measuring runs: cases, rounds of pairs and hunts, training steps, parameter servers, channels, and GPU kernels."""
+"""The measuring runs: test cases, rounds of pairs and hunts, training steps, parameter servers, channels, and GPU kernels."""

@@ -1,4 +1,4 @@
-"""Measure cases one after the other in shuffled order, on all ranks together, and store each row at once."""
+"""Measure test cases one after the other in shuffled order, on all ranks together, and store each row at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from collbench.units import format_bytes, format_size, plural
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
-    """Yield the rows at rank 0, measured in `order` (indices into `work`). Other ranks yield nothing, but take part."""
+    """Yield the rows at rank 0, measured in `order` (indices into `work`). Other ranks take part and yield nothing."""
     reasons: dict[int, Fact | None] = {}
     turns: dict[str, BackendRunner] = {}
     for name in dict.fromkeys(one.name for _, _, one in work):
@@ -71,7 +71,7 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         reasons |= zip(places, _reasons(items, launch.world), strict=True)
         turns[name] = _turn(launch, items, ceilings)
     launch.lap()
-    measurable = [place for place in order if not reasons[place]]  # what is n/a takes no time: it is not progress
+    measurable = [place for place in order if not reasons[place]]  # n/a cases take no time, so they do not count as progress
     for done, place in enumerate(order):
         operation, case, one = work[place]
         turn, reason = turns[one.name], reasons[place]
@@ -85,8 +85,9 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 
 def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
-    """Return whether a case's data was wrong, the same at all ranks, and note that the launch ends there, with `left`
-    cases unmeasured.
+    """Return whether a case's data was wrong, the same at all ranks.
+
+    If so, store the fact that the launch ends there, with `left` cases unmeasured.
     """
     wrong: bool = launch.world.broadcast(bool(row and row.wrong), "deciding whether to go on")
     if wrong and row:
@@ -101,7 +102,7 @@ def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunne
 
 
 def _reasons(items: list[Work], world: World) -> list[Fact | None]:
-    """Return for each case why it cannot be measured (the reason of the first rank that has one), or None."""
+    """Return for each case None, or why it cannot be measured: the reason of the first rank that has one."""
     mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
             for operation, case, one in items]  # fmt: skip
     everyone = world.allgather(
@@ -111,15 +112,13 @@ def _reasons(items: list[Work], world: World) -> list[Fact | None]:
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
-    """Return the state that these cases of a backend share. All ranks call."""
+    """Return the state that the cases of one backend share. All ranks must call it."""
     members = make_groups(backend, [(operation, case) for operation, case, _ in items], launch.world)
     return BackendContext(backend, members, _sync(launch, backend, members))
 
 
 def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
-    """Return the calls that synchronise this backend's ranks before a sample: its own, else over shared memory and
-    sockets.
-    """
+    """Return the calls that synchronize this backend's ranks before a sample: its own, else over shared memory and sockets."""
     whole = members[tuple(range(backend.ranks))]
     program = backend.sync(whole) if whole else None
     if program is None and launch.world.size > 1 and not backend.virtual and backend.ranks == launch.world.size:
@@ -145,7 +144,7 @@ class BackendRunner:
         return _finish(self.launch, row, {}, place)
 
     def take(self, operation: Operation, case: Case, place: int) -> Row | None:
-        """Measure one case on all ranks and store its row. Return the row at rank 0."""
+        """Measure one case on all ranks and store its row. Return the row at rank 0, None elsewhere."""
         request, world, stage = self.launch.request, self.launch.world, self.stage
         if stage is None:
             return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
@@ -168,7 +167,7 @@ class BackendRunner:
         return _finish(self.launch, row, arrays, place)
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
-        """Return (calls verified, wrong data at rank 0, NCCL's choices meanwhile on this rank)."""
+        """Return (number of verified calls, wrong data at rank 0, NCCL's choices during them on this rank)."""
         calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
             return 0, [], []
@@ -181,9 +180,7 @@ class BackendRunner:
         return calls, mismatches, choices
 
     def _keep(self, watched: MonitoredMeasurement, place: int, title: str) -> None:
-        """Store evidence outside the row: telemetry, and facts about a path that the bytes did not take and about
-        stalls.
-        """
+        """Store evidence outside the row: telemetry, and facts about stalls and about a link that the bytes did not use."""
         if self.launch.folder and watched.telemetry:
             self.launch.folder.event("telemetry", case=place, hosts=watched.telemetry)
         if watched.other_path:
@@ -211,19 +208,20 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
     if launch.folder is None:
         return None
     row = replace(row, evidence=row.evidence | _when(launch, row.evidence))
-    with signals.deferred():  # else a case could be stored and not counted
+    with signals.deferred():  # otherwise a case could be stored without being counted
         try:
             row = launch.folder.append(row, arrays)
-        finally:  # what cannot be stored was measured all the same
+        finally:  # count the case even if storing it failed
             if launch.listener:
                 launch.listener.row(row, place)
     return row
 
 
 def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
-    """Return when the case ran ("at_s": begin and end in seconds since the run's start) and its seconds ("wall_s").
+    """Return when the case ran, and how long it took.
 
-    The seconds are those in its loop, and all others since the row before was complete, including that row's storing.
+    "at_s"    begin and end in seconds since the run's start
+    "wall_s"  seconds in the timed loop, and all other seconds since the previous row was complete, with the time to store it
     """
     began_s, ended_s = launch.lap()
     measured = evidence.get("wall_s", {}).get("measured", 0.0)
@@ -238,7 +236,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
-    """Raise UsageError on all ranks where they have read different traffic: its names hold the sums of the files."""
+    """Raise UsageError on all ranks if they have read different traffic files. Names of traffic contain checksums of the files."""
     if not any(operation.uneven for operation in sweep.operations):
         return
     read = world.allgather([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
@@ -249,14 +247,14 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
 
 
 def check_memory(work: list[Work], world: World) -> None:
-    """Raise UsageError on all ranks if the largest case does not fit some host or GPU, before anything is measured."""
+    """Raise UsageError on all ranks if the largest case does not fit the memory of some host or GPU. Call it before measuring."""
     wrong = world.first_error(_too_large(work, world), "looking at the memory")
     if wrong:
         world.refuse(wrong)
 
 
 def _too_large(work: list[Work], world: World) -> str | None:
-    """Return a sentence about the case that exceeds the free memory here the most, or None if all fit."""
+    """Return the error text for the case that exceeds this host's free memory the most, or None if all fit."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Case, str]] = []
@@ -279,19 +277,20 @@ def _too_large(work: list[Work], world: World) -> str | None:
         return None
     _, case, why = max(missing, key=lambda one: one[0])
     smallest = min(misfit.size_bytes for _, misfit, _ in missing)
-    fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
+    # the largest size that fits with every requested operation and type
+    fits = max((size for size in fitting if size < smallest), default=0)
     remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
     return f"{case.title()} needs {why}: {remedy}"
 
 
 def free_memory(cgroup: Path = _CGROUP) -> int:
-    """Return the bytes of free memory on this host, and in the container that this process may be in."""
+    """Return the bytes of free memory on this host, or in the container of this process if that is less."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no container, or "max"
+    except (OSError, ValueError):  # no container, or no limit ("max")
         return free
     return min(free, max(0, limit - used))
 
@@ -323,7 +322,7 @@ class IdleRank(Fact, frozen=True):
 
 
 def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
-    """Yield what a user should know before the first row."""
+    """Yield the notes for the user before the first row."""
     request, world = launch.request, launch.world
     for one in opened:
         if one.reason:
@@ -339,14 +338,13 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
         yield IdleRank(world.size)
 
 
-# One launch: open the backends, measure every case on all ranks together, write each row at once.
+# One launch: open the backends, measure every case on all ranks together, store each row at once.
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-    """Measure the request on all ranks of `world` and return the exit code, the same on all ranks. Raises
-    CollbenchError.
+    """Measure the request on all ranks of `world` and return the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` gets the exit code before the libraries are closed, so that a crash there does not affect the results.
+    `ended` receives the exit code before the libraries are closed, so that a crash there does not affect the results.
     """
     launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
@@ -365,7 +363,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
 
 
 def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored: Stored, waiting: list[Fact]) -> int:
-    """Measure what is not stored yet. `waiting`: facts for the listener."""
+    """Measure the cases that are not stored yet. waiting: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
     ceilings = Ceilings(launch.request, world)
@@ -384,9 +382,7 @@ def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored
 
 
 def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[Work]) -> None:
-    """Probe the hosts and measure their references. Raises UsageError, on all ranks, where a resumed run had other
-    machines.
-    """
+    """Probe the hosts and measure their references. Raises UsageError, on all ranks, if a resumed run had other machines."""
     backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
     ceilings.prepare(backends, [(operation, case) for operation, case, one in work if one.backend])
     at_rank_0(launch.world, lambda: stored.go_on(ceilings.topology()), "comparing the machines")
@@ -394,7 +390,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
 
 
 def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
-    """Pass to the listener the cases to measure, and those stored already."""
+    """Pass the cases to measure, and those already stored, to the listener."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
     cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
@@ -417,14 +413,14 @@ def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[i
 
 
 def _end(launch: Launch, opened: list[OpenBackend], rows: list[Row], code: int) -> None:
-    """Complete the folder."""
+    """Complete the run folder."""
     launch.remark()
     if launch.folder:
         launch.folder.finish(exit_code=code, **_paths(opened))
 
 
 def _let_go(launch: Launch, opened: list[OpenBackend], stored: Stored) -> None:
-    """Close a run that ends early. A folder that the run has not begun to continue stays unchanged."""
+    """Close a run that ends early. The folder of a run that was not yet resumed stays unchanged."""
     for one in opened:
         if one.paths:
             one.paths.close()
@@ -441,15 +437,13 @@ def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
 
 
 def _paths(opened: list[OpenBackend]) -> dict[str, Any]:
-    """Return the facts in NCCL's logs of the launch, by backend; empty where no backend uses NCCL."""
+    """Return the facts in NCCL's logs of the launch, by backend; empty if no backend uses NCCL."""
     facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
     return {"nccl_log": facts} if facts else {}
 
 
 def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
-    """Return the order in which the cases are measured. It differs between launches of a seed, so that no size is
-    always the last.
-    """
+    """Return the order in which the cases are measured. It differs between launches of a seed, so that no size is always last."""
     order = list(range(cases))
     random.Random(f"{order_seed}, launch {launch_index}").shuffle(order)
     return order

@@ -1,6 +1,4 @@
-"""`collbench probe --measure`: measure the data paths (channels) inside every host of the launch and between the hosts,
-a row each.
-"""
+"""`collbench probe --measure`: measure the data paths (channels) inside and between the hosts of the launch, one row each."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ if TYPE_CHECKING:
 # From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
 
 Values = NDArray[np.float64]
-_ENOUGH = 6  # below, no interval of 95 % exists
+_ENOUGH = 6  # fewer samples have no 95 % interval
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class ChannelJob:
     measure: Callable[[], Channel] | None = None
 
     def run(self) -> Channel:
-        """Return the channel with its figures, or with the reason why there are none. Never raises an Exception."""
+        """Return the channel with its figures, or with the reason why they are missing. Never raises an Exception."""
         if self.measure is None:
             return self.channel
         try:
@@ -94,7 +92,7 @@ class ChannelJob:
 
 
 def against(channel: Channel, link: Link) -> Channel:
-    """Return the channel with the link that limits it, or with the reason where that link is unknown."""
+    """Return the channel with the link that limits it, or with the reason if that link is unknown."""
     told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
     return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
 
@@ -140,17 +138,15 @@ def _settled(channel: Channel, rates: tuple[float, float | None, float | None], 
     return replace(channel, bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
 
 
-# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and by all.
+# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
 
 _PER_CPU_BYTES = 16 * 2**20
-_LEAST_BYTES = 256 * 2**20  # source and target together are then twice that: beyond most caches
-_PART = 16  # of the free memory, for the source, and as much for the target
+_LEAST_BYTES = 256 * 2**20  # source and target together are twice that, more than most caches
+_PART = 16  # of the free memory, once for the source and once for the target
 
 
 def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[ChannelJob]:
-    """Return the memory channels: one per NUMA node, if there are several, and one for all CPUs that this host's ranks
-    may use.
-    """
+    """Return the memory channels: one per NUMA node if there are several, and one for all CPUs of this host's ranks."""
     nodes = [node for node in machine.numa_nodes if node.cpus]
     single = [_node_job(host, node, cpus, seconds, patience_s) for node in nodes] if len(nodes) > 1 else []
     return [*single, _job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
@@ -198,18 +194,18 @@ def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: f
 
 # The channels of a host's GPUs: to and from pinned memory on each NUMA node, and from GPU to GPU, by the copy engines.
 #
-# As nvbandwidth (https://github.com/NVIDIA/nvbandwidth) does: memory is pinned by a thread that runs on the NUMA node's CPUs, and the
-# engine of the GPU that the bytes leave copies between GPUs. The host's clock times several copies together, until the stream is done.
+# The method is that of nvbandwidth (https://github.com/NVIDIA/nvbandwidth): a thread on the NUMA node's CPUs pins the memory, and the
+# sending GPU's engine copies between GPUs. The host's clock times several copies together, until the stream is complete.
 
 KINDS = ("h2d", "d2h", "h2d_d2h")
 PEER = "gpu_peer"
 _BYTES = 64 * 2**20
-_LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample: waiting for the stream takes 10 to 20 µs of it
+_LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample; the wait for the stream takes 10 to 20 µs of it
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One direction of a transfer: its addresses and stream, and how to check that it happened.
+    """One direction of a transfer: its addresses and stream, and the verification.
 
     clear    makes the target differ from the source
     arrived  returns the target's bytes
@@ -232,7 +228,7 @@ class Pinned:
 
     @property
     def nodes(self) -> list[int | None]:
-        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] where no source lists nodes."""
+        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] if no source lists nodes."""
         known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
         return [*known] or [None]
 
@@ -241,7 +237,7 @@ class Pinned:
         return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
 
     def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return two pinned arrays on the node (to copy from, to copy into). The caller must run on the node's CPUs."""
+        """Return two pinned arrays on the node (source and target of copies). The caller must run on the node's CPUs."""
         if node not in self._made:
             self._made[node] = (gpu.pinned(_BYTES), gpu.pinned(_BYTES))
         return self._made[node]
@@ -259,7 +255,7 @@ def no_gpu(host: str, why: str) -> list[ChannelJob]:
 
 
 def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
-    """Return the GPU channels: per GPU and NUMA node, each way and both at once; per two GPUs, each way."""
+    """Return the GPU channels: per GPU and NUMA node each direction and both at once; per pair of GPUs each direction."""
     pinned = Pinned(machine, cpus)
     jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
     if len(gpus) < 2:
@@ -338,7 +334,7 @@ def _fill(gpu: OpenGpu, address: int, stream: Stream) -> None:
 
 
 def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
-    """Measure the channel: time the copies, all at once, then clear the targets, copy again and compare every byte."""
+    """Measure the channel. Time all copies together, then clear the targets, copy again and compare every byte."""
     once = float(_loop(copies, 1).run(2)[0].min())
     count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
     loop = _loop(copies, count)
@@ -351,7 +347,7 @@ def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
 
 
 def _loop(copies: Sequence[Copy], count: int) -> Loop:
-    """Return a loop of `count` copies on each stream, in turn, then the wait for all of them."""
+    """Return a loop that enqueues `count` copies on each stream, alternating between streams, and waits for all of them."""
     from collbench.device.gpu import driver_address, driver_error
 
     enqueue, wait = driver_address("cuMemcpyAsync"), driver_address("cuStreamSynchronize")
@@ -368,7 +364,7 @@ def _slot(machine: Machine, gpu: OpenGpu) -> Link:
     return PcieTree(machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}")
 
 
-# The channels from one host's memory to another's through MPI. The counters show which link its library took.
+# The channels between the memory of two hosts through MPI. The counters show which link the library used.
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
@@ -376,9 +372,7 @@ _SIZE_BYTES, _WINDOW = 2**20, 8
 
 @dataclass(frozen=True)
 class PathBytes:
-    """The bytes that left the sending host: over RDMA ports and over interfaces (None: not counted), and how many had
-    to.
-    """
+    """The bytes that left the sending host over RDMA ports and over interfaces (None: not counted), and the expected bytes."""
 
     rdma: float | None
     interfaces: float | None
@@ -386,10 +380,9 @@ class PathBytes:
 
 
 def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
-    """Measure the MPI channels from host memory, and from GPU memory where the library supports it; figures are at rank
-    0 alone.
+    """Measure the MPI channels from host memory, and from GPU memory if the library supports it. Rank 0 has the figures.
 
-    All ranks call. `machine` is known at the first rank of each host, `tcp` is the first host's interface.
+    All ranks must call it. `machine` is known at the first rank of each host; `tcp` is the first host's interface.
     """
     rows = [Channel(name, world.hosts[0], world.hosts[-1]) for name in _DEVICES]
     why = _misfit(world)
@@ -415,7 +408,7 @@ def _misfit(world: World) -> str | None:
 
 
 def _opened(world: World) -> tuple[Backend | None, str | None]:
-    """Return (the backend, open on all ranks, or None; why it is not open)."""
+    """Return (the backend if it is open on all ranks, else None; why it is not open)."""
     kind = backend_class("mpi")
     if missing := missing_anywhere("mpi", kind, world):
         return None, missing
@@ -456,7 +449,7 @@ def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: st
 
 
 def _told(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Return the row, compared with the link that the counters show, or with none if they show none."""
+    """Return the row compared with the link that the counters show, or without a link if they show none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
     if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
@@ -491,17 +484,17 @@ def _rdma(machine: Machine | None) -> Link | None:
     return link if link.bytes_per_s is not None else None
 
 
-# The channels of RDMA devices by perftest: from host memory and from GPU memory, to the next host or back into the same device.
+# The channels of RDMA devices, measured with perftest from host memory and GPU memory: to the next host, or back into the same device.
 
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
-_UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
+_UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare the received data
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
 _NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --backend nccl --gdr-check` on two hosts compares both paths"
 
 
 @dataclass(frozen=True)
 class RdmaDevice:
-    """An RDMA device that is up, with the rate of its link; `gpu` is the near GPU that CUDA shows, by CUDA's number."""
+    """An active RDMA device with the rate of its link. gpu: CUDA's number of the nearest visible GPU."""
 
     name: str
     port: int
@@ -531,7 +524,7 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
 
 
 def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
-    """Measure the RDMA devices with perftest; return the rows at all ranks. All ranks call.
+    """Measure the RDMA devices with perftest; return the rows at all ranks. All ranks must call it.
 
     `machine` and `gpus` are known at the first rank of each host.
     """
@@ -563,9 +556,7 @@ def _of_pair(
 
 
 def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
-    """Measure with GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU
-    memory.
-    """
+    """Measure GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU memory."""
     source, target = rail
     near = source.gpu is not None and target.gpu is not None
     none = None if near else "CUDA shows no GPU near this NIC"
@@ -586,7 +577,7 @@ def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
 
 
 def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
-    """Measure one row: the target's server waits while the source writes."""
+    """Measure one row: the server on the target host waits, then the source host writes."""
     (writes, reads), waits = ends, patience(world)
     offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
     if "value" not in offer:
@@ -610,7 +601,7 @@ def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, h
 
 
 def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
-    """Return (the rate of each run, the bytes that the device's port counted meanwhile, or None where it counts none)."""
+    """Return (the rate of each run, the bytes that the device's port counted during them, or None without a counter)."""
     before = counters.read_infiniband()
     rates = write_to(address, writes, port, *times)
     counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
@@ -618,7 +609,7 @@ def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) 
 
 
 def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
-    """Return pairs of devices with the same name; where names differ, in their order."""
+    """Return pairs of devices with the same name; if the names differ, in the order of the lists."""
     named = {device.name: device for device in targets}
     same = [(device, named[device.name]) for device in sources if device.name in named]
     return same or list(zip(sources, targets, strict=False))
@@ -632,14 +623,14 @@ def _software(nic: Nic) -> bool:
     return nic.virtual is not None
 
 
-# The channels over TCP: one stream and several, from each host to the next; on one host over loopback.
+# The channels over TCP, with one stream and with several, from each host to the next. A single host uses loopback.
 
 STREAMS = (1, 8)
 _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
-    """Measure TCP streams between the hosts; return the rows at all ranks. All ranks call; links: from `links_of`."""
+    """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
     return [_measured_tcp(_TimedStreams(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
 
 
@@ -663,7 +654,7 @@ class _TimedStreams:
 
 
 def links_of(world: World) -> dict[str, Link]:
-    """Return by host the TCP payload rate of the interface with its address; empty for a single host. All ranks call."""
+    """Return by host the TCP payload rate of the interface with its address; empty for a single host. All ranks must call it."""
     from collbench.machine.interfaces import interface_with, read_interface
     from collbench.machine.peak.links import tcp_link
 
@@ -676,9 +667,7 @@ def links_of(world: World) -> dict[str, Link]:
 
 
 def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
-    """Measure one row: the target listens and sends its address, then both ends work. An error of either one is the
-    row's reason.
-    """
+    """Measure one row. The target listens and sends its address, then both ends work. An error of either end is the row's reason."""
     row, target = way.channel(links), way.pair.target
     listener: list[socket.socket] = []
     key = secrets.token_bytes(tcp_streams.KEY_BYTES)
@@ -730,7 +719,7 @@ def _row_tcp(way: _TimedStreams, row: Channel, said: tuple[Told, Told], address:
     return from_rates(row, np.array(rates), wrong)
 
 
-# The channels measured by external tools: one run from each host to the next, as rows with the tool's name.
+# The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
 
 _TOOLS_SIZE_BYTES = 2**20
 _TCP = "tcp"
@@ -738,10 +727,10 @@ _UNKNOWN = "which link it takes, {} decides"
 
 
 def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: float) -> list[Channel]:
-    """Run the external tools between the hosts; return the rows at all ranks. All ranks call; links: from `links_of`.
+    """Run the external tools between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`.
 
-    Runs follow one another, so that none shares a link. ib_write_bw is not included: `nic_channels` runs it for each
-    device.
+    Tools run one after the other, so that they do not share a link. ib_write_bw is not included, since `nic_channels` runs it
+    for each device.
     """
     return [
         _measured_tools(world, tools, tool, pair, (links, seconds))
@@ -753,7 +742,7 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
 
 def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, how: tuple[dict[str, Link], float]) -> Channel:
     links, seconds = how
-    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # of one message at a time, then
+    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
     ask = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
     (ran,) = run_tool(world, tool, ask, [Course(pair.source, pair.target)], tools.versions[tool.name])
     row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": ask.size_bytes, **ran.evidence(tool)})
@@ -761,7 +750,7 @@ def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, 
 
 
 def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
-    """Return the row without figures. TCP tools use the interface between the hosts; other libraries choose their own."""
+    """Return the row without figures. TCP tools use the interface between the hosts; other libraries choose their interface."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     if pair.inside or tool.api != _TCP:
         return replace(row, limited_by=_INSIDE if pair.inside else _UNKNOWN.format(tool.api))
@@ -778,14 +767,15 @@ def _told_tools(row: Channel, ask: ToolRequest, ran: ToolResult) -> Channel:
     return replace(row, bytes_per_s=ask.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
 
 
-_AROUND_S = 2.0  # per channel, for allocating and comparing, which others wait for
+_AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
 Tell = Callable[[Sequence[Channel]], None]
 
 
 @dataclass(frozen=True)
 class _Host:
-    """The resources of a host, at its first rank: the machine, the CPUs of all its ranks, and the GPUs that CUDA shows,
-    or why none.
+    """The resources of a host, at its first rank: the machine, the CPUs of all its ranks, and the GPUs that CUDA shows.
+
+    Without GPUs it has the reason.
     """
 
     machine: Machine
@@ -795,13 +785,12 @@ class _Host:
 
 
 def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, tell: Tell, tools: Sequence[str] = ()) -> int:
-    """Measure for about `seconds` per channel, call `tell` with all rows at rank 0, and return the exit code on all
-    ranks.
+    """Measure for about `seconds` per channel, call `tell` with all rows at rank 0, and return the exit code on all ranks.
 
-    Exit codes: 0 when something was measured, 2 when nothing could be, 4 when wrong bytes arrived. The first rank of
-    each host measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
-    tools: names of external tools to run as well. Raises CollbenchError, on all ranks; UsageError where such a tool is
-    missing on a host.
+    Exit codes: 0 if a channel was measured, 2 if none could be, 4 if wrong bytes arrived. The first rank of each host
+    measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
+    tools: names of external tools to run as well. Raises CollbenchError on all ranks, and UsageError if a host lacks such a
+    tool.
     """
     with together_or_alone(env, timeout_s) as world:
         others = installed_tools(world, tools)
@@ -830,7 +819,7 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
-    """Return (the GPUs that CUDA shows, why none can be used or "")."""
+    """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
     from collbench.device.present import why_unavailable
 
     why = why_unavailable(env)
@@ -872,9 +861,7 @@ def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
 
 
 def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
-    """Return the rows between hosts, or of a single host's NICs and loopback; at rank 0 with all figures. All ranks
-    call.
-    """
+    """Return the rows between hosts, or of a single host's NICs and loopback. Rank 0 has all figures. All ranks must call it."""
 
     links = links_of(world)
     numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}

@@ -1,4 +1,4 @@
-"""`collbench kernels`: run kernels on each GPU and between neighbouring GPUs, and compare the rates with the links."""
+"""`collbench kernels`: run kernels on each GPU and between neighboring GPUs, and compare the rates with the links."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from collbench.measure.probing import together_or_alone
 if TYPE_CHECKING:
     from collbench.machine.peak.links import Link
 
-_TIMEOUT_S = 300.0  # of the other ranks of a launch, for one kernel of rank 0
+_TIMEOUT_S = 300.0  # how long the other ranks of a launch wait for one kernel of rank 0
 _GOING_ON = -1
 _WHAT = "the kernels of rank 0"
 _NOT_OVER_LINKS = frozenset({"pingpong", "pointer_chase"})
 
 
 class Show(Protocol):
-    """A receiver of the figures as they are measured."""
+    """A receiver of the figures during the measurement."""
 
     def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
-        """Take the GPUs and the size of each array in bytes, before the first figure."""
+        """Receive the GPUs and the size of each array in bytes, before the first figure."""
         ...
 
     def figure(self, figure: KernelFigure) -> None:
-        """Take the figure of one kernel."""
+        """Receive the figure of one kernel."""
         ...
 
     def end(self) -> None:
-        """Take the end, after the last figure."""
+        """Finish, after the last figure."""
         ...
 
 
 def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int:
-    """Measure this host's GPUs, at rank 0 where a launcher started several ranks. Return exit code 0; all ranks return
-    together.
+    """Measure this host's GPUs at rank 0. Return exit code 0; all ranks return at the same time.
 
-    size: bytes of each array; None: as the memory allows. Raises UsageError without a GPU, or where the size does not
-    fit; RunFailed where the result of a kernel is wrong.
+    size: bytes of each array; None: chosen by the free memory. Raises UsageError without a GPU, or if the size does not fit;
+    RunFailed if the result of a kernel is wrong.
     """
     with together_or_alone(env, _TIMEOUT_S) as world:
         if world.rank:
@@ -59,7 +58,7 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int
 
 
 def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: World) -> list[KernelFigure]:
-    """Show all figures; return those that are wrong."""
+    """Show all figures; return the ones with wrong results."""
     wrong, fitting = [], fitting_size(gpus, size)
     show.start(gpus, fitting)
     for figure in figures(gpus, fitting):
@@ -71,7 +70,7 @@ def _measured(gpus: Sequence[OpenGpu], size: int | None, show: Show, world: Worl
 
 
 def _wait(world: World) -> int:
-    """Wait for rank 0, at the other ranks, which must not disturb the GPUs."""
+    """Wait for rank 0. The other ranks call it, since they must not disturb the GPUs."""
     while (code := world.broadcast(FINE, _WHAT)) == _GOING_ON:
         pass
     return code
@@ -84,7 +83,7 @@ def _open(env: Mapping[str, str]) -> list[OpenGpu]:
 
 
 def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
-    """Yield the figure of every kernel on every GPU, then between each GPU and the next, in a ring."""
+    """Yield the figure of every kernel on every GPU, then between each GPU and the next one, the last to the first."""
     arrays = [Arrays(gpu, size) for gpu in gpus]
     for each in arrays:
         yield from memory_figures(each)
@@ -100,7 +99,7 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
 
 
 def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
-    """Return a function that gives the link between two GPUs of this machine, which is probed once."""
+    """Return a function for the link between two GPUs of this machine, which is probed only once."""
     from collbench.machine.sources import this_machine
 
     machine = this_machine()

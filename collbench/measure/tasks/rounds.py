@@ -1,9 +1,8 @@
 """Rounds of pairs and hunts: requests, measurement over backends, interfaces and external tools, and the launches.
 
-A hunt may measure a round over one interface alone: a TCP stream between the two hosts of each pair, on the addresses
-of that interface. A backend cannot select an interface, but such a stream can. The interface counters at both ends
-prove the path. With several interfaces in one network a kernel may use another one to send or to answer for an address;
-then the figure is left out.
+A hunt may measure a round over a single interface: a TCP stream between the two hosts of each pair, with the addresses of
+that interface. A backend cannot select an interface, but such a stream can. The interface counters at both ends prove
+the path. If several interfaces are in one network, the kernel may use another one; then the figure is left out.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ from collbench.results.row import Row, Times
 from collbench.stats.median import median
 from collbench.units import format_duration, listed, plural
 
-# The request of a pairs run, its places, and the number of pairs that the time allows.
+# The request of a pairs run, its ranks or nodes, and the number of pairs that the time allows.
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
 
@@ -88,11 +87,11 @@ class PairsRequest:
     """The request of one pairs run.
 
     launch       options of the launch; its budget is that of one measurement, of which a round has three
-    by           "rank" or "node"; None: nodes where there are several
+    by           "rank" or "node"; None: by node if there are several
     size_bytes   of the bandwidth messages; latency_size_bytes: of the latency messages
-    concurrent   pairs of places that are measured at the same time, at most; None: all of a round
+    concurrent   pairs measured at the same time at most; None: all of a round
     one_to_all   the rank (or a rank of the node) to which the pairs are limited; None: all pairs
-    sample       partners that each place has at least; None: all
+    sample       partners that each rank or node has at least; None: all
     budget_s     seconds for the whole matrix, without the repeated measurement of suspects
     tools        names of external tools that run between the same pairs; none by default
     """
@@ -120,9 +119,10 @@ class IdleRanks(Fact, frozen=True):
 
 
 class PairsSampled(Fact, frozen=True):
-    """Only some of the pairs are measured.
+    """Only some of the pairs are measured, because of --sample or --budget.
 
-    sample    the value of --sample, where that is the reason; else --budget is: needed_s, None where the time was used up otherwise
+    sample    the value of --sample if it is the reason, else None
+    needed_s  seconds for all pairs if --budget is the reason; None if other work used up the time
     budget_s  the value of --budget
     """
 
@@ -199,7 +199,7 @@ class ToolFailed(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class Places:
-    """The ranks or nodes ("places") that are paired.
+    """The ranks or nodes ("places") that form pairs.
 
     by      "rank" or "node"
     names   "node1", or "rank 3 (node1)"
@@ -226,11 +226,11 @@ class Places:
 
     @property
     def idle(self) -> IdleRanks | None:
-        """The fact about ranks that take no part; None where all do."""
+        """The fact about ranks that take no part; None if all take part."""
         return IdleRanks(self.width, self.rests) if self.rests else None
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
-        """Return the pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
+        """Return the sending pairs of ranks, one pair of places after the other. backward: from the second place to the first."""
         each = [(b, a) if backward else (a, b) for a, b in pairs]
         return tuple(ranks for a, b in each for ranks in zip(self.ranks[a], self.ranks[b], strict=True))
 
@@ -272,7 +272,7 @@ def _up_to(most: int) -> str:
 
 
 def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> PairsSampled | None:
-    """Return how many of the pairs were measured, and why not all of them; None where all were."""
+    """Return how many of the pairs were measured, and why not all of them; None if all were."""
     if visited >= plan.possible:
         return None
     whole = plan.whole_rounds
@@ -281,7 +281,8 @@ def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> PairsSampled |
     if visited * whole >= wanted * plan.possible:
         return structs.replace(found, sample=asked.sample)
     needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s
-    return found if needed_s <= asked.budget_s else structs.replace(found, needed_s=needed_s)  # what lies between took the rest
+    # work between the rounds used the rest of the time
+    return found if needed_s <= asked.budget_s else structs.replace(found, needed_s=needed_s)
 
 
 def _duration(seconds: float) -> str:
@@ -295,10 +296,10 @@ def _duration(seconds: float) -> str:
 class HuntRequest:
     """The request of one hunt.
 
-    pairs    how pairs are measured, among which places, and the time for all rounds (`budget_s`)
+    pairs    how pairs are measured, between which places, and the time for all rounds (`budget_s`)
     method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
     growing  whether growing groups are measured; isolate: whether confirmed places are measured alone
-    node     the scheduler's name of this rank's node, where known
+    node     the scheduler's name of this rank's node, if known
     """
 
     pairs: PairsRequest
@@ -311,7 +312,7 @@ class HuntRequest:
 
 @dataclass(frozen=True)
 class Asked:
-    """The hunt's request of one round: see `results.rounds.HuntRound` for the fields."""
+    """The hunt's request of one round; see `results.rounds.HuntRound` for the fields."""
 
     kind: str
     groups: Groups
@@ -322,20 +323,19 @@ class Asked:
 
     @classmethod
     def told(cls, values: Mapping[str, Any]) -> Asked:
-        """Return the request from its fields as received over the control plane, where tuples are lists."""
+        """Return the request from the fields received over the control plane, in which tuples have become lists."""
         groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
         return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))
 
 
-Rails = Mapping[str, Sequence[str]]  # by interface the address that each place has there
-_COUNTED_PART = 0.8  # of the time, after a stream's warm-up: the rates are of it
+Rails = Mapping[str, Sequence[str]]  # by interface the address of each place on it
+_COUNTED_PART = 0.8  # of the time; the rest is the stream's warm-up
 
 
 def rails_of(world: World, places: Places) -> Rails:
-    """Return the interfaces with the same name and a different address of one family on all nodes; none where ranks are
-    paired.
+    """Return by interface name the addresses of all nodes on it, if they differ and have one family; empty if ranks form the pairs.
 
-    IPv4 is preferred where all nodes have it on that interface. All ranks call.
+    IPv4 is preferred if all nodes have it on that interface. All ranks must call it.
     """
     if places.by != "node":
         return {}
@@ -346,7 +346,7 @@ def rails_of(world: World, places: Places) -> Rails:
 
 
 def _common(each: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the addresses of the first family that every node has, if they differ."""
+    """Return the addresses of the first family that every node has, if they all differ; else ()."""
     for family in Family:
         known = tuple(one.get(family.value, "") for one in each)
         if all(known) and len(set(known)) == len(known):
@@ -360,9 +360,7 @@ def _leaders(world: World, places: Places) -> list[Member]:
 
 
 def _addresses() -> dict[str, dict[str, str]]:
-    """Return by interface of this host that is up its first address of each family, without loopback and link-local
-    ones.
-    """
+    """Return the first address of each family, by active interface of this host. Loopback and link-local addresses are excluded."""
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
@@ -391,13 +389,13 @@ class _Way:
         return _Way(self.nic, self.target, self.source, self.target_address, self.source_address)
 
     def sent(self, port: int, key: bytes, seconds: float, waits: float) -> int | None:
-        """Send, and return the bytes that the interface counted meanwhile; None where it counts none."""
+        """Send. Return the bytes that the interface counted during that; None without a counter."""
         before = _counted(self.nic, "tx_bytes")
         tcp_streams.send((self.target_address, port), key, 1, (seconds, waits), source=self.source_address)
         return _since(before, _counted(self.nic, "tx_bytes"))
 
     def taken(self, listener: socket.socket, key: bytes, seconds: float, waits: float) -> list[Any]:
-        """Receive, and return [the rates, wrong data, the bytes that the interface counted meanwhile]."""
+        """Receive. Return [the rates, wrong data, the bytes that the interface counted during that]."""
         before = _counted(self.nic, "rx_bytes")
         arrived = tcp_streams.receive(listener, key, 1, seconds, waits)
         return [arrived.rates.tolist(), arrived.wrong, _since(before, _counted(self.nic, "rx_bytes"))]
@@ -413,9 +411,7 @@ def _since(before: int | None, after: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _Carried:
-    """The rate of a stream in bytes per second with its interval, or why it is not known. proven: whether both
-    interfaces counted it.
-    """
+    """The rate of a stream in bytes per second with its interval, or why it is unknown. proven: whether both interfaces counted it."""
 
     speed: float | None = None
     low: float | None = None
@@ -435,7 +431,7 @@ class Streaming:
     seconds: float
 
     def play(self, number: int, ask: Asked) -> HuntRound | None:
-        """Measure a round on all ranks, first one direction, then the other. Return it at rank 0, None elsewhere."""
+        """Measure a round on all ranks, one direction after the other. Return it at rank 0, None elsewhere."""
         nic = ask.nic or ""
         leaders, addresses = _leaders(self.world, self.places), self.rails[nic]
         ways = [_Way(nic, leaders[a], leaders[b], addresses[a], addresses[b]) for a, b in ask.groups]
@@ -501,9 +497,7 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
 
 
 def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:
-    """Return the round. The interval is that of the slower direction; without a figure in both directions a pair has
-    none.
-    """
+    """Return the round. A pair has the interval of its slower direction, and no figure if one direction has none."""
     slower = [min(pair, key=lambda one: one.speed or 0.0) for pair in both]
     none = (None,) * len(both)
     wrong = [next(filter(None, (one.wrong for one in pair)), None) for pair in both]
@@ -515,17 +509,17 @@ def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -
     )  # fmt: skip
 
 
-# One round of disjoint pairs: latency, then the bandwidth each way, all pairs of the round at once, in step on all ranks.
+# One round of disjoint pairs: latency, then the bandwidth in each direction, for all pairs at once and in step on all ranks.
 
 OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)
 _Interval = tuple[float | None, float | None]
 _NOTHING: _Interval = (None, None)
-_WARMUPS = (10, 1)  # calls before the first sample, besides the one that is tried: a window warms its connection up before it ends
+_WARMUPS = (10, 1)  # calls before the first sample, after the trial call: a window of messages also warms up the connection
 
 
 @dataclass(frozen=True)
 class RoundMeasurement:
-    """One of the three measurements of a round, with its budget; `backward`: the second place of each pair sends."""
+    """One of the three measurements of a round, with its budget. backward: the second place of each pair sends."""
 
     operation: Operation
     case: Case
@@ -534,7 +528,7 @@ class RoundMeasurement:
 
 
 def ways_of(asked: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
-    """Return the three measurements on a backend: latency, forward and backward bandwidth."""
+    """Return the three measurements on a backend: latency, forward bandwidth and backward bandwidth."""
     budget = asked.launch.budget
     latency, bandwidth = (
         RoundMeasurement(
@@ -569,11 +563,11 @@ class PairContext:
     probe: StateProbe | None = None
 
     def stage_for(self, way: RoundMeasurement) -> BackendContext:
-        """Return the backend's context for a measurement, with its synchronisation.
+        """Return the backend's context for a measurement, with its synchronization.
 
-        Where pairs share a host's NIC, all ranks synchronise before each sample, so that the pairs share it in every
-        sample. Elsewhere they synchronise only before a batch: the start skew would count in the time of a ping-pong,
-        and such pairs need not wait for one another.
+        If pairs share a host's NIC, all ranks synchronize before each sample, so that the pairs share it in every sample.
+        Otherwise they synchronize only before a batch: pairs need not wait for one another, and the start skew would be part of
+        a ping-pong's time.
         """
         shared = self.places.by == "rank" or self.places.width > 1
         return replace(self.stage, each_time=shared and way.operation is P2P_BANDWIDTH)
@@ -581,9 +575,7 @@ class PairContext:
 
 @dataclass(frozen=True)
 class _Times:
-    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples,
-    flags.
-    """
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
 
     seconds: tuple[float | None, ...]
     intervals: tuple[_Interval, ...]
@@ -594,10 +586,10 @@ class _Times:
 
 
 def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
-    """Measure a round on all ranks; yield it at rank 0, nothing elsewhere.
+    """Measure a round on all ranks; yield its results at rank 0, nothing elsewhere.
 
-    Where a rank refuses a measurement, halves of the round are measured, and so on. In the end only the pairs that
-    cannot run are n/a.
+    If a rank rejects a measurement, the halves of the round are measured separately, and so on. At the end only the pairs
+    that cannot run are n/a.
     """
     times: list[_Times | None] = []
     with watched(court.world, court.probe) as watch:
@@ -616,7 +608,7 @@ def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> 
 
 
 def _measure_all(court: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
-    """Add the three measurements of a round to `times`, or return why some rank refuses one, at all ranks."""
+    """Add the three measurements of a round to `times`, or return why a rank rejects one, the same at all ranks."""
     for way in court.ways:
         found = _measure(court, way, pairs)
         if isinstance(found, str):
@@ -636,7 +628,7 @@ def _without(court: PairContext, number: int, pairs: Round, again: bool, reason:
 
 
 def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
-    """Return one measurement, with figures at rank 0, or why some rank refuses it, at all ranks."""
+    """Return one measurement, with figures at rank 0, or why a rank rejects it, the same at all ranks."""
     groups = court.places.groups(pairs, way.backward)
     ready = prepare_over(way.operation, way.case, groups, court.stage_for(way), court.world)
     if isinstance(ready, CaseFailed):
@@ -651,9 +643,7 @@ def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times 
 
 
 def _times(court: PairContext, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> _Times:
-    """Return the times of each pair of places: those of the slowest of its pairs of ranks, measured at their first
-    ranks.
-    """
+    """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks."""
     width = court.places.width
     initiators = [group[0] for group in ready.groups]
     each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
@@ -673,9 +663,7 @@ def _times(court: PairContext, ready: PreparedCase, measured: Measurement, misma
 
 
 def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
-    """Return the median and its interval. Equal samples have no interval: the clock's resolution hides their
-    differences.
-    """
+    """Return the median and its interval. Equal samples have no interval, since the clock's resolution hides their differences."""
     known = median(samples)
     if known.value <= 0:
         return None, _NOTHING
@@ -693,9 +681,9 @@ def _round_pair_round(court: PairContext, number: int, pairs: Sequence[Pair], ag
     )  # fmt: skip
 
 
-# One round of all-reduces in disjoint groups of places, all at the same time: of several places each, or of the ranks of each.
+# One round of all-reduces in disjoint groups, all at the same time. A group is several places, or the ranks of one place.
 
-_HUNT_GROUPS_WARMUPS = 2  # the first connects
+_HUNT_GROUPS_WARMUPS = 2  # the first one connects
 
 
 @dataclass(frozen=True)
@@ -711,7 +699,7 @@ class GroupResult:
 
 
 def group_case(asked: PairsRequest, backend: Backend) -> Case:
-    """Return the all-reduce case of groups: with the size of the messages, and a floating-point type as gradients have."""
+    """Return the all-reduce case of groups. It has the size of the messages, and a floating-point type as gradients have."""
     sweep = asked.launch.sweep
     assert isinstance(sweep, Sweep)
     (case,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cases(
@@ -721,7 +709,7 @@ def group_case(asked: PairsRequest, backend: Backend) -> Case:
 
 
 def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
-    """Return why this backend cannot reduce over groups at some rank, the same at all ranks; or None. All ranks call."""
+    """Return why a rank's backend cannot reduce over groups, the same at all ranks; or None. All ranks must call it."""
     return world.first_error(
         can_do(backend, ALLREDUCE, group_case(asked, backend)), f"asking {backend.name} whether it reduces over groups"
     )
@@ -730,7 +718,7 @@ def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None
 def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
     """Measure a round on all ranks. Return it at rank 0, None elsewhere.
 
-    Groups in which only one rank takes part have no figure: no data would move.
+    A group with only one rank has no figure, since it moves no data.
     """
     ranks = [tuple(rank for place in group for rank in court.places.ranks[place]) for group in ask.groups]
     several = tuple(each for each in ranks if len(each) > 1)
@@ -765,11 +753,10 @@ def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...],
 
 
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
-    """Return (why the library refuses a group, or None; this process's part of each group). All ranks call, in one
-    order.
+    """Create this process's groups. Return (why the library rejects one, or None; this process's handle of each group).
 
-    Every group is tried after an error, since the other ranks continue. Libraries report a rank that has died by errors
-    of their own; the next exchange between the ranks shows which one it was.
+    All ranks must call it with the same order. It continues after an error, since the other ranks continue. A library
+    reports a dead rank as some error; the next exchange between the ranks identifies that rank.
     """
     made: dict[tuple[int, ...], Group | None] = {}
     why: list[str] = []
@@ -788,7 +775,7 @@ def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
 
 
 def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
-    """Return the result of each group: the median of its slowest rank, sample by sample."""
+    """Return the result of each group: the median over samples of its slowest rank."""
     group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
     wrong: Counter[tuple[int, ...]] = Counter()
     details: dict[tuple[int, ...], str] = {}
@@ -799,7 +786,7 @@ def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mi
     for ranks in ready.groups:
         samples = slowest(measured.samples, list(ranks))
         known, moved = median(samples), ready.case.size_bytes * ALLREDUCE.bus_factor(len(ranks))
-        apart = samples.min() < samples.max()  # equal samples have no interval: the clock's step hides how far apart they are
+        apart = samples.min() < samples.max()  # equal samples have no interval: the clock's resolution hides their differences
         ends = (known.ci_low, known.ci_high) if apart else (None, None)
         low, high = (rate(moved, seconds) for seconds in reversed(ends))
         found[ranks] = GroupResult(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
@@ -807,7 +794,7 @@ def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mi
 
 
 def rate(moved: float, seconds: float | None) -> float | None:
-    """Return the bytes per second; None where the time is unknown, or too short to be valid."""
+    """Return the bytes per second; None if the time is unknown, or too short to be valid."""
     return moved / seconds if seconds else None
 
 
@@ -823,16 +810,14 @@ def _group_round(number: int, ask: Asked, reached: Sequence[GroupResult], flags:
     )  # fmt: skip
 
 
-# The rounds of a hunt, of every kind, each measured on all ranks in step.
+# The rounds of a hunt, of every kind, measured in step on all ranks.
 
 _Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
 class RoundRunner:
-    """A runner of a hunt's rounds: the context of pairs, the interfaces, and why groups cannot be measured (None: they
-    can).
-    """
+    """A runner of a hunt's rounds: the context of pairs, the interfaces, and why groups cannot be measured (None: they can)."""
 
     court: PairContext
     streaming: Streaming
@@ -867,7 +852,7 @@ def _nothing(number: int, ask: Asked, why: str) -> HuntRound:
 
 @dataclass(frozen=True)
 class _Met:
-    """The figures of a pair, from both of its ends."""
+    """The figures of one pair, in both directions."""
 
     there: float | None
     back: float | None
@@ -881,7 +866,7 @@ class _Met:
 
 
 def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -> HuntRound:
-    """Return the measured rounds as one hunt round. There are several where some rank refused a measurement."""
+    """Return the measured rounds as one hunt round. There are several if a rank rejected a measurement."""
     met = dict(_met(played, size))
     each = [met[group[0], group[1]] for group in ask.groups]
     flags = dict.fromkeys(flag for one in played for flag in one.flags)
@@ -898,55 +883,53 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
         details = one.wrong_detail or (None,) * len(one.pairs)
         for turn, pair in enumerate(one.pairs):
             times = [(one.forward_s[turn], one.forward_ci_s[turn]), (one.backward_s[turn], one.backward_ci_s[turn])]
-            _, (first, last) = max(times, key=lambda way: way[0] or 0.0)  # the slower direction's
+            _, (first, last) = max(times, key=lambda way: way[0] or 0.0)  # of the slower direction
             there, back = (rate(size, seconds) for seconds, _ in times)
             ends = (rate(size, last), rate(size, first))
             cpu_wait, flipped = (one.cpu_wait[turn] if one.cpu_wait else 0.0), bool(one.flipped and one.flipped[turn])
             yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
 
 
-# A hunt under way: the strategy at rank 0 requests rounds, all ranks measure them, until there is a verdict.
+# A hunt: the strategy at rank 0 requests rounds, and all ranks measure them, until there is a verdict.
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
 class HuntListener(Protocol):
-    """The strategy and progress listener of a hunt at rank 0."""
+    """The strategy of a hunt, which also shows its progress, at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Take a note to show once."""
+        """Show a note once."""
         ...
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return more entries for run.json's "hunt", such as the largest number of rounds (`promised`). Raises
-        UsageError.
+        """Return more entries for run.json's "hunt", such as the largest number of rounds (`promised`).
 
-        It is called before anything is measured.
+        It is called before the first measurement. Raises UsageError.
         """
         ...
 
     def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
-        """Take the facts that are known before the first round, and the run's folder."""
+        """Receive the facts that are known before the first round, and the run's folder."""
         ...
 
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
-        """Return the next round to measure, as an `Asked`'s fields, given the last result; None: there is a verdict."""
+        """Return the next round to measure, as the fields of `Asked`, given the last result; None if there is a verdict."""
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the verdict, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`; `about` has the
-        ceiling.
-        """
+        """Return the verdict, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`; `about` has the ceiling."""
         ...
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on a verdict. It is called only if all ranks are still running and no data was wrong. event(kind,
-        **facts) stores an action.
+        """Act on a verdict. It is called only if all ranks are still running and no data was wrong.
+
+        event(kind, **facts) stores an action.
         """
         ...
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
@@ -962,14 +945,14 @@ class HuntRun:
     stopped: bool = False
 
     def note(self, fact: Fact) -> None:
-        """Show a fact, and keep it in events.jsonl."""
+        """Show a fact, and store it in events.jsonl."""
         if self.listener:
             self.listener.note(fact.render())
         self.launch.note(fact)
 
 
 def play_all(hunting: HuntRun, field: RoundRunner) -> None:
-    """Measure round after round as the listener requests them, until it ends or wrong data ends it (--stop-on-wrong)."""
+    """Measure the rounds that the listener requests, until it ends the hunt or wrong data does (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
         wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
@@ -994,14 +977,14 @@ def _take(hunting: HuntRun, one: HuntRound) -> None:
 
 
 def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
-    """Store the verdict and run.json, and return the exit code. Raises CollbenchError where a rank has ended."""
+    """Store the verdict and run.json, and return the exit code. Raises CollbenchError if a rank has ended."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
     for fact in (*_wrong(hunting), *world.remarks()):
         hunting.note(fact)
     verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
     code = world.broadcast(_code(hunting, verdict), "ending")
-    world.allgather(None, "ending")  # all are still there: no node is drained for another that died
+    world.allgather(None, "ending")  # all ranks still run, so no node is drained because another one has failed
     if launch.folder:
         hunting.about["verdict"] = verdict
         launch.folder.update(hunt=hunting.about)
@@ -1012,7 +995,7 @@ def conclude(hunting: HuntRun, ceiling: Mapping[str, Any] | None) -> int:
 
 
 def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
-    """Act on the verdict, unless data was wrong or nothing could be measured."""
+    """Act on the verdict, unless data was wrong or nothing was measured."""
     if code == FAILED:
         hunting.note(NoRecommendation())
     elif code != USAGE and hunting.listener:
@@ -1021,7 +1004,7 @@ def _follow(hunting: HuntRun, folder: RunFolder, code: int) -> None:
 
 
 def _code(hunting: HuntRun, verdict: Mapping[str, Any] | None) -> int:
-    """Return the exit code: 4 when data was wrong, 2 when nothing could be measured, else the verdict's."""
+    """Return the exit code: 4 if data was wrong, 2 if nothing was measured, else the verdict's."""
     if any(any(one.wrong) for one in hunting.rounds):
         return FAILED
     if hunting.rounds and all(reason for one in hunting.rounds for reason in one.na):
@@ -1040,8 +1023,7 @@ def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
 
 
 def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
-    """Raise UsageError on all ranks for messages that the backend or the memory cannot handle, and for a --slowed
-    without effect.
+    """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
 
     others: cases that are measured in addition to the messages.
     """
@@ -1058,7 +1040,7 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others
 
 
 def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
-    """Return the context of pairs. All ranks call."""
+    """Return the context of pairs. All ranks must call it."""
     backend, world = opened.backend, launch.world
     assert backend is not None
     ways = ways_of(asked, backend.name)
@@ -1069,14 +1051,13 @@ def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, place
     return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
-# A hunt's launch: open a backend, measure the requested rounds on all ranks together, and end with the verdict.
+# The launch of a hunt: open a backend, measure the requested rounds on all ranks together, and end with the verdict.
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
-    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 where a place is confirmed. Raises
-    CollbenchError.
+    """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 if a place is confirmed. Raises CollbenchError.
 
-    `ended` gets the exit code before the libraries are closed, as in `cases.run`.
+    `ended` receives the exit code before the libraries are closed, as in `cases.run`.
     """
     request, waiting = asked.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1097,7 +1078,7 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
 
 
 def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
-    """Return run.json's "hunt", before anything is measured."""
+    """Return run.json's "hunt" as known before the first measurement."""
     backend, pairs = opened.backend, asked.pairs
     assert backend is not None
     case = ways_of(pairs, backend.name)[1].case
@@ -1111,14 +1092,14 @@ def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails
 
 
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
-    """Return the listener's plan, at all ranks. Raises UsageError on all where it refuses."""
+    """Return the listener's plan, at all ranks. Raises UsageError on all ranks if the listener rejects the hunt."""
     mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
     agreed: dict[str, Any] = world.broadcast(mine or {}, "planning the hunt")
     return agreed
 
 
 def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
-    """Return [host, the scheduler's name of the node] of all ranks that know it, each once; at rank 0."""
+    """Return the distinct (host, the scheduler's name of the node) of all ranks that know it; at rank 0."""
     told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
     return sorted({(host, node) for host, node in told if node})
 
@@ -1126,7 +1107,7 @@ def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
 def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
     launch, (rails, lacking) = hunting.launch, known
     ceilings = Ceilings(launch.request, launch.world)
-    ceilings.prepare([], [])  # probes the machines, for their links; memory is far above the rate of messages
+    ceilings.prepare([], [])  # reads the machines for their links, without the memory's rate, which far exceeds that of messages
     if launch.folder:
         launch.folder.write_topology(ceilings.topology())
     if hunting.listener:
@@ -1140,10 +1121,9 @@ def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Ra
 
 
 def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[str, Any] | None:
-    """Return the highest possible rate of a group of the first round, at rank 0; None where it is not known.
+    """Return the highest possible rate of a group of the first round, at rank 0; None if it is unknown.
 
-    For pairs it is the rate of one pair of ranks, times the ranks of a place: so many messages pass at once, and share
-    the limit.
+    For pairs it is the rate of one pair of ranks times the ranks of a place, since their messages share the limit.
     """
     first = next(iter(hunting.rounds), None)
     if first is None or "oversubscribed" in court.flags:  # times that include waits for a core show nothing about a link
@@ -1162,54 +1142,56 @@ def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[s
     return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-# The rounds of a pairs launch: those of the matrix, then the suspects again.
+# The rounds of a pairs launch: those of the matrix, then those that measure the suspects again.
 
 
 class PairsListener(Protocol):
     """The progress listener of a pairs run at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Take a note to show once."""
+        """Show a note once."""
         ...
 
     def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
-        """Take run.json's "pairs" and the run's folder, before the first round."""
+        """Receive run.json's "pairs" and the run's folder, before the first round."""
         ...
 
     def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
-        """Take the end of a round: how many are done, of how many, and the pairs in it. total is None while suspects
-        are measured again.
+        """Receive the end of a round: the completed rounds, their total, and the pairs in it.
+
+        total is None while suspects are measured again.
         """
         ...
 
     def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
-        """Return the next round that measures suspects again; None: there are no more.
+        """Return the next round that measures suspects again; None if there is none.
 
-        It has disjoint "pairs", and the seconds to wait before it ("pause_s"). last: the rounds of the matrix, then
-        those of the last such round.
+        It has disjoint "pairs", and the seconds to wait before it ("pause_s"). last: the rounds of the matrix, then those of the
+        previous such round.
         """
         ...
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take all rounds. Return the verdict to store, JSON-ready.
+        """Receive all rounds. Return the verdict to store, JSON-ready.
 
         It has "result", as of a hunt; "findings", each with its fields and "sentence"; "judged", the suspects that were measured again.
         """
         ...
 
     def theirs(self, rows: list[Row]) -> None:
-        """Take the rows of external tools, where any were requested; called before `matrix`."""
+        """Receive the rows of the requested external tools; called before `matrix`."""
         ...
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
 @dataclass
 class PairRun:
-    """The state of one pairs launch. Only rank 0 has rounds, folder and listener. theirs: the rows of external tools,
-    at all ranks.
+    """The state of one pairs launch. Only rank 0 has rounds, folder and listener.
+
+    theirs: the rows of external tools, at all ranks.
     """
 
     asked: PairsRequest
@@ -1224,13 +1206,13 @@ class PairRun:
     visited: int = 0
 
     def note(self, fact: Fact) -> None:
-        """Show a fact, and keep it in events.jsonl."""
+        """Show a fact, and store it in events.jsonl."""
         if self.listener:
             self.listener.note(fact.render())
         self.launch.note(fact)
 
     def stops(self) -> bool:
-        """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
+        """Return whether wrong data has ended the launch, the same at all ranks. All ranks must call it."""
         if not self.asked.launch.stop_on_wrong:
             return False
         wrong: bool = self.launch.world.broadcast(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
@@ -1243,7 +1225,7 @@ class PairRun:
         return self.opened.backend
 
     def about(self, measured: int | None) -> dict[str, Any]:
-        """Return run.json's "pairs"; measured: number of pairs, None while the run continues."""
+        """Return run.json's "pairs". measured: number of pairs, None while the run continues."""
         asked, case = self.asked, ways_of(self.asked, self.backend.name)[1].case
         sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
@@ -1262,14 +1244,14 @@ class PairRun:
 
 
 def limits(match: PairRun) -> Iterator[Fact]:
-    """Yield the facts about pairs and ranks that this matrix leaves out."""
+    """Yield the facts about pairs and ranks that this matrix excludes."""
     yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
 def measure_rounds(match: PairRun, court: PairContext) -> bool:
-    """Measure round by round, until all are done or the time is used up. Every rank or node gets at least one pair.
+    """Measure one round after the other until all are done or the time is used up. Every place gets at least one pair.
 
-    Returns False where wrong data ended it (--stop-on-wrong).
+    Returns False if wrong data ended it (--stop-on-wrong).
     """
     world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
     for number, pairs in enumerate(match.plan.rounds()):
@@ -1297,7 +1279,7 @@ def _store_pair_rounds(match: PairRun, played: Iterator[PairRound]) -> None:
 
 
 def measure_again(match: PairRun, court: PairContext) -> None:
-    """Measure suspects again next to control pairs, round by round as the listener requests. All ranks call."""
+    """Measure suspects again next to control pairs, in the rounds that the listener requests. All ranks must call it."""
     world, last = match.launch.world, match.rounds
     for number in count(match.plan.number):
         wanted = dict(match.listener.again(last) or {}) if match.listener else {}
@@ -1351,9 +1333,9 @@ def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) ->
     return _CODES[result] if measured else USAGE
 
 
-# External tools between the pairs: in the rounds of the matrix, each way, after it, as rows of their own.
+# External tools between the pairs: they run after the matrix, in its rounds, in both directions.
 #
-# The rows are in tools.jsonl, apart from collbench's own: no verdict uses them.
+# Their rows are in tools.jsonl, separate from collbench's own; no verdict uses them.
 
 _INSIDE: tuple[dict[str, str], dict[str, str]] = ({}, {"path": "loopback: both are on one host"})
 _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
@@ -1361,7 +1343,7 @@ _STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
 
 
 def tools_of(match: PairRun) -> Tools:
-    """Return the requested tools. All ranks call. Raises UsageError where one is missing, or the places are simulated."""
+    """Return the requested tools. All ranks must call it. Raises UsageError if one is missing, or if the places are simulated."""
     asked = match.asked.tools
     if asked and match.backend.virtual:
         raise UsageError(f"--tools {','.join(asked)} needs real hosts, but backend {match.backend.name} has none: use another --backend")
@@ -1369,7 +1351,7 @@ def tools_of(match: PairRun) -> Tools:
 
 
 def beside(match: PairRun, tools: Tools) -> None:
-    """Run the tools round by round, at all ranks, until all measured pairs are done or --budget is used up a second time."""
+    """Run the tools in rounds, at all ranks, until all measured pairs are done or the time of --budget is used up again."""
     if not tools.tools:
         return
     world, began = match.launch.world, time.monotonic()
@@ -1417,13 +1399,13 @@ def _of_round(match: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[R
 
 def _asks(match: PairRun, tool: WireTool) -> list[ToolRequest]:
     asked, budget = match.asked, match.asked.launch.budget
-    seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a tool shows no progress while it runs
+    seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a running tool shows no progress
     sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
     return [ToolRequest(operation, size, seconds) for operation, size in sizes.items()]
 
 
 def _row(tool: WireTool, ask: ToolRequest, course: Course, ran: ToolResult) -> Row:
-    """Return the row of one run, without the places."""
+    """Return the row of one run of a tool, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = ask.size_bytes / time_s if time_s else None
     return Row(
@@ -1443,13 +1425,13 @@ def _keep(match: PairRun, row: Row) -> None:
     match.theirs.append(row)
 
 
-# A pairs launch: open a backend, measure all rounds on all ranks together, and measure suspects again.
+# The launch of a pairs run: open a backend, measure all rounds on all ranks together, and measure suspects again.
 
 
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
     """Measure all pairs on all ranks of `world`. Return the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` gets the exit code before the libraries are closed, as in `cases.run`.
+    `ended` receives the exit code before the libraries are closed, as in `cases.run`.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -1461,9 +1443,7 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
 
 
 def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
-    """Return the run with its places and schedule. Raises UsageError for options that do not fit the launch or its
-    memory.
-    """
+    """Return the run with its places and schedule. Raises UsageError for options that do not fit the launch or its memory."""
     world, backend = launch.world, opened.backend
     assert backend is not None
     by_host = ranks_by_host(backend, world)
@@ -1476,7 +1456,7 @@ def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, 
 def _play_all(match: PairRun, tools: Tools, waiting: Sequence[Fact]) -> int:
     launch, world = match.launch, match.launch.world
     ceilings = Ceilings(launch.request, world)
-    ceilings.prepare([], [])  # probes the machines, for topology.json
+    ceilings.prepare([], [])  # reads the machines for topology.json
     if launch.folder:
         launch.folder.write_topology(ceilings.topology())
     if match.listener:

@@ -1,5 +1,7 @@
-"""Measure asynchronous training with parameter servers: every worker at its own pace for a given time, staleness, and
-lost updates.
+"""Measure training with parameter servers.
+
+Asynchronous training: every worker at its own pace for a given time, with staleness and lost updates. Synchronous steps: on the
+servers of a library.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from collbench.workloads.step import Regime, Shape, Step, moved_bytes
 
 pass
 
-# Messages between two ranks at a time, each pair at its own pace: without a barrier; the first worker is served first.
+# Messages between two ranks, each pair at its own pace, without a barrier. A server handles requests in the order of their arrival.
 #
-# A conversation with another rank is a generator of messages. It goes on when its message has come or gone, and only one conversation of
-# a process at a time is between two messages: no other thread uses its data there.
+# A conversation with another rank is a generator of messages. It continues when its current message is complete. Only one
+# conversation of a process runs between two messages at any time, so no other thread uses its data there.
 
 _TAG = 77
 _LEAVING_S = 2.0
@@ -53,14 +55,14 @@ _LEAVING_S = 2.0
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message: elements to send, or room to receive them. They must not be changed until the conversation continues."""
+    """A message: elements to send, or memory to receive them. Do not change them until the conversation continues."""
 
     elements: NDArray[Any]
     receive: bool
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """The elements as bytes. The other side has the same number."""
+        """The elements as bytes. The other rank has the same number."""
         return self.elements.view(np.uint8)
 
 
@@ -94,9 +96,7 @@ def messenger(backend: Backend) -> Messenger:
 
 
 class OverMpi:
-    """Conversations over MPI's non-blocking messages, all in the main thread: one request each; the next complete one
-    continues.
-    """
+    """Conversations over MPI's non-blocking messages, in the main thread: one request each; the next complete one continues."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -126,9 +126,7 @@ class OverMpi:
 
 
 class OverTorch:
-    """Conversations over torch.distributed, each in a thread: Gloo cannot report whether a message is complete (torch
-    2.13).
-    """
+    """Conversations over torch.distributed, each in a thread, since Gloo cannot report whether a message is complete (torch 2.13)."""
 
     def __init__(self) -> None:
         import torch
@@ -155,9 +153,7 @@ class OverTorch:
                 raise error
 
     def _settle(self) -> None:
-        """After a failure, wait until the other ranks have ended their conversations with these: torch aborts where one
-        continues.
-        """
+        """After a failure, wait until the conversations of other ranks with this one have ended: torch aborts if one continues."""
         ending = time.monotonic() + _LEAVING_S
         for thread in self._threads:
             thread.join(max(0.0, ending - time.monotonic()))
@@ -184,10 +180,10 @@ class OverTorch:
             return next(talk, None)
 
 
-# Servers and workers of asynchronous training, and what a worker exchanges with each server in a round.
+# Servers and workers of asynchronous training, and the messages of a worker with each server in a round.
 
 CAPABLE = ("mpi", "gloo")
-ROTATION_BYTES = 64 * 2**20  # what a worker sends from, and receives into, is larger than the caches, but need not be the whole model
+ROTATION_BYTES = 64 * 2**20  # buffers of a worker: larger than the caches, but not the whole model
 Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each message
 
 
@@ -197,7 +193,7 @@ class JobRoles:
 
     servers, workers   ranks of the job
     pushes, pulls   by server the messages of a round: pieces of its shard
-    dtype           of the messages; `sums`: in which the server adds. It is wider for types of 16 bits and less, as in training.
+    dtype           of the messages; `sums`: the type of the server's sums. It is wider for types of at most 16 bits, as in training
     """
 
     servers: tuple[int, ...]
@@ -208,7 +204,7 @@ class JobRoles:
 
     @property
     def sums(self) -> DType:
-        """The type of sums, wide enough to count updates in."""
+        """The type of the sums, in which updates can be counted."""
         wide = DTYPES["int64"] if self.dtype.kind == "int" else DTYPES["float32"]
         return self.dtype if self.dtype.size >= wide.size else wide
 
@@ -243,8 +239,9 @@ class JobRoles:
 
 
 def roles_of(step: Step, ranks: int) -> JobRoles:
-    """Return the roles, from the first worker's exchanges in a round. Raises UsageError for other exchanges, or too
-    many messages.
+    """Return the roles, from the first worker's exchanges in a round.
+
+    Raises UsageError for exchanges of other kinds, or too many messages.
     """
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
@@ -282,7 +279,7 @@ class Needs(Protocol):
 
 
 def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
-    """Return why the buffers of this host's ranks do not fit its memory; None where they do."""
+    """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
     here = [member.rank for member in world.on_host()]
     need, free = sum(map(roles.bytes_at, here)), free_memory()
     if need <= free:
@@ -293,34 +290,32 @@ def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
     )
 
 
-# What servers and workers of asynchronous training do: a server adds each gradient as it arrives, and answers with its model.
+# The work of servers and workers of asynchronous training: a server adds each gradient when it arrives, and replies with its model.
 #
-# Gradients are small whole numbers that identify worker, server and element, the same in every round, so that the model must in the end
-# be the sum of so many of each, exactly.
+# Gradients are small integers that identify worker, server and element, the same in every round. So at the end the model must be
+# exactly the sum of the applied gradients.
 
-_LARGEST = 7  # of a gradient's elements: even 8-bit floats hold it
+_LARGEST = 7  # of a gradient's elements: exact even in 8-bit floats
 PERIOD = _LARGEST**2
 _CHUNK = PERIOD << 16
 
 
 def gradient(worker: int, server: int) -> NDArray[np.int64]:
-    """Return one period of a worker's update for a server: integers from 1 to 7, different for each of seven
-    consecutive workers.
-    """
+    """Return one period of a worker's update for a server: integers from 1 to 7, different for seven consecutive workers."""
     index = np.arange(PERIOD)
     return 1 + (index + index // _LARGEST + 3 * worker + 5 * server) % _LARGEST
 
 
 def exact_updates(dtype: DType) -> int:
-    """Return how many updates a type can add exactly."""
+    """Return how many updates can be summed exactly in a type."""
     return dtype.exact // _LARGEST
 
 
 class Shard:
     """A server's part of the model, which starts at zero, and the updates of each worker.
 
-    staleness   by worker: number of updates from other workers between its pull and its next update -> how often
-    applied     updates by worker
+    staleness   by worker a counter: how often so many updates of other workers came between its pull and its next update
+    applied     number of updates by worker
     """
 
     def __init__(self, roles: JobRoles, server: int) -> None:
@@ -332,9 +327,7 @@ class Shard:
         self._seen: dict[int, int] = {}
 
     def serve(self, worker: int) -> Talk:
-        """Take updates and answer with the model, until the worker sends its last one. Raises RunFailed for one out of
-        order.
-        """
+        """Receive updates and reply with the model, until the worker sends its end. Raises RunFailed for an update out of order."""
         dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
         inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
         number = np.zeros(1, np.int64)
@@ -354,12 +347,12 @@ class Shard:
                 yield sent(outbox[:many])
 
     def add(self, at: int, part: NDArray[Any]) -> None:
-        """Add a piece of an update as soon as it has arrived."""
+        """Add a piece of an update."""
         target = self.model[at : at + len(part)]
         np.add(target, part.astype(target.dtype, copy=False), out=target)
 
     def _note(self, worker: int) -> None:
-        """Count a complete update. The model that the worker gets next includes at least all updates up to now."""
+        """Count a complete update. The worker's next model includes at least all updates so far."""
         if worker in self._seen:
             self.staleness[worker][self._version - self._seen[worker]] += 1
         self.applied[worker] += 1
@@ -367,7 +360,7 @@ class Shard:
         self._seen[worker] = self._version
 
     def tell(self) -> Talk:
-        """Send the model again, to a worker that compares it."""
+        """Send the model again to a worker that compares it."""
         outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
         for at, many in self.roles.pulls[self.server]:
             outbox[:many] = self.model[at : at + many]
@@ -375,9 +368,7 @@ class Shard:
 
 
 class Pupil:
-    """A worker: its updates for each server, and room for the pulled model. The updates are sent from memory larger
-    than the caches.
-    """
+    """A worker: its updates for each server, and memory for the pulled model. Both are larger than the caches if the model is."""
 
     def __init__(self, roles: JobRoles, rank: int) -> None:
         self.roles, self.worker = roles, roles.workers.index(rank)
@@ -391,7 +382,7 @@ class Pupil:
         return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
 
     def round(self, number: int) -> dict[int, Talk]:
-        """Return the conversations of one round: the update of that number to every server, and its answer."""
+        """Return the conversations of one round: update `number` to every server, and the model in reply."""
         self._number[0] = number
         return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
 
@@ -411,10 +402,9 @@ class Pupil:
             yield received(_window(self._pulled[server], at, many))
 
     def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
-        """Return conversations that pull the model of every server again and compare it; mismatches are added to
-        `found`.
+        """Return conversations that pull every server's model again and compare it. Mismatches are added to `found`.
 
-        updates: how many of each worker the model must hold.
+        updates: the expected number of updates in the model, by worker.
         """
         return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
 
@@ -428,7 +418,7 @@ class Pupil:
 
 
 def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
-    """Return room for `many` elements that begins at element `at` of the pattern."""
+    """Return memory for `many` elements; its first element continues the pattern at element `at`."""
     room = len(memory) - many + 1
     start = at % room
     start -= (start - at) % PERIOD
@@ -436,12 +426,12 @@ def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
 
 
 def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
-    """Return one period of a server's expected model after so many updates of each worker."""
+    """Return one period of a server's expected model, from the number of updates of each worker."""
     return sum((many * gradient(worker, server) for worker, many in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
 
 
 def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at: int = 0) -> list[Mismatch]:
-    """Return the mismatch between elements and repetitions of the period `right`, as a list: empty, or one entry."""
+    """Return a list with the mismatch between the elements and repetitions of the period `right`; empty if they agree."""
     wrong, first = 0, None
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
@@ -455,7 +445,7 @@ def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at
 
 
 def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
-    """Return the workers that pushed another number of updates than the server applied. The index is the worker's rank."""
+    """Return mismatches for the workers with more or fewer pushed updates than the server applied. The index is the worker's rank."""
     return [
         Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
         for worker, many in pushed.items()
@@ -463,14 +453,14 @@ def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mis
     ]
 
 
-# A parameter-server step carried by the servers that a library brings itself: timed at the workers, its sums checked to the last element.
+# A parameter-server step on the servers that a library provides: timed at the workers, every element of the sums verified.
 #
-# The workers meet before each sample, which then lasts until the slowest of them has pulled. The parts are not timed alone: the
-# library orders pushes and pulls itself.
+# The workers synchronize before each sample, which lasts until the slowest of them has pulled. The parts are not timed separately,
+# since the library orders pushes and pulls itself.
 
 _WARMUPS = 3
-_MOST = 3000  # samples
-_WORKLOAD_SERVED_LARGEST = 2**31  # bytes of a message of gRPC
+_MOST = 3000  # samples at most
+_WORKLOAD_SERVED_LARGEST = 2**31  # limit of a message of gRPC
 _NO_REFERENCE = "a library's own parameter servers have no reference"
 
 
@@ -479,7 +469,7 @@ class BringsServers(Protocol):
     """A backend with parameter servers of its own."""
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
-        """Start the servers. All ranks call; gradients: by server this rank's updates, () at servers."""
+        """Start the servers. All ranks must call it; gradients: by server this rank's updates, () at servers."""
         ...
 
 
@@ -498,8 +488,8 @@ class Served:
     def bytes_at(self, rank: int) -> int:
         """Return the bytes of memory that a rank needs.
 
-        A server needs its variables. A worker needs its gradients, and the pulled variables twice: while they arrive
-        and as a result.
+        A server needs its variables. A worker needs its gradients, and the pulled variables twice: the received message and the
+        result.
         """
         elements = [self.roles.elements(server) for server in range(len(self.roles.servers))]
         serving = rank in self.roles.servers
@@ -514,7 +504,7 @@ class Served:
 
 
 def serves(backend: Backend, regime: Regime) -> bool:
-    """Return whether the backend has servers of its own for this kind of training."""
+    """Return whether the backend has its own servers for this kind of training."""
     return regime.name == REGIME.name and isinstance(backend, BringsServers)
 
 
@@ -532,9 +522,7 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | ServersUnsup
 
 
 def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
-    """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed where the
-    library fails.
-    """
+    """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
     served, backend, title = turn.served, turn.backend, turn.title
     assert served is not None and isinstance(backend, BringsServers)
     world, budget = launch.world, launch.request.budget
@@ -577,7 +565,7 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
 
     Every server's sums, and every worker's pulled variables, must equal one update of each worker.
     """
-    world.allgather(None, f"{title}: the steps of its workers")  # a server has had nothing to wait for
+    world.allgather(None, f"{title}: the steps of its workers")  # the servers have not waited for the workers until now
     if world.rank in served.roles.servers:
         library.clear()
     world.allgather(None, f"{title}: clearing its sums")
@@ -595,7 +583,7 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
 def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: tuple[int, str]) -> list[Mismatch]:
     """Return the mismatches between a server's variables and the sum of all workers' gradients.
 
-    The last argument is the rank that has these variables, and their name in messages.
+    The last argument is (the rank that has these variables, their name in messages).
     """
     right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
     got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
@@ -603,7 +591,7 @@ def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: 
 
 
 def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
-    """Return the row. A sample is that of the slowest worker."""
+    """Return the row. Each sample is the time of the slowest worker."""
     series, row, backend = np.max([said[0] for said in everyone if said[0]], axis=0), turn.row(), turn.backend
     mismatches = [Mismatch(**one) for _, wrong in everyone for one in wrong]
     known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
@@ -633,9 +621,7 @@ class RankReport:
 
 
 def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
-    """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed where the
-    library fails.
-    """
+    """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
     roles, world = turn.roles, launch.world
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
@@ -669,7 +655,7 @@ def _ready(roles: JobRoles, rank: int) -> RankReport:
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
-    """Run this rank: a server until all workers have ended, a worker for so many rounds, or so long."""
+    """Run this rank: a server until all workers have ended, a worker for the budget's rounds or time."""
     began = time.monotonic()
     if done.shard:
         _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
@@ -687,7 +673,7 @@ def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
 
 
 def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
-    """Run conversations under the watchdog, which sees each message. Raises RunFailed for an error of the library."""
+    """Run conversations under the watchdog; each message counts as progress. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
         world.watchdog.progress.value += 1
@@ -701,7 +687,7 @@ def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
 
 
 def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
-    """Return the mismatches of a server's sums, of its applied updates, and of the model that workers pull afterwards."""
+    """Return the mismatches of a server's sums and applied updates, and of the model that workers pull afterwards."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
     with _watched(turn, world, "verifying"):
@@ -743,7 +729,7 @@ def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked
 
 
 def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
-    """Return the rate at which data can reach a server one way if all its workers are on other hosts.
+    """Return the rate at which a server can receive, or send, if all its workers are on other hosts.
 
     With fewer hosts than servers, it is the rate at which these hosts can send.
     """
@@ -779,7 +765,7 @@ def _bytes_per_s(turn: Turn, everyone: Sequence[dict[str, Any]]) -> float | None
 
 
 def _staleness(everyone: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return by worker and of all: how many updates of other workers came between a pull and the next push."""
+    """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
     seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
     for said in everyone:
         for rank, stale in said["stale"].items():
@@ -807,9 +793,9 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A training to measure on a backend; `reason`: why it is not measured.
+    """A training to measure on a backend. reason: why it is not measured.
 
-    It has a plan, roles if it is asynchronous, or `served` if the backend has its own servers.
+    It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers.
     """
 
     training: Training

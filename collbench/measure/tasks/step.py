@@ -1,9 +1,8 @@
-"""Measure a training step: its exchanges as cases of a backend, timed as one iteration, with each part also timed
-alone.
+"""Measure a training step: its exchanges as cases of a backend, timed as one iteration. Each part is also timed alone.
 
-Exchanges that are alike are one part, with one set of buffers. The buffers take turns, as many as are larger than the
-caches. So the data of an exchange has left the caches since it was last sent, as a model's gradients have. The whole
-model need not fit twice.
+Equal exchanges form one part with one set of buffers, which are used in turn and are together larger than the caches. So
+the data of an exchange is no longer in the caches when it is sent again, as with a model's gradients. The whole model need
+not fit twice.
 """
 
 from __future__ import annotations
@@ -48,16 +47,14 @@ from collbench.stats.median import median, quantiles
 from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
-# A parameter server adds the gradients of all ranks, in host memory.
+# A parameter server: it sums the gradients of all ranks, in host memory.
 
 _HINT = "what the server added up"
 
 
 @dataclass(frozen=True)
 class _Server:
-    """A receiving rank of a parameter-server exchange: the position of each sender's share, and room for a sum per
-    slot.
-    """
+    """A receiving rank of a parameter-server exchange: the position of each sender's share, and memory for one sum per slot."""
 
     place: Place
     buffers: Buffers
@@ -79,15 +76,16 @@ class _Server:
         return cls(place, buffers, driven, tuple(shares), totals)
 
     def add(self, slot: int) -> None:
-        """Add the shares in the order of the ranks. A shorter share (its last element was rounded off) ends earlier."""
+        """Add the shares in the order of the ranks. A share may be shorter than the sum, since its last element was rounded off."""
         received, total = self.buffers.recv(self.driven, slot), self.totals[slot]
         total[:] = 0
         for at, count in self.shares:
             np.add(total[:count], received[at : at + count], out=total[:count])
 
     def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
-        """Return the mismatch of the sum, with the rank in the job. The order of adding is known, so the check is exact
-        in every type.
+        """Return the mismatch of the sum, with the rank in the job; None if it is right.
+
+        The order of the additions is known, so the comparison is exact in every type.
         """
         total = self.totals[slot]
         right = np.zeros_like(total)
@@ -126,7 +124,7 @@ class Adding:
             server.add(slot)
 
     def spoil(self) -> None:
-        """Overwrite the sums, so that verification detects a missing one."""
+        """Overwrite the sums, so that verification detects a sum that was not computed."""
         for server, _ in self._servers:
             poison(server.totals)
 
@@ -136,13 +134,14 @@ class Adding:
         return [wrong for wrong in found if wrong]
 
 
-MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and no known model has 1,000
-_BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows
+MOST_EXCHANGES = 100_000  # of a step: the loop stores a call for each, and no known model has 1,000
+# a prime above the seeds' differences between slots and groups, so that data in a buffer of another part is detected
+_BETWEEN_PARTS = 104_729
 
 
 @dataclass(frozen=True)
 class NamedGroups(Split):
-    """The groups that a step names, in place of a split of all ranks."""
+    """The groups that a step names, instead of a split of all ranks."""
 
     given: Groups = ()
 
@@ -157,7 +156,7 @@ class NamedGroups(Split):
 
 @dataclass(frozen=True)
 class StepPart:
-    """A set of similar exchanges of a step.
+    """A set of equal exchanges of a step.
 
     what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
     ends    the names of the first and the last exchange
@@ -173,7 +172,7 @@ class StepPart:
 
     @property
     def groups(self) -> Groups:
-        """The groups, which run at the same time."""
+        """The groups, which exchange at the same time."""
         return self.exchange.groups
 
     @property
@@ -183,12 +182,12 @@ class StepPart:
 
     @property
     def slots(self) -> int:
-        """The number of buffers that a step really uses in turn."""
+        """The number of buffers that a step uses in turn."""
         return min(slots_for(self.case), self.times)
 
     @property
     def laid(self) -> tuple[Operation, Case]:
-        """The operation and case from which the groups are derived. Pairs are included as they are named."""
+        """The operation and case from which the groups are derived. Pairs are listed by name."""
         return replace(self.operation, pair=False), replace(self.case, split=_given(self.groups))
 
 
@@ -209,8 +208,7 @@ class StepPlan:
 def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
     """Return the step's parts as cases.
 
-    Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be
-    prepared.
+    Raises UsageError for groups that the operation does not support, sizes below one element, and too many exchanges.
     """
     check_number(step)
     alike: dict[Exchange, int] = {}
@@ -227,7 +225,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
 
 
 def check_number(step: Step) -> None:
-    """Raise UsageError for more exchanges than can be prepared."""
+    """Raise UsageError if a step has too many exchanges to prepare."""
     number = sum(exchange.times for exchange in step.exchanges)
     if number > MOST_EXCHANGES:
         raise UsageError(
@@ -280,7 +278,7 @@ def _case(exchange: Exchange, operation: Operation, times: int, request: Request
 
 
 def _last(sweep: Sweep, backend: str, n: int) -> Case:
-    """Return the one case. For a forced algorithm or protocol the sweep has the library's own choice before it."""
+    """Return the only case. With a forced algorithm or protocol the sweep also has the library's own choice, before it."""
     return list(sweep.cases(backend, n))[-1]
 
 
@@ -296,7 +294,7 @@ def _in_place(case: Case, operation: Operation, backend: Backend) -> Case:
 
 
 def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
-    """Return why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
+    """Return why a step's buffers do not fit this host or its GPUs; None if they fit."""
     device = backend.free_bytes(plan.parts[0].case)
     here = backend.ranks if backend.virtual else len(world.on_host())
     need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
@@ -320,21 +318,21 @@ def _used(part: StepPart, of_all_slots: int) -> int:
 
 
 def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
-    """Yield the host memory of every part. A server's sums need as much as the data that it receives."""
+    """Yield the host memory of every part. A server's sums need as much memory as its received data."""
     for part in plan.parts:
         taking = min(here, part.width * len(part.groups))
         yield _used(part, bytes_on_host(part.operation, part.case, part.width, taking, len(part.groups)))
         yield taking * part.slots * part.case.size_bytes if part.exchange.adds else 0
 
 
-# A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
+# A training step, prepared on all ranks, timed as one iteration, with each part also measured alone, and its data verified.
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A part of a step that every rank can run.
 
-    program   one exchange per buffer slot, and at a server the adding
+    program   one exchange per buffer slot; at a server followed by the additions
     """
 
     part: StepPart
@@ -367,7 +365,7 @@ class WrongPart:
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """All parts of a step, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
+    """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once."""
 
     plan: StepPlan
     parts: tuple[Prepared, ...]
@@ -400,7 +398,7 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
 
 
 def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
-    """Free the groups that were made for these parts alone."""
+    """Free the groups that were created for these parts only."""
     for one in parts:
         release(one.ready, backend)
 
@@ -422,7 +420,7 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | 
 
 
 def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
-    """Return the calls to time; the ranks synchronise before each sample."""
+    """Return the calls to time. The ranks synchronize before each sample."""
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
@@ -432,7 +430,7 @@ def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: Backend
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
-    mine = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
+    mine = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
     return PreparedCase(operation, case, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
@@ -452,12 +450,12 @@ def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
 
 
 def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
-    """Return the exchanges in their order. Those of a part use its buffers in turn."""
+    """Return the step's exchanges in their order. Those of a part use its buffers in turn."""
     return _program(found, list(_turns(plan, found)))
 
 
 def _each_once(plan: StepPlan, found: Sequence[Prepared]) -> Program:
-    """Return the same calls in the same order, but each buffer only once: a second sum in place would add to the first."""
+    """Return the same calls in the same order, but each buffer only once: a second in-place sum would add to the first."""
     return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
@@ -471,7 +469,7 @@ def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int
 
 def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Program:
     programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
-    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # where this rank rests nothing can fail
+    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
     return replace(joined(programs), explain=explain)
 
 
@@ -481,7 +479,7 @@ def _slot(program: Program, slot: int) -> Any:
 
 
 def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
-    """Measure one part alone with few samples; the result is at rank 0. The ranks synchronise before each exchange."""
+    """Measure one part alone with few samples; the result is at rank 0. The ranks synchronize before each exchange."""
     case = one.ready.case
     plan = short_schedule(budget, case.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
     with phase(one.ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
@@ -494,9 +492,7 @@ def taking_part(part: StepPart) -> list[int]:
 
 
 def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
-    """Refill all buffers, run the step's calls once per buffer and compare. Return the wrong data at rank 0, None
-    elsewhere.
-    """
+    """Refill all buffers, run the step's calls once per buffer, and compare. Return the wrong data at rank 0, None elsewhere."""
     found: list[dict[str, Any]] = []
     with phase(step.ready, world, "verifying"):
         for _ in range(calls):
@@ -526,11 +522,12 @@ def _mismatches(one: Prepared) -> list[dict[str, Any]]:
     return [{"what": one.part.what, **each} for each in found]
 
 
-# From samples of a step, and of its parts alone, to a row: times, bytes, and how far from the ceilings that is.
+# The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
 
 Seconds = Mapping[int, float | None]
-_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # of the reference's own rate, which is another unit
-_OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links are busbw as nccl-tests counts it, uneven parts, too
+# the interval of the reference's own rate, which has another unit
+_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
+_OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
 
 
 @dataclass(frozen=True)
@@ -547,10 +544,10 @@ def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[
 
 
 def path_s(plan: StepPlan, each: Seconds) -> float | None:
-    """Return the seconds of a step from those of its parts (`each`); None where one is not known.
+    """Return the seconds of a step from those of its parts (`each`); None if one of them is unknown.
 
-    Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready,
-    and ends at all of them at once.
+    Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready, and
+    ends on all of them at the same time.
     """
     if None in each.values():
         return None
@@ -563,7 +560,7 @@ def path_s(plan: StepPlan, each: Seconds) -> float | None:
 
 
 def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
-    """Return the seconds of one exchange at a ceiling; None without a ceiling, 0 for an exchange that moves no data."""
+    """Return the seconds of one exchange at a ceiling: None without a ceiling, 0 for an exchange that moves no data."""
     of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
     moved = _moved_once(part) if of_rank else part.case.size_bytes * part.operation.bus_factor(part.width)
     if not moved:
@@ -572,17 +569,13 @@ def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
 
 
 def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
-    """Return the bytes per second of the busiest rank at a ceiling, comparable with the bus bandwidth of parts; None
-    without one.
-    """
+    """Return the bytes per second of the busiest rank at a ceiling, comparable with the bus bandwidth of parts; None without one."""
     seconds = least_s(part, ceiling)
     return _moved_once(part) / seconds if seconds else None
 
 
 def times_of(series: NDArray[np.float64]) -> Times:
-    """Return the median with its interval. Equal samples have no interval: the clock's resolution hides their
-    differences.
-    """
+    """Return the median with its interval. Equal samples have no interval, since the clock's resolution hides their differences."""
     known, spread = median(series), quantiles(series)
     low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
@@ -591,8 +584,9 @@ def times_of(series: NDArray[np.float64]) -> Times:
 def with_figures(
     row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
 ) -> StepRow:
-    """Return the row with all measurements, at rank 0. looks: the measurement of each part alone, None where there was
-    none.
+    """Return the row with all measurements, at rank 0.
+
+    looks: the measurement of each part alone; None for a part without one.
     """
     series = slowest(watched.measured.samples, step.ready.timed)
     taken = sound(watched.measured.samples, step.ready.timed)
@@ -618,9 +612,7 @@ def with_figures(
 
 @dataclass(frozen=True)
 class Around:
-    """The parts of a step's row other than its figures: each part's ceilings, flags, evidence, and whether the row has
-    no percentage.
-    """
+    """The fields of a step's row other than its figures: each part's ceilings, flags, evidence, and whether percentages are left out."""
 
     limits: Sequence[PartLimit]
     withheld: bool
@@ -629,7 +621,7 @@ class Around:
 
 
 def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
-    """Return (the step's ceiling, its seconds there, its seconds at the hard limits); None where some part has none."""
+    """Return (the step's ceiling, its seconds at the ceilings, its seconds at the hard limits); None if a part has none."""
     seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     whole = path_s(plan, seconds)
@@ -669,7 +661,7 @@ def _moved_once(part: StepPart) -> float:
 
 
 def _whole_workload_rows(part: StepPart) -> Exchange:
-    """Return the part as one exchange, with the size that was really moved."""
+    """Return the part as one exchange, with the size that it moved."""
     return replace(part.exchange, size_bytes=part.case.size_bytes, times=part.times)
 
 
@@ -680,7 +672,7 @@ def moved_by(plan: StepPlan, ranks: int) -> float:
 
 
 def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
-    """Return the quality flags of every figure of a step, including the backend's."""
+    """Return the quality flags that all figures of a step share, including the backend's."""
     true = {
         "size_rounded": any("size_rounded" in part.case.flags for part in plan.parts),
         "slowed": any(slowed(part.case) is not None for part in plan.parts),
@@ -695,7 +687,7 @@ class Training:
     """One kind of training of a model.
 
     regime  defines its exchanges
-    shape   from the host of each rank, numbered, to the regime's shape; called on every rank. May raise UsageError
+    shape   returns the regime's shape from the number of each rank's host; called on every rank. May raise UsageError
     model   its name for users: "bert-large"
     optional   whether a training that does not fit these ranks becomes a row without figures, instead of ending the launch
     """

@@ -1,6 +1,4 @@
-"""A workload launch: open the backends, and measure the traffic of each training on each backend, on all ranks
-together.
-"""
+"""A workload launch: open the backends, and measure the traffic of each training on each backend, on all ranks together."""
 
 from __future__ import annotations
 
@@ -70,11 +68,11 @@ class WorkloadRequest:
     """The request of one workload launch: every training on every backend.
 
     launch     options of the launch; its budget is that of a step. At most a fifth of it is used to measure parts alone. For asynchronous
-               training `max_time_s` is how long the workers run, and `iterations` how many rounds each of them makes. The sweep has
-               dtype (not used: exchanges have their own), device, seed and the backends' defaults
+               training `max_time_s` is the time for which workers run, and `iterations` is their number of rounds. The sweep has the
+               device, the seed and the backends' defaults. Its dtype is not used, since exchanges have their own
     trainings  in the order in which they are measured
     parts      whether each exchange is also measured alone
-    step_time_s  the user's computing time of a step, kept in run.json for reports
+    step_time_s  the user's computing time of a step, stored in run.json for reports
     """
 
     launch: Request
@@ -87,35 +85,31 @@ class WorkloadListener(Protocol):
     """The progress listener of a workload launch at rank 0."""
 
     def note(self, sentence: str) -> None:
-        """Take a note to show once."""
+        """Show a note once."""
         ...
 
     def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
-        """Take run.json's "workload" and the run's folder, before the first step."""
+        """Receive run.json's "workload" and the run's folder, before the first step."""
         ...
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Take the start of a training on a backend: its title, the counts of trainings, and the estimated seconds
-        left.
-        """
+        """Receive the start of a training on a backend: its title, the counts of trainings, and the estimated remaining seconds."""
         ...
 
     def step_row(self, row: StepRow) -> None:
-        """Take the row of a training that has ended."""
+        """Receive the row of a completed training."""
         ...
 
     def end(self) -> None:
-        """Take the end of the launch."""
+        """Finish, at the end of the launch."""
         ...
 
 
-# What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
+# The measurements of a workload launch: every training on every backend, with exchanges and roles derived before the first measurement.
 
 
 def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
-    """Return all trainings to measure. Raises UsageError, on all ranks, for one that does not fit these ranks, or their
-    memory.
-    """
+    """Return all trainings to measure. Raises UsageError, on all ranks, for one that does not fit the ranks or their memory."""
     return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
 
 
@@ -134,7 +128,7 @@ def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world
 
 
 def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
-    """Return why its buffers do not fit some host or GPU, the same at all ranks, or None. All ranks call."""
+    """Return why the training's buffers do not fit some host or GPU, the same at all ranks, or None. All ranks must call it."""
     if isinstance(turn, str) or turn.reason:
         return None
     wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
@@ -144,7 +138,7 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
 
 
 def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
-    """Return the training for this rank, or why it cannot be laid out."""
+    """Return the training for this rank, or why its exchanges cannot be derived."""
     try:
         return _told(training, opened, backend, asked, world)
     except UsageError as error:
@@ -182,8 +176,8 @@ class WrongStepData(Fact, frozen=True):
         return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
 
 
-_FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
-_OF_TIMEOUT = 0.8  # within one step the loop reports no progress
+_FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
+_OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
 
 
 @dataclass
@@ -203,7 +197,7 @@ class WorkloadRun:
         return self.launch.world
 
     def note(self, fact: Fact) -> None:
-        """Show a fact, and keep it in events.jsonl."""
+        """Show a fact, and store it in events.jsonl."""
         if self.listener:
             self.listener.note(fact.render())
         self.launch.note(fact)
@@ -219,14 +213,14 @@ class WorkloadRun:
         }  # fmt: skip
 
     def crowded(self, turn: Turn) -> bool:
-        """Return whether ranks wait for cores. Then the row has no percentage."""
+        """Return whether ranks wait for cores. If so, the row has no percentage."""
         return bool(self.world.oversubscribed) and not turn.backend.virtual and turn.row().device == "cpu"
 
 
 def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
     """Measure every training on every backend on all ranks of `world`. Return the exit code, the same on all ranks.
 
-    `ended` gets the exit code before the libraries are closed, as in `cases.run`. Raises CollbenchError.
+    `ended` receives the exit code before the libraries are closed, as in `cases.run`. Raises CollbenchError.
     """
     request, waiting = asked.launch, list[Fact]()
     launch = Launch.begun(request, world)
@@ -253,7 +247,7 @@ def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
 
 
 def _rows(session: WorkloadRun) -> list[StepRow]:
-    """Return the rows at rank 0, measured one after the other; empty elsewhere, but all ranks take part."""
+    """Return the rows at rank 0, measured one after the other. Other ranks take part and return an empty list."""
     rows: list[StepRow] = []
     for done, turn in enumerate(session.turns):
         if session.listener:
@@ -285,7 +279,7 @@ def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments
 
 
 def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
-    """Measure one training on all ranks; its row is at rank 0."""
+    """Measure one training on all ranks. Return its row at rank 0, None elsewhere."""
     if turn.reason:
         return turn.without(turn.reason) if session.world.rank == 0 else None
     if turn.roles:
@@ -321,14 +315,14 @@ def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | No
 
 
 def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]:
-    """Return the measurement of each part alone. All of them together take a fifth of a step's time budget."""
+    """Return the measurement of each part alone. Together they take a fifth of a step's time budget."""
     budget = session.launch.request.budget
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
     return [time_part(one, session.world, share) for one in step.parts]
 
 
 def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
-    """Raise UsageError, on all ranks, where a step takes longer than the deadline for work without progress."""
+    """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
     seconds = world.broadcast(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
@@ -360,7 +354,7 @@ def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
 
 
 def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
-    """Return whether wrong data has ended the launch, the same at all ranks. All ranks call."""
+    """Return whether wrong data has ended the launch, the same at all ranks. All ranks must call it."""
     if not session.launch.request.stop_on_wrong:
         return False
     wrong: bool = session.world.broadcast(any(row.wrong for row in rows), "deciding whether to go on")
@@ -370,7 +364,7 @@ def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
 
 
 def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
-    """Write run.json and return the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
+    """Write run.json and return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
     wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
     for fact in (*wrong, *session.world.remarks()):
         session.note(fact)

@@ -1,6 +1,6 @@
 """All-to-all: every rank has one part for each rank, and ends with the parts for it from all ranks. Also alltoallv, with uneven parts.
 
-In place it is supported only by MPI: nccl.h has no such form, and Gloo's result in a buffer that it also reads varies between calls.
+Only MPI supports it in place: nccl.h has no such form, and Gloo's result in a buffer that it also reads varies between calls.
 """
 
 from __future__ import annotations

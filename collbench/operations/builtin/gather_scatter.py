@@ -11,7 +11,7 @@ from collbench.operations.program import Call
 
 
 def _mpi_gather(x: Binding) -> Iterator[Call]:
-    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI knows the token at the root alone
+    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI accepts the constant only at the root
     yield x.call("MPI_Gather", send, x.count, x.type, x.recv, x.count, x.type, x.root, x.comm)
 
 
@@ -43,7 +43,7 @@ GATHER = Operation(
 
 
 def _mpi(x: Binding) -> Iterator[Call]:
-    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv  # MPI knows the token at the root alone, for its own part
+    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv  # MPI accepts the constant only at the root, for its own part
     yield x.call("MPI_Scatter", x.send, x.count, x.type, recv, x.count, x.type, x.root, x.comm)
 
 

@@ -32,7 +32,7 @@ def _power_of_two(n: int, case: Case) -> Reason | None:
 HYPERCUBE = Operation(
     name="hypercube",
     summary="an all-gather of 2, 4, 8 … ranks by messages that double",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests src/hypercube.cu: only what the others had is counted in its size
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests src/hypercube.cu: the size counts only data of other ranks
     parts=lambda n: max(1, n - 1),
     needs=_power_of_two,
     expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],

@@ -1,9 +1,8 @@
 """Neighborhood all-to-all: every rank of a ring exchanges one part with the previous rank and one with the next. Also all-gather.
 
-The ring is periodic, in rank order. With two ranks, each is both neighbors of the other, and data sent forwards arrives from behind
-(MPI 4.1, 8.6). Libraries before MPI 4.0 exchanged these two parts (mpi-forum/mpi-issues 153): their rows
-of two ranks are wrong. The size is what each rank sends and receives, S: S/2 per neighbor, so busbw is algbw. MPI has no in-place
-form.
+The ring is periodic, in rank order. With two ranks, each is both neighbors of the other. Data sent to the next rank then arrives as
+that of the previous one (MPI 4.1, 8.6). Libraries before MPI 4.0 exchanged these two parts (mpi-forum/mpi-issues 153), so their rows of two
+ranks are wrong. The size S is what each rank sends and receives: S/2 per neighbor, so busbw equals algbw. MPI has no in-place form.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from collbench.operations.operation import Binding, Block, Operation, Place, needs_two_ranks, out_of_place_only
 from collbench.operations.program import Call
 
-# Neighbourhood all-gather: every rank of a ring gets the buffers of the rank before it and of the next one.
+# Neighborhood all-gather: every rank of a ring gets the buffers of the previous and the next rank.
 #
-# The ring is periodic, in the order of the ranks; of two ranks each is both neighbours of the other. A size is what each rank receives,
-# S, and all that it sends: S/2 to each neighbour, so busbw is algbw: what a rank moves in each direction. MPI has no in-place form.
+# The size S is what each rank receives, and also what it sends: S/2 to each neighbor. So busbw, the rate of a rank in each direction,
+# equals algbw.
 
 
 def _mpi_neighbor_allgather(x: Binding) -> Iterator[Call]:

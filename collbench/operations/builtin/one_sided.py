@@ -13,11 +13,11 @@ from collbench.operations.builtin.p2p import window
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
-# One-sided accumulate between the two ranks of a pair: rank 0's elements are reduced into those that rank 1 shows.
+# One-sided accumulate between the two ranks of a pair: rank 0's elements are reduced into memory that rank 1 exposes.
 #
-# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; where the
-# sum runs (rank 0 or rank 1) is the library's choice. Each call changes the input of the next one: rank 1's memory
-# is refilled before each verified call, and timed sums use zeros (see WindowBuffers in backends/mpi.py).
+# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; the
+# library decides whether rank 0 or rank 1 computes the sum. Each call changes the input of the next one. So rank 1's memory is refilled
+# before each verified call, and timed sums use zeros (see WindowBuffers in backends/mpi.py).
 
 
 def _mpi_accumulate(x: Binding) -> Iterator[Call]:
@@ -30,7 +30,7 @@ def _mpi_accumulate(x: Binding) -> Iterator[Call]:
 ACCUMULATE = Operation(
     name="accumulate",
     summary="one-sided: a buffer reduced into another rank's memory, until it is there",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # all bytes go in one direction
     pair=True,
     one_sided=True,
     reduces=True,
@@ -40,10 +40,10 @@ ACCUMULATE = Operation(
 )
 
 
-# One-sided get between the two ranks of a pair: rank 0 reads memory that rank 1 shows. Rank 1 calls nothing.
+# One-sided get between the two ranks of a pair: rank 0 reads memory that rank 1 exposes. Rank 1 calls nothing.
 #
-# MPI_Win_flush ends each iteration: it returns when the data is here (MPI 4.1, 12.5.4). All messages of a window come from and go to
-# the same places, as in p2p_bandwidth.
+# MPI_Win_flush ends each iteration: it returns when the data has arrived (MPI 4.1, 12.5.4). All messages of a window use the same
+# buffers, as in p2p_bandwidth.
 
 
 def _mpi_get(x: Binding) -> Iterator[Call]:
@@ -58,7 +58,7 @@ GET_LATENCY = Operation(
     name="get_latency",
     command="get",
     summary="one-sided: a get from another rank's memory",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # all bytes go in one direction
     pair=True,
     one_sided=True,
     sends=lambda x: x.count if x.rank == 1 else 0,
@@ -80,7 +80,7 @@ PUT_LATENCY = Operation(
     name="put_latency",
     command="put",
     summary="one-sided: a put into another rank's memory, until it is there",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # all bytes go in one direction
     pair=True,
     one_sided=True,
     sends=lambda x: x.count if x.rank == 0 else 0,

@@ -21,7 +21,7 @@ def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> S
     """Return steps in which a rank of the pair sends and receives a window. `sends`, `receives`: whether this rank does."""
 
     def windowed(x: Binding) -> Iterator[Call]:
-        """The window, then a byte that confirms its arrival."""
+        """Yield the calls of a window, and of a byte that confirms its arrival."""
         other = 1 - x.rank
         yield from x.together()
         for _ in range(window(x.case)):
@@ -53,7 +53,7 @@ P2P_BANDWIDTH = Operation(
 )
 
 
-# Windowed bandwidth between the two ranks of a pair, both ways at once; see p2p_bandwidth.
+# Windowed bandwidth between the two ranks of a pair, in both directions at the same time; see p2p_bandwidth.
 
 P2P_BIDIRECTIONAL = Operation(
     name="p2p_bidirectional",
@@ -85,7 +85,7 @@ P2P_LATENCY = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     pair=True,
     self_synchronizing=True,
-    moves=lambda case: 2,  # one there, one back
+    moves=lambda case: 2,  # one in each direction
     expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=_ping_pong,
 )

@@ -9,7 +9,7 @@ from collbench.operations.program import Call
 
 
 def _mpi(x: Binding) -> Iterator[Call]:
-    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI knows the token at the root alone
+    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI accepts the constant only at the root
     yield x.call("MPI_Reduce", send, x.recv, x.count, x.type, x.redop, x.root, x.comm)
 
 

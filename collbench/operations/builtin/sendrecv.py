@@ -1,6 +1,6 @@
 """Send and receive around a ring: every rank sends its buffer to the next rank and receives that of the previous one, simultaneously.
 
-In place it is supported only by MPI, which has a separate function. Messages would overwrite data that is still to be sent.
+Only MPI supports it in place, with a separate function. Messages would overwrite data that is still to be sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _messages(x: Binding) -> Iterator[Call]:
 SENDRECV = Operation(
     name="sendrecv",
     summary="every rank sends to the next one of a ring",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank has no next one
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank has no next rank
     needs=needs_two_ranks("sendrecv"),
     expected_blocks=lambda x: [Block([(x.rank - 1) % x.n], at=0, count=x.count)],
     steps={"mpi": _mpi},

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# A forest plot: a line per case with its ratio and its interval, 1 marked, the worst on top.
+# A forest plot: a line per case with its ratio and its interval, 1 marked, the worst at the top.
 
 MOST_LINES = 40
 _WIDTH, _LINE = 900, 19  # pixels
 _MARGINS = (290, 276, 14, 44)
 _LONGEST_NAME, _LONGEST_WORDS = 46, 50
-_MOST = 5.0  # powers of two to either side; what is further away is drawn at the edge
-_LEAST = 0.06  # powers of two, 4 %: so that equal runs look equal
+_MOST = 5.0  # powers of two to either side; larger values are drawn at the edge
+_LEAST = 0.06  # powers of two, 4 %, so that equal runs look equal
 _TICKS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
 
 
@@ -77,7 +77,7 @@ class Interval:
 
     value, low, high  the ratio with its interval; None: it has none
     words             the text at its right; `told` is the text of its tooltip
-    outcome           which marker and colour
+    outcome           which marker and color
     doubtful          drawn hollow
     """
 
@@ -92,7 +92,7 @@ class Interval:
 
 
 def forest(lines: Sequence[Interval], key: str, title: str) -> tuple[str, list[Tooltip]]:
-    """The drawing of one line or more, and its spots."""
+    """Return the drawing of one line or more, and its spots."""
     figure, axes = panel(_WIDTH, sum(_MARGINS[2:]) + _LINE * len(lines), _MARGINS)
     _axis(axes, lines)
     for place, each in enumerate(lines):
@@ -121,7 +121,7 @@ def _axis(axes: Axes, lines: Sequence[Interval]) -> None:
 
 
 def _draw(axes: Axes, place: int, each: Interval) -> None:
-    """An interval as a bar, its value as a marker that points to the side on which it lies; hollow where it is doubtful."""
+    """Draw an interval as a bar, and its value as a marker that points to its side, hollow if the value is doubtful."""
     color = {Outcome.SLOWER: BAD, Outcome.FASTER: series_color(0)}.get(each.outcome, SOFT)
     marker = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o"}.get(each.outcome, "D")
     if each.low is not None and each.high is not None:
@@ -136,9 +136,9 @@ def _draw(axes: Axes, place: int, each: Interval) -> None:
         )  # fmt: skip
 
 
-# Backend against backend: the ratio of their times, size by size.
+# Backend against backend: the ratio of their times by size.
 
-# What must be the same, so that two rows may be compared; in all else it is one way of doing it against another.
+# Columns that must be equal for a comparison of two rows. Differences in others are different methods.
 _SAME = ("device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes", "traffic")
 _WORDS = {"in_place": "placing", "redop": "reduction"}
 _TEXT = (
@@ -158,7 +158,7 @@ class ComparedRows:
 
 
 def section_ratios(material: Material) -> Section | None:
-    """The section, or None where nothing was measured over two backends."""
+    """Return the section, or None if no case was measured on two backends."""
     all_sheets = list(sheets(material))
     if all(len(sheet.series) < 2 for sheet in all_sheets):
         return None
@@ -169,7 +169,7 @@ def section_ratios(material: Material) -> Section | None:
 
 
 def _base(found: Sequence[SweepChartInput]) -> list[str]:
-    """Backends, the one first that all others are compared with: it is the fastest in most cases. Ties go by name."""
+    """Return the backends. The first one, with which all others are compared, is the fastest in most cases. Ties are ordered by name."""
     wins: Counter[str] = Counter()
     for sheet in found:
         for rows in _cases(sheet).values():
@@ -180,7 +180,7 @@ def _base(found: Sequence[SweepChartInput]) -> list[str]:
 
 
 def _cases(sheet: SweepChartInput) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows with a time that may be compared with one another."""
+    """Return the rows with a time that may be compared with each other."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in sheet.rows:
         if time_of(row) is not None:
@@ -189,7 +189,7 @@ def _cases(sheet: SweepChartInput) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def _chart_ratios(sheet: SweepChartInput, order: Sequence[str]) -> Chart | None:
-    """None where no two rows may be compared."""
+    """Return the chart; None if no two rows may be compared."""
     base = next((name for name in order if any(row.backend == name and time_of(row) is not None for row in sheet.rows)), None)
     pairs = {id(pair.row): pair for pair in _pairs(sheet, base)}
     series = [replace(each, rows=[row for row in each.rows if id(row) in pairs]) for each in sheet.series]
@@ -210,7 +210,7 @@ def _chart_ratios(sheet: SweepChartInput, order: Sequence[str]) -> Chart | None:
 
 
 def _pairs(sheet: SweepChartInput, base: str | None) -> Iterator[ComparedRows]:
-    """Each row of another backend, or of another way of the same one, with the base's row of its case: the one left to its own choice."""
+    """Return each row of another backend or method with the base's row of its case, the one with the library's own choice."""
     for rows in _cases(sheet).values():
         own = sorted((row for row in rows if row.backend == base), key=_choices)
         for row in rows:
@@ -224,7 +224,7 @@ def _choices(row: Row) -> int:
 
 
 def _ratio(base: Row, row: Row) -> CaseRatio:
-    """Over the medians of launches where there are several of both, else from within a launch."""
+    """Return the ratio over the medians of launches if both have several, else from within a launch."""
     from collbench.analysis.compare import CaseRatio, median_of
     from collbench.stats.launches import ratio_of_launches, ratio_of_medians
 
@@ -235,7 +235,7 @@ def _ratio(base: Row, row: Row) -> CaseRatio:
 
 
 def _launches(row: Row) -> list[float]:
-    """The medians of the launches behind a combined row."""
+    """Return the medians of the launches of a combined row."""
     medians = row.evidence.get("launch_medians_s") if row.launches > 1 else None
     return [float(each) for each in medians if known(each)] if isinstance(medians, list) else []
 
@@ -250,7 +250,7 @@ def _point(series: SizeSeries, pair: ComparedRows) -> Point:
 
 
 def _state(pair: ComparedRows) -> str:
-    """That of the row, else that of the base: the ratio is as doubtful as the worse of the two."""
+    """Return the row's state, else the base's: the ratio is as doubtful as the worse of the two."""
     return state_of(pair.row) or state_of(pair.base)
 
 
@@ -262,7 +262,7 @@ def _words_ratios(pair: ComparedRows) -> str:
 
 
 def _scale(axes: Axes, sizes: Sequence[int], reach: tuple[float, float], base: str) -> None:
-    """Logarithmic, with 1 in view, and never so narrow that noise looks like a difference."""
+    """Set a logarithmic scale that contains 1, wide enough that noise does not look like a difference."""
     size_axis(axes, sizes)
     low, high = min(reach[0], 0.8), max(reach[1], 1.25)
     spare = 10 ** (0.06 * log10(high / low))
@@ -302,7 +302,7 @@ def _made(sheet: SweepChartInput, base: str) -> str:
 
 
 def _not_compared(sheet: SweepChartInput) -> str:
-    """Why backends of one operation have no case in common, with what would make them comparable."""
+    """Return why backends of one operation have no case in common, with what would make them comparable."""
     backends = {row.backend for row in sheet.rows if time_of(row) is not None}
     if len(backends) < 2 or any(len({row.backend for row in rows}) > 1 for rows in _cases(sheet).values()):
         return ""
@@ -313,7 +313,7 @@ def _not_compared(sheet: SweepChartInput) -> str:
 
 
 def _common(rows: Iterable[Row], name: str) -> bool:
-    """Whether any value of the field occurs with all backends."""
+    """Return whether any value of the field occurs with all backends."""
     values: dict[str, set[Any]] = {}
     for row in rows:
         if time_of(row) is not None:
@@ -336,7 +336,7 @@ _MADE = (
 
 
 def section(material: Material) -> Section | None:
-    """Return a forest plot and a table for every candidate; None where nothing is compared."""
+    """Return a forest plot and a table for every candidate; None if nothing is compared."""
     found = material.comparisons
     if not found:
         return None

@@ -93,16 +93,16 @@ class Section:
     links: Sequence[tuple[str, Sequence[FileLink]]] = ()
 
 
-# The colours of drawings: placeholders, which become CSS variables of the page.
+# The colors of drawings: placeholders, which become CSS variables of the page.
 
 INK, SOFT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
-LIMIT, BOUND, BAD = "#050505", "#060606", "#070707"  # the ring reference, the hard limit, what is wrong
+LIMIT, BOUND, BAD = "#050505", "#060606", "#070707"  # the ring reference, the hard limit, errors
 INKS_SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
 NAMES = {INK: "ink", SOFT: "soft", GRID: "grid", PAPER: "paper", LIMIT: "limit", BOUND: "bound", BAD: "bad",
          **{color: f"series-{number}" for number, color in enumerate(INKS_SERIES)}}  # fmt: skip
 
 
-# Texts and grid lines that are added to a drawing as SVG: in matplotlib the layout of one text takes as long as a line of a series.
+# Texts and grid lines added to a drawing as SVG. In matplotlib the layout of one text takes as long as a line of a series.
 
 SIZE = 11  # default font size in pixels
 _below: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()
@@ -126,7 +126,7 @@ def rule(figure: Figure, lines: Iterable[tuple[float, float, float, float]]) -> 
 
 
 def text_attributes(color: str, size: float, anchor: str) -> str:
-    """Return the attributes that differ from the default text. Coloured text has a halo, so that lines do not hide it."""
+    """Return the attributes that differ from the default text. Colored text has a halo, so that lines do not hide it."""
     attributes = {
         "font-size": "" if size == SIZE else f"{size:g}",
         "text-anchor": "" if anchor == "start" else anchor,
@@ -190,7 +190,7 @@ def _side(axes: Axes, axis: Axis, across: bool, title: str) -> None:
         at = (box.x0 - 7, float(y) - 0.35 * size) if across else (float(x), box.y0 - 7 - 0.75 * size)
         write(figure, at, text, size=size, anchor="end" if across else "middle")
     rule(figure, [(box.x0, y, box.x1, y) if across else (x, box.y0, x, box.y1) for x, y in places[: len(ticks)].tolist()])
-    if title:  # that of y is horizontal, above the axes
+    if title:  # the title of y is horizontal, above the axes
         at, anchor = ((max(4.0, box.x0 - 50), box.y1 + 10), "start") if across else (((box.x0 + box.x1) / 2, box.y0 - 30), "middle")
         write(figure, at, title, anchor=anchor)
 
@@ -208,9 +208,9 @@ def _ticks(axis: Axis) -> list[tuple[float, str]]:
     return [(tick, text) for tick, text in zip(places, texts, strict=True) if low - spare <= tick <= high + spare]
 
 
-# A figure of matplotlib as an SVG element: small, in the colours of the page, with unique identifiers.
+# A figure of matplotlib as an SVG element: small, in the colors of the page, with unique identifiers.
 
-_WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}  # so that the same figure gives the same text
+_WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}  # so that equal figures give equal text
 
 
 def svg_of(figure: Figure, key: str, title: str) -> str:
@@ -323,14 +323,14 @@ def _own_names(text: str, key: str) -> str:
     return re.sub(r"((?:href=\"#|url\(#))([\w.-]+)", lambda found: found[1] + names.get(found[2], found[2]), text)
 
 
-# Drawings by matplotlib, as SVG with the colours of the page (light, dark or print).
+# Drawings by matplotlib, as SVG with the colors of the page (light, dark or print).
 #
 #     figure, axes = panel()
 #     axes.plot(xs, ys, **line(0))
 #     size_axis(axes, sizes); axes.set_ylim(bottom=0)
 #     return svg_of(figure, "allreduce-rate", "busbw over size"), spots(axes, xs, ys, texts)
 #
-# Artists have placeholder colours (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become CSS variables. Text stays text.
+# Artists have placeholder colors (INK, SOFT, GRID, PAPER, LIMIT, BOUND, series_color), which become CSS variables. Text stays text.
 # A unit of the drawing is a pixel at its natural size.
 
 WIDTH, HEIGHT = 460, 290
@@ -358,7 +358,7 @@ def panel(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
 
 
 def line(number: int) -> dict[str, Any]:
-    """Return the style of a series: colour, dash and marker distinguish 4 × 4 × 12 series, never the colour alone."""
+    """Return the style of a series: color, dash and marker distinguish 4 × 4 × 12 series, never the color alone."""
     color = series_color(number)
     return {
         "color": color, "linestyle": _DASHES[(number + number // 4) % 4], "marker": _MARKERS[number % len(_MARKERS)],
@@ -367,7 +367,7 @@ def line(number: int) -> dict[str, Any]:
 
 
 def series_color(number: int) -> str:
-    """Return the placeholder of the colour of a series; four colours repeat."""
+    """Return the placeholder of the color of a series; four colors repeat."""
     return INKS_SERIES[number % len(INKS_SERIES)]
 
 
@@ -571,7 +571,7 @@ def seconds_between(begin: Any, end: Any) -> float | None:
         return None
 
 
-# Labels among the lines of a drawing: beside their line, where they cover the least, and never over each other.
+# Labels among the lines of a drawing: next to their line, where they cover the least, and never over each other.
 
 _LETTER, _HIGH, _SIZE = 5.9, 12.0, 10  # pixels of a letter and of a line of text, and the font size
 _STEP = 6.0  # pixels between the points of a line

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 MOST_LINES = 60
 _WIDTH, _LINE, _MARGINS = 900, 19, (330, 150, 14, 44)  # pixels
 _LONGEST_NAME = 52
-_FURTHEST = 2.0  # slower or faster than this is drawn at the edge
-_LEAST = 1.03  # so that equal ones look equal
+_FURTHEST = 2.0  # larger factors are drawn at the edge
+_LEAST = 1.03  # so that equal values look equal
 _TICKS = (1, 1.5, 0.75, 1.2, 0.85, 1.1, 0.92, 2, 0.5, 1.05, 0.96, 1.02, 0.98, 1.01, 0.99)
 
 
@@ -87,7 +87,7 @@ class JudgedLine:
 
 
 def drawn(lines: Sequence[JudgedLine], key: str, title: str) -> tuple[str, list[Tooltip]]:
-    """The drawing of one line or more, each with a first factor, and its spots."""
+    """Return the drawing of one line or more, each with a first factor, and its spots."""
     figure, axes = panel(_WIDTH, sum(_MARGINS[2:]) + _LINE * len(lines), _MARGINS)
     _axis(axes, lines)
     for place, each in enumerate(lines):
@@ -120,7 +120,7 @@ def _axis(axes: Axes, lines: Sequence[JudgedLine]) -> None:
 
 
 def _draw(axes: Axes, place: int, each: JudgedLine) -> None:
-    """The limit as a tick on a rail, the first allocation as a large marker, later ones as small ones; the name to the left."""
+    """Draw the limit as a tick, the first allocation as a large marker, later ones as small ones, and the name at the left."""
     axes.axhline(place, color=GRID, linewidth=0.7)
     color = BAD if each.state == CONFIRMED else INK if each.over else SOFT
     if each.limit is not None:

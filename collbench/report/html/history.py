@@ -32,7 +32,7 @@ _MADE = (
 
 
 def write_history(history: History, pattern: str, where: Path) -> None:
-    """Writes the page in one step. Raises UsageError where it cannot, where no case fits the pattern, or the extra `report` is missing."""
+    """Write the page in one step. Raises UsageError if that fails, if no case fits the pattern, or if the extra `report` is missing."""
     shown = chosen(history, pattern)
     write_whole(where, page(f"collbench: {short(f'history of {history.of}', 120)}", lambda: list(_sections(history, shown))), "--html")
 
@@ -57,7 +57,7 @@ def _less(there: int, most: int, what: str) -> list[str]:
 
 
 def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
-    """Every step: of the whole, of groups, of cases; of each kind the largest first."""
+    """Return every step of the whole, of groups and of cases; the largest first within each."""
     every = [(each, step) for each in shown for step in each.steps]
     every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
     if not every:
@@ -92,7 +92,7 @@ def _chart(history: History, series: CaseHistory, key: str) -> Chart:
 
 
 def _frame(axes: Axes, history: History, series: CaseHistory, ys: Sequence[float]) -> None:
-    """Days along x; along y two floors at least, so that noise does not look like news."""
+    """Draw the axes: days along x; along y at least two floors, so that noise does not look like a change."""
     every = max(1, -(-len(history.allocations) // _MOST_TICKS))
     ticks = list(range(0, len(history.allocations), every))
     fixed_ticks(axes.xaxis, ticks, [day(history.allocations[tick].began_utc) for tick in ticks])
@@ -120,7 +120,7 @@ def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
 
 
 def _allocations(history: History) -> tuple[str, Table]:
-    """Each with what changed since the one before it."""
+    """Return the allocations, each with its changes since the previous one."""
     since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
     rows = [
         [cut(each.name), each.began_utc[:16], str(len(each.cases)), str(each.launches),

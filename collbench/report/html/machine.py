@@ -25,13 +25,13 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_rate
 
-# The network interfaces that carried the traffic, as a table: of hosts without a probe, all that is known of their links.
+# The network interfaces that carried the traffic, as a table. For hosts without a probe it is all that is known about their links.
 
 _MOST = 40
 
 
 def interfaces_table(runs: Sequence[Run]) -> Table | None:
-    """Interface, rate, MTU and hosts, equal ones once; None where no run has any."""
+    """Return a table of interface, rate, MTU and hosts, with equal ones once; None if no run has any."""
     hosts: dict[tuple[str, ...], dict[str, None]] = {}
     for run in runs:
         for host, interface in _interfaces(run):
@@ -42,7 +42,7 @@ def interfaces_table(runs: Sequence[Run]) -> Table | None:
 
 
 def _interfaces(run: Run) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each with its host: there is one per host, in the order of run.json's hosts."""
+    """Yield each interface with its host: there is one per host, in the order of run.json's hosts."""
     listed, hosts = topology_of(run).get("interfaces"), run.info.get("hosts")
     names = [str(host) for host in hosts] if isinstance(hosts, list) else []
     for number, interface in enumerate(listed if isinstance(listed, list) else []):
@@ -64,9 +64,9 @@ def _rate(interface: Mapping[str, Any]) -> str:
     return f"unknown ({safe(virtual)} has no speed of its own)" if isinstance(virtual, str) else "unknown (the kernel does not report it)"
 
 
-# The machines that runs were made on, equal ones once.
+# The machines of the runs, with equal ones once.
 
-_KINDS_MOST = 64  # different machines that are looked at
+_KINDS_MOST = 64  # different machines at most
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class MachineKind:
 
 
 def kinds_of(runs: Sequence[Run]) -> tuple[list[MachineKind], list[str]]:
-    """The kinds of machine in the order of their first run; and a sentence for what cannot be read, or was not the same in all runs."""
+    """Return the kinds of machine in the order of their first run, and sentences for what cannot be read or differs between runs."""
     told: list[tuple[Machine, tuple[str, ...]]] = []
     doubts: list[str] = []
     for run in runs:
@@ -100,7 +100,7 @@ def kinds_of(runs: Sequence[Run]) -> tuple[list[MachineKind], list[str]]:
 
 
 def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
-    """A machine of topology.json with all its hosts, and only the first one made of it. Raises Unreadable."""
+    """Return (a machine of topology.json, for the first of its hosts; the names of all its hosts). Raises Unreadable."""
     if not isinstance(entry, dict):
         raise Unreadable(f"{name} lists something that is not a machine: write it again with `collbench probe --format json`")
     hosts = entry.get("hostnames") or [entry.get("hostname")]
@@ -110,7 +110,7 @@ def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
 
 
 def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[MachineKind]:
-    """The same machine of several runs, and equal ones, together: they are numbered in place of their names."""
+    """Return equal machines of all runs together, numbered instead of named."""
     numbered = [replace(machine, hostname=str(number)) for number, (machine, _) in enumerate(told)]
     found = []
     for entry in topology_json(numbered)["machines"] if numbered else []:
@@ -120,14 +120,14 @@ def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[MachineKind]
 
 
 def _changed(kinds: Sequence[MachineKind]) -> list[str]:
-    """A host that is of two kinds was another machine in another run."""
+    """Return a sentence about the hosts of two kinds, which were another machine in another run; [] without any."""
     hosts = [host for kind in kinds for host in kind.hosts]
     twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) <= 10_000 else []
     return [f"not the same machine in all runs (see what differs, below): {safe(folded(twice))}"] if twice else []
 
 
 _MOST_DRAWN, _MOST_LIMITS = 4, 40
-_OF_LINKS = ("network", "topology")  # the kinds of ceiling that come from links, and not from a figure measured or given
+_OF_LINKS = ("network", "topology")  # kinds of ceilings from links, not from a measured or given rate
 _MADE = (
     "Read from the machine when the run began (topology.json beside the rows; `collbench probe` prints the same): the kernel's files, the "
     "drivers and the tools named. Equal machines are drawn once. Marked is what the ceilings of the rows name: the slowest link that a "
@@ -148,7 +148,7 @@ class _Limit:
 
 
 def section(material: Material) -> Section | None:
-    """Drawings, what limits which operation, and the interfaces; None where the runs show nothing of their machines."""
+    """Return drawings, the limit of each operation, and the interfaces; None if the runs have no information about their machines."""
     kinds, doubts = kinds_of(material.runs)
     interfaces = interfaces_table(material.runs)
     if not kinds and interfaces is None:
@@ -182,7 +182,7 @@ def _limits(rows: Iterable[Row]) -> list[_Limit]:
 
 
 def _marked(kind: MachineKind, kinds: Sequence[MachineKind], limits: Sequence[_Limit]) -> dict[str, frozenset[str]]:
-    """By the text of a ceiling, the parts of this machine that limit; none where the limiting links are on another host."""
+    """Return by the text of a ceiling the limiting parts of this machine; none if the limiting links are on another host."""
     elsewhere = {host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts}
     limiting = {limit.text: limit.parts for limit in limits[:_MOST_LIMITS] if elsewhere.isdisjoint(part.host for part in limit.parts)}
     return {text: marks for text, parts in limiting.items() if (marks := limiting_parts(kind.machine, parts))}
@@ -221,7 +221,7 @@ def _sources(kind: MachineKind) -> str:
 
 
 def _parts_table(kind: MachineKind, limiting: frozenset[str]) -> Table:
-    """Its processors, then every GPU and NIC in a line."""
+    """Return a table of the processors, and of every GPU and NIC."""
     machine = kind.machine
     own = {gpu.key: {gpu.key, gpu.address, *(link.key for link in machine.gpu_links if link.a == gpu.key)} for gpu in machine.gpus}
     own |= {nic.key: {nic.key, nic.address} for nic in machine.nics}

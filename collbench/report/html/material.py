@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.results.rounds import StoredPairs
 
 MOST_CANDIDATES = 8
-MOST_DRAWN = 24  # runs with charts of their own: more would take minutes, and cannot be read
+MOST_DRAWN = 24  # runs with their own charts: more would take minutes, and would not be readable
 
 
 @dataclass(frozen=True)

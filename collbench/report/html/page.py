@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
-# In the order of the page; a section that has nothing to show is None.
+# In the order of the page. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     gate.section, overview.section, against.section, pairs.section, sweep.section_rates, sweep.section_latencies, against.section_ratios,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
@@ -57,7 +57,7 @@ def _written(suffix: str) -> str:
 
 
 def _title(material: Material) -> str:
-    """ "collbench: first-run", "collbench: before, after and 2 more"."""
+    """Return the title: "collbench: first-run", "collbench: before, after and 2 more"."""
     names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
     shown = ", ".join(short(name, 80) for name in names[:2])
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""

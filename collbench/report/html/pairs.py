@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # The order of places in a matrix, and groups of places that share a row of the picture if there are many.
 
-MOST_ROWS = 64  # of a picture: with more of them, cells are too small to point at
-_LEAST_GROUPS = 8  # with fewer groups, rows of neighbours show more
+MOST_ROWS = 64  # of a picture: with more rows, cells are too small for a pointer
+_LEAST_GROUPS = 8  # with fewer groups, rows of neighbors show more
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
@@ -47,7 +47,7 @@ class Groups:
     order   places in the order in which they are drawn
     starts  the index in `order` of the first place of each group
     labels  the name of each group
-    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbours"
+    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbors"
     """
 
     order: tuple[int, ...]
@@ -102,8 +102,8 @@ def _neighbours(places: Sequence[str], order: Sequence[int], most: int) -> Group
     return Groups(tuple(order), starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
 
 
-# The classes of a pair matrix as a PNG with one pixel per cell, in colours that colour-blind people can distinguish.
-
+# The classes of a pair matrix as a PNG with one pixel per cell, in colors that color-blind people can distinguish.
+#
 # Five steps of matplotlib's cividis, from the median to far below it, and red for wrong data.
 COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
 _CLEAR = len(COLORS)  # transparent: not measured, and a place with itself
@@ -214,7 +214,7 @@ def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
     )
 
 
-# Labels beside a matrix: a slow place at its row or column, once, and a ring around each pair that its two ends do not explain.
+# Labels next to a matrix: a slow place once, at its row or column, and a ring around each pair that its two ends do not explain.
 
 NAME = 20  # characters of a name at most
 _WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
@@ -360,7 +360,7 @@ class _Sheet:
             yield _turned(self._x(at) + 4, self.top - 5, self.labels[at])
 
     def _signs(self) -> Iterator[str]:
-        """Yield a sign for each cell with wrong data: colour alone is not enough."""
+        """Yield a sign for each cell with wrong data: color alone is not enough."""
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():
             size = min(14, self.cell)
             yield (
@@ -554,7 +554,7 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
-# One chart per quantity of a pair matrix: the picture, the values behind it, and a table.
+# One chart per quantity of a pair matrix: the picture, its values, and a table.
 
 _WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
 _SLOWEST = 40  # pairs in the table of a larger matrix

@@ -25,7 +25,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_duration, plural
 
-# Imported runs: their files, and what the files lack.
+# Imported runs: their files, and what is missing in them.
 
 _MOST = 40
 

@@ -183,7 +183,7 @@ def _table(named: Sequence[tuple[str, Sampled]]) -> Table:
     return Table(head, rows, frozenset(range(1, 9)), dict.fromkeys(range(len(rows)), "doubtful"))
 
 
-# A box strip per case: quantiles of its samples versus their median, over the message size.
+# A box plot per case: quantiles of its samples relative to their median, over the message size.
 
 _WIDE_FROM = 48  # strips: with more of them, the chart is wide
 _WIDTH, _WIDE, _HEIGHT, _LEGEND_ROW = 460, 940, 270, 16
@@ -341,7 +341,7 @@ def _texts(name: str, case: Sampled) -> list[str]:
     return [name, size_of(case.row), str(len(case.ordered)), *quantiles, both_modes(case.row), remarks(case.row)]
 
 
-_PER_CHART, _MOST_SERIES = 4, 48  # the number of colours, and of series in the other charts of an operation
+_PER_CHART, _MOST_SERIES = 4, 48  # the number of colors, and of series in the other charts of an operation
 _NAMED = 3
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
     from collbench.report.html.material import Material
 
-_MOST = 64  # bars; of more ranks the most frequent
+_MOST = 64  # bars; with more ranks the most frequent ones
 _WIDE_FROM = 24
 _WIDTH, _WIDE, _HEIGHT = 460, 940, 250
 _LABELS = 16
@@ -60,7 +60,7 @@ class _Ranks:
         return next((each.role for each in self.named if each.rank == rank), None)
 
     def color(self, rank: int) -> str:
-        """Return the colour of its bar: red only if the rank itself is slow."""
+        """Return the color of its bar: red only if the rank itself is slow."""
         from collbench.analysis.stragglers import Role
 
         role = self.role_of(rank)
@@ -133,7 +133,7 @@ def _axes(axes: Axes, drawn: Sequence[int], highest: float) -> None:
 
 
 def _write(axes: Axes, drawn: Sequence[int], heights: Sequence[float], ranks: _Ranks) -> None:
-    """Write the equal share, and the role above the bars of the ranks that are reported: colour alone is not enough."""
+    """Write the equal share, and the role above the bars of the ranks that are reported: color alone is not enough."""
     axes.axhline(100 * ranks.expected, color=LIMIT, linestyle=(0, (5, 2)), linewidth=1.2)
     note = f"equal share {format_percent(100 * ranks.expected)}"
     axes.annotate(note, (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", va="bottom", color=LIMIT)

@@ -592,7 +592,7 @@ def _flags(row: Row) -> str:
     return cut(", ".join(flag_names(row.flags)), 120) or NOTHING
 
 
-# The rates that bus bandwidths are compared with, as labelled lines: ring reference, hard limit, measured reference.
+# The rates with which bus bandwidths are compared, as labeled lines: ring reference, hard limit, measured reference.
 
 _KINDS = {"measured": "measured reference", "given": "given ceiling", "simulated": "simulated reference"}
 _EQUAL = 1.01
@@ -616,7 +616,7 @@ class RateLimit:
 
     @property
     def color(self) -> str:
-        """The colour of the hard limit, or of a reference."""
+        """The color of the hard limit, or of a reference."""
         return BOUND if self.hard else LIMIT
 
     @property

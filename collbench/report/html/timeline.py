@@ -148,7 +148,7 @@ def _range(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) 
 
 
 def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures]]:
-    """Return (time, values) in the order of time; neighbours are combined if there are more than can be drawn."""
+    """Return (time, values) in the order of time; neighbors are combined if there are more than can be drawn."""
     times, values = (np.concatenate(part) for part in zip(*(gpu.figures(panel) for gpu in gpus), strict=True))
     order = np.argsort(times, kind="stable")
     parts = np.array_split(order, min(_MOST_STEPS, len(order))) if len(order) else []
@@ -268,7 +268,7 @@ def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
 
 
 def grouped(found: Sequence[Moment], most: int) -> list[Moment]:
-    """Return at most `most` moments; neighbours are combined if there are more."""
+    """Return at most `most` moments; neighbors are combined if there are more."""
     each = -(-len(found) // most)
     return [_together(found[first : first + each]) for first in range(0, len(found), each)] if each > 1 else list(found)
 

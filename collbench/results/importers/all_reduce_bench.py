@@ -1,7 +1,7 @@
-"""Reads what all_reduce_bench.py of "Machine Learning Engineering" prints: a Markdown table, or with --profile_stability each trial.
+"""Read the output of all_reduce_bench.py of "Machine Learning Engineering": a Markdown table, or with --profile_stability each trial.
 
-A rate is the mean over the ranks and trials of size / time, GB being 10**9 bytes; ranks meet before each call. Sizes are cut to whole
-KiB, MiB or GiB, which is exact for the tool's own sizes.
+A rate is the mean over the ranks and trials of size / time, in GB of 10**9 bytes; ranks synchronize before each call. Sizes are truncated
+to whole KiB, MiB or GiB, which is exact for the tool's own sizes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 
 @dataclass
 class _BenchOutput:
-    """One start's output; rates are (busbw, algbw) as printed."""
+    """The output of one start. Rates are (busbw, algbw) as printed."""
 
     line: int
     ranks: int | None = None
@@ -58,12 +58,12 @@ class _BenchOutput:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is a title or a line of its tables."""
+    """Return whether one of these lines is a title or a line of its tables."""
     return any(_TITLE.search(line) or _OLD.search(line) or _LINE.match(line) for line in without_prefixes(lines))
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
+    """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.trials]
     if not tables:
@@ -101,7 +101,7 @@ def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
 
 
 def _begins(table: _BenchOutput, line: str, at: int) -> bool:
-    """Whether the line begins another table."""
+    """Return whether the line begins another table."""
     if not (table.lines or table.trials):
         return False
     found = _LINE.match(line)

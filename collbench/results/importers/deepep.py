@@ -1,7 +1,7 @@
-"""Reads what the tests of DeepEP and NIXL-EP print: dispatch and combine of expert parallelism, low-latency, tuned and elastic.
+"""Read the output of the tests of DeepEP and NIXL-EP: dispatch and combine of expert parallelism, low-latency, tuned and elastic.
 
-Each rank (or the first rank of each node) prints lines of its own; a row is the slowest of them. Only the elastic tests print bytes: the
-others' size follows from rate × time and is kept to three digits, so that runs of one configuration have the same size.
+Each rank (or the first rank of each node) prints its own lines; a row is the slowest of them. Only the elastic tests print bytes. For the
+other tests the size is rate × time, rounded to three digits, so that runs of one configuration have the same size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MARKS = ("Dispatch + combine bandwidth:", "Dispatch bandwidth:", "[tuning] Best
 
 
 class _DeepEpKey(NamedTuple):
-    """What the lines of one row have in common; algorithm: "low_latency", "tuned", "elastic"."""
+    """The values that all lines of one row share; algorithm: "low_latency", "tuned", "elastic"."""
 
     operation: str
     algorithm: str
@@ -62,12 +62,12 @@ class _Group:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines has a figure of these tests."""
+    """Return whether one of these lines has a figure of these tests."""
     return any(_BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line) for line in lines if _marked(line))
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per kernel. Raises UsageError where no line has a rate and a time, and where the number of ranks is unknown."""
+    """Return one run per kernel. Raises UsageError if no line has a rate and a time, or if the number of ranks is unknown."""
     groups: dict[_DeepEpKey, _Group] = {}
     timeless = 0
     for at, line in enumerate(lines, 1):
@@ -95,7 +95,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _ranks(groups: Sequence[_Group], given: UserInput) -> int | None:
-    """As the elastic tests print them, else the ranks that print, if these are 0 to n - 1: with a filter, some may be missing."""
+    """Return the number of ranks: the one that elastic tests print, else that of the printing ranks if these are 0 to n - 1, else None."""
     printed = next((group.ranks for group in groups if group.ranks), None)
     seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
     whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
@@ -107,7 +107,7 @@ def _marked(line: str) -> bool:
 
 
 def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
-    """(key, figure, ranks in all) of each figure in a line: several ranks may print into one line."""
+    """Yield (key, figure, number of ranks) of each figure in a line, since several ranks may print into one line."""
     for found in _BOTH.finditer(line):
         rate, mean, least, most = (float(text) for text in found.groups()[1:])
         yield (
@@ -164,7 +164,7 @@ def _row(key: _DeepEpKey, group: _Group, place: tuple[int, int | None]) -> Row |
         like="sendrecv", also={"algorithm": key.algorithm, "traffic": key.link},
     )  # fmt: skip
     row = kind.row(size, slowest.time_s, count=size, line=slowest.line, spread=slowest.spread)
-    return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate)  # as printed: the size is rounded
+    return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate)  # as printed, since the size is rounded
 
 
 def _rounded(size: float) -> int:

@@ -1,6 +1,6 @@
-"""Reads what libfabric's fi_pingpong prints, and fabtests' ping-pongs and bandwidth tests (source of libfabric 2.x).
+"""Read the output of libfabric's fi_pingpong, and of fabtests' ping-pongs and bandwidth tests (source of libfabric 2.x).
 
-usec/xfer is the mean time of one message: half the round trip of a ping-pong. Sizes are in units of 1024, cut to one decimal.
+usec/xfer is the mean time of one message: half the round trip of a ping-pong. Sizes are in units of 1024, truncated to one decimal.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _PingpongTable:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the header."""
+    """Return whether one of these lines is the header."""
     return any(_HEADER.search(line) for line in lines if "usec/xfer" in line)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table: both ends may print one. Raises UsageError where there is none, and where it is not clear what was measured."""
+    """Return one run per table; both ends may print one. Raises UsageError if there is none, or if the kind of test is unclear."""
     if given.ranks not in (None, 2):
         raise UsageError(f"--ranks {given.ranks} is not valid for fi_pingpong, which has 2 ranks: omit --ranks")
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines]

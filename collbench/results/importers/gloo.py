@@ -1,8 +1,8 @@
-"""Reads what Gloo's own benchmark prints.
+"""Read the output of Gloo's own benchmark.
 
-What a figure is (source of 2025, gloo/benchmark/runner.cc): quantiles over the iterations on rank 0, those of all its threads
-together, cut to whole microseconds unless --nanos was given. Nothing meets between two iterations. Its GB/s are 2**30 bytes of one
-input by the mean; they are not taken.
+The figures (source of 2025, gloo/benchmark/runner.cc) are quantiles over the iterations of all threads on rank 0, truncated to whole
+microseconds unless --nanos was given. Ranks do not synchronize between iterations. Its GB/s are 2**30 bytes of one input by the mean;
+they are not used.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class _GlooMeaning:
-    """A benchmark in our words.
+    """A benchmark in collbench's terms.
 
     like    collbench's operation with the same bus factor, or None
-    held    what n ranks make of the elements printed: how many times them a rank holds by our definition of a size
-    width   bytes per element, where they are not those by which it prints sizes
+    held    from n ranks to a factor: the size by collbench's definition in units of the printed elements
+    width   bytes per element, if sizes are printed with another width
     calls   messages one after the other in an iteration
     """
 
@@ -71,7 +71,7 @@ def _each(n: int) -> int:
     return n
 
 
-# gloo/benchmark/main.cc; of the uneven ones rank i gives i parts, and i + n - k parts to rank k.
+# gloo/benchmark/main.cc; in the uneven ones rank i sends i parts, and i + n - k parts to rank k.
 _MEANINGS = {
     "allgather": _GlooMeaning("allgather", "allgather", _each),
     "allgather_v": _GlooMeaning("allgatherv", None, lambda n: n * (n - 1) // 2, traffic="uneven"),
@@ -103,7 +103,7 @@ class _GlooTable:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether these lines have the heading of its results, or their columns."""
+    """Return whether these lines have the heading of its results, or their columns."""
     lines = without_prefixes(lines)
     return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
 
@@ -161,7 +161,7 @@ def _run(table: _GlooTable, given: UserInput) -> ImportedTable:
 
 
 def _meaning(name: str) -> tuple[_GlooMeaning, str | None]:
-    """(what the benchmark is, the algorithm that it is made to use)."""
+    """Return (the meaning of a benchmark, the algorithm that its name selects)."""
     plain = name.removeprefix("new_").removeprefix("cuda_")
     if plain in _MEANINGS:
         return _MEANINGS[plain], None
@@ -184,7 +184,7 @@ def _kind(table: _GlooTable, extent: JobExtent, meaning: _GlooMeaning, algorithm
 
 
 def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
-    """By the bytes per element: it has char, 16-bit and 32-bit floats, and moves 64-bit numbers in its all-to-all."""
+    """Return the type by the bytes per element: it has char, 16-bit and 32-bit floats, and moves 64-bit numbers in its all-to-all."""
     if meaning.width:
         return "uint64"
     for _, figures in table.lines:

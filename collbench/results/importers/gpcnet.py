@@ -1,6 +1,6 @@
-"""Reads what GPCNeT's network_test and network_load_test print: tables of means and percentiles (source of 1.3).
+"""Read the output of GPCNeT's network_test and network_load_test: tables of means and percentiles (source of 1.3).
 
-A rate is MiB/s per rank, a latency in microseconds. "99%" is the value that 99 % of all samples of all ranks are better than.
+A rate is MiB/s per rank, a latency is in microseconds. 99 % of all samples of all ranks are better than the value "99%".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRAFFIC = {"Isolated Network Tests": None, "Isolated Congestion Tests": "conges
 
 @dataclass
 class _Section:
-    """One table: what ran meanwhile, its titles, and its lines by title."""
+    """One table: the load that ran at the same time, its titles, and its lines by title."""
 
     number: int
     program: str
@@ -41,12 +41,12 @@ class _Section:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is its title, or that of a table."""
+    """Return whether one of these lines is its title, or that of a table."""
     return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table. Raises UsageError where none has a figure."""
+    """Return one run per table. Raises UsageError if none has a figure."""
     contexts = Contexts(lines)
     sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
     if not sections:

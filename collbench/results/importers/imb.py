@@ -1,7 +1,7 @@
-"""Reads what the Intel MPI Benchmarks print: IMB-MPI1 and IMB-NBC whole, of the others the times.
+"""Read the output of the Intel MPI Benchmarks: IMB-MPI1 and IMB-NBC completely, of the others the times.
 
-What a figure is (source of 2021.11): each rank's mean over the repetitions, t_min and t_max of the fastest and the slowest rank,
-t_avg their mean. The row's time is t_max, from which IMB takes its own Mbytes/sec (10**6 bytes since version 2019; not taken here).
+The figures (source of 2021.11): each rank's mean over the repetitions; t_min and t_max are those of the fastest and the slowest rank, and
+t_avg their mean. The row's time is t_max, from which IMB computes its Mbytes/sec (10**6 bytes since version 2019; not used here).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from collbench.results.importers.rows import (
 )
 from collbench.results.row import Row
 
-# The rows of one block of an IMB output: what its benchmark is in our words, and which of its columns is the time.
+# The rows of one block of an IMB output: the operation of its benchmark, and the column with the time.
 
 _US, _MB = 1e-6, 1e6
 _LISTED = 1024
-_TURNED_ROUND = 2017  # the version
+_TURNED_ROUND = 2017  # the version that changed both defaults
 
 
 @dataclass
 class ImbBlock:
     """One benchmark's part of the output.
 
-    ranks       that took part, in all groups together; group_size in each
-    groups      the ranks of each group, where several ran at the same time
+    ranks       that took part, in all groups together; group_size: in each group
+    groups      the ranks of each group, if several ran at the same time
     lines       (number of the line in the file, its words)
     """
 
@@ -57,13 +57,13 @@ class ImbBlock:
 
     @property
     def concurrent(self) -> int:
-        """How many groups ran at the same time."""
+        """The number of groups that ran at the same time."""
         return max(self.ranks // self.group_size, 1) if self.group_size else 1
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """The operation, the one with the same bus factor, whether the printed bytes are one rank's part, and whether pairs exchange them."""
+    """The operation, the one with the same bus factor, whether printed bytes are one rank's part, and whether pairs exchange them."""
 
     operation: str
     like: str | None
@@ -99,7 +99,7 @@ _REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "re
 
 
 def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
-    """(rows in the order of the lines, what a time is, numbers of lines that could not be read)."""
+    """Return (rows in the order of the lines, the statistic of a time, numbers of lines that could not be read)."""
     meaning, statistic = _meaning(block.name), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
     by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
@@ -155,7 +155,7 @@ def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[
 
 
 def _switched(option: str, facts: Mapping[str, Any]) -> bool:
-    """Whether ranks meet after each iteration ("sync"), or the root moves on ("root_shift"): both defaults turned round with 2017."""
+    """Return whether ranks synchronize after each iteration ("sync"), or the root rotates ("root_shift"); 2017 inverted both defaults."""
     words = str(facts.get("command", "")).split()
     told = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
     if told:
@@ -184,7 +184,7 @@ def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
 
 
 def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
-    """The words by their column; a case that failed has its reason under "failed"."""
+    """Return the words by their column; a failed case has its reason under "failed". None if they do not fit the columns."""
     columns = block.columns
     if len(words) == len(columns):
         return dict(zip(columns, words, strict=True))
@@ -196,7 +196,7 @@ def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
 
 
 def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
-    """The row of one size; of several groups it is the slowest one's."""
+    """Return the row of one size; of several groups it is that of the slowest one."""
     printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
     count = _count(printed, kind, block, meaning)
@@ -216,7 +216,7 @@ def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, lis
 
 
 def _with_factor(block: ImbBlock, row: Row, meaning: _Meaning) -> Row:
-    """The bus bandwidth within a group: its factor is that of the group's ranks, not of all."""
+    """Return the row with the bus bandwidth within a group, by the factor of the group's ranks."""
     if block.concurrent < 2 or meaning.pairs or row.algbw_bytes_per_s is None or meaning.like is None:
         return row
     from collbench.operations.registry import operations
@@ -250,7 +250,7 @@ def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
 
 
 def _groups(block: ImbBlock, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
-    """Return what each group did, where the output shows each; of several pairs what they moved together."""
+    """Return the figures of each group if the output has them; for several pairs their total bandwidth."""
     if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
         pairs = block.ranks // 2
         total = row.busbw_bytes_per_s * pairs
@@ -282,7 +282,7 @@ _TITLES = re.compile(r"#bytes|#repetitions|Group|(?:t|t_\w+)\[usec\]|Mbytes/sec|
 
 @dataclass
 class _State:
-    """What was read so far: the head of the file, and the block that is being read."""
+    """The state of the reader: the head of the file, and the current block."""
 
     version: str | None = None
     part: str | None = None
@@ -291,14 +291,14 @@ class _State:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the head of an IMB output, or of one of its blocks with its number of processes."""
+    """Return whether one of these lines is the head of an IMB output, or of one of its blocks with its number of processes."""
     lines = without_prefixes(lines)
     blocks = any(_BENCHMARK.match(line) for line in lines) and any(_PROCESSES.match(line) or _GROUPS.match(line) for line in lines)
     return blocks or any(_VERSION.match(line) for line in lines)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per block. Raises UsageError where --ranks names a number that no block has."""
+    """Return one run per block. Raises UsageError if no block has the number of --ranks."""
     state = _State()
     blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
     if given.ranks is not None and blocks and given.ranks not in {block.ranks for block in blocks}:

@@ -1,7 +1,7 @@
-"""What a reader returns: one `ImportedTable` per table of the tool's output, and the tables that it skipped.
+"""The result of a reader: one `ImportedTable` per table of the tool's output, and the skipped tables.
 
-A row's time is the tool's own statistic. Bandwidths follow from size and time by collbench's definitions; the printed bandwidths are
-compared with them, not taken.
+A row's time is the tool's own statistic. Bandwidths follow from size and time by collbench's definitions. They are compared with the
+printed bandwidths, which are not stored.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# The lines of a file that another tool's output went into: what terminals and shells made of them.
+# The lines of a file with another tool's output, without changes by terminals and shells.
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
 _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # PowerShell's > writes it
 _ENDS = (b"\n", b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")  # of str.splitlines
-_LONGEST_LINE = 16 << 20  # bytes, of which each may take four in memory
+_LONGEST_LINE = 16 << 20  # bytes; each may take four in memory
 _MOST_LINES = 1 << 22  # an empty line takes one byte in the file, and 8 in memory
 
 
 def lines_of(data: bytes) -> list[str]:
-    """The lines without their ends, without colours; UTF-16 by its mark, else UTF-8. Raises UsageError for what is packed, or too long."""
+    """Return the lines without line ends and colors; UTF-16 by its mark, else UTF-8. Raises UsageError for compressed or too long text."""
     tool = next((tool for start, tool in _PACKED.items() if data.startswith(start)), None)
     if tool:
         raise UsageError(f"the file is compressed: unpack it first ({tool})")
@@ -43,7 +43,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def _lines(data: bytes) -> Iterator[str]:
-    """Yield line after line: the text as a whole would need one to four times the memory of the file again."""
+    """Yield one line after the other, since the whole text would need one to four times the memory of the file in addition."""
     if data.startswith(_WIDE):
         yield from data.decode("utf-16", errors="replace").splitlines()
         return
@@ -53,7 +53,7 @@ def _lines(data: bytes) -> Iterator[str]:
         yield from piece.decode(errors="replace").splitlines()
 
 
-# Removes what launchers and log collectors print before each line: mpirun, srun, pdsh, torchrun, Ray, kubectl, docker compose.
+# Removal of what launchers and log collectors print before each line: mpirun, srun, pdsh, torchrun, Ray, kubectl, docker compose.
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?:Z|[+-]\d\d:?\d\d)?(?=\s)"
 _POD = r"\[pod/[^\]\s]{1,512}\]"  # kubectl logs --prefix
@@ -61,27 +61,27 @@ _POD = r"\[pod/[^\]\s]{1,512}\]"  # kubectl logs --prefix
 _BRACKET = r"\[(?=[^\]\s]{0,119}\d)[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )"
 _RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100, ip=10.0.0.2) of SkyPilot, (main pid=7) of Ray
 _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
-# node01: of pdsh, 0: of srun -l. What follows must begin a table, a comment or JSON: "Final:" of ucx_perftest and "busbw:" are titles.
+# node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since "Final:" of ucx_perftest and "busbw:" are titles.
 _LABEL = r"(?!(?:Final|algbw|busbw):)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
 _PREFIX = re.compile(rf"(?:\s*(?:{_STAMP}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE}|{_LABEL})))")
-_MOST_PREFIXES = 4  # such as kubectl's before its time stamp before mpirun's tag
-_REACH = 1024  # letters of a line that are looked at: a line of nothing but blanks would take long
+_MOST_PREFIXES = 4  # for example kubectl's, then a time stamp, then mpirun's tag
+_REACH = 1024  # characters of a line that are searched, since a long line of blanks would take long
 _STARTS = re.compile(r"[\s\dA-Za-z\[(]")
 _BARE_TAG = re.compile(r"\[\d{1,7}\]:?$")
 
 
 class Tagged(NamedTuple):
-    """A line without its prefixes, and what they were: lines of one writer have the same."""
+    """A line without its prefixes, and the prefixes. Lines of one writer have the same prefixes."""
 
     writer: str
     text: str
 
 
 def split_prefix(line: str) -> Tagged:
-    """The line without prefixes.
+    """Return the line without prefixes.
 
     If a program prints a line in pieces, the launcher repeats its tag inside the line: "[1,0]<stdout>: 8 2 float[1,0]<stdout>: 9.1".
-    These are removed, too.
+    These tags are removed, too.
     """
     if line[:1] == "#" or not _STARTS.match(line):
         return Tagged("", line)
@@ -102,19 +102,19 @@ def split_prefix(line: str) -> Tagged:
 
 
 def without_prefixes(lines: Iterable[str]) -> list[str]:
-    """The lines as their tool printed them; one blank after a prefix is part of the prefix."""
+    """Return the lines as their tool printed them. One blank after a prefix is part of the prefix."""
     return [text if text is line else text.removeprefix(" ") for line in lines for text in (split_prefix(line).text,)]
 
 
 IMPORTED = "imported"  # the flag on every such row
-RANKS_DOUBTFUL = "ranks_doubtful"  # the flag where the printed bandwidths contradict the number of ranks
+RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks
 _T = TypeVar("_T")
 Arrays = Mapping[str, "NDArray[Any]"]
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """An option that a table contradicts: the table keeps what it proves."""
+    """An option that a table contradicts. The table keeps the value that it proves."""
 
     where: str
     option: str
@@ -135,11 +135,11 @@ class ImportedTable:
     """One table of a tool's output.
 
     tool          "nccl-tests", "rccl-tests", "osu", "imb", "perftest", "param", "gloo-benchmark" …
-    version       of the tool, None where the output has none
+    version       of the tool, None if the output has none
     program       "all_reduce_perf", "osu_allreduce", "IMB-MPI1 Allreduce", "ib_write_bw"
     statistic     what a time is: "mean over 20 iterations, averaged over the ranks"
     rows          in the order of the output
-    hosts         names by rank, empty where they are unknown
+    hosts         names by rank, empty if they are unknown
     facts         what else the output contains, JSON-ready: {"warmup": 5, "iterations": 20, "devices": [...]}
     missing       what rows of collbench have and the output lacks
     doubts        what does not fit: a rank count that busbw / algbw contradicts, figures that do not agree
@@ -170,9 +170,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class UserInput:
-    """What the user adds to an output, None: nothing. It fills gaps; what a table proves stays.
+    """The user's additions to an output, None: not given. They fill gaps, and never replace a value that a table proves.
 
-    file    the file's name without its folder, a hint alone: "nccl_allgather.log" decides between operations that print the same
+    file    the file's name without its folder, only a hint: "nccl_allgather.log" decides between operations with the same columns
     """
 
     ranks: int | None = None
@@ -186,10 +186,10 @@ class UserInput:
 class Importer:
     """One format.
 
-    name    the word for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …
-    tools   what prints it, for help and docs
-    knows   whether the first lines (at most 400, without line ends) look like it
-    read    all lines -> what is in them. Raises UsageError with line and remedy where nothing can be read
+    name    the value for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …
+    tools   the tools that print it, for help and docs
+    knows   returns whether the first lines (at most 400, without line ends) look like it
+    read    returns the content of all lines. Raises UsageError with line and remedy if nothing can be read
     """
 
     name: str
@@ -199,9 +199,9 @@ class Importer:
 
 
 def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedTable]], line_of: Callable[[_T], int]) -> Reading:
-    """What is in the tables; one that cannot be read is skipped.
+    """Return the content of the tables. A table that cannot be read is skipped.
 
-    Raises UsageError where all are skipped, and where an option contradicts each one.
+    Raises UsageError if all tables are skipped, or if an option contradicts each one.
     """
     runs, skipped = list[ImportedTable](), list[Skipped]()
     for table in tables:
@@ -217,7 +217,7 @@ def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedT
 
 
 def reject_useless_options(runs: Sequence[ImportedTable]) -> None:
-    """Raises UsageError for an option that every table contradicts: the user means another file."""
+    """Raise UsageError for an option that every table contradicts, since the user means another file."""
     for option in dict.fromkeys(each.option for run in runs for each in run.contradicted):
         against = [next((each for each in run.contradicted if each.option == option), None) for run in runs]
         first = against[0]

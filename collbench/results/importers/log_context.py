@@ -1,7 +1,7 @@
-"""Read what a log has around its tables: the launcher's command, its ranks and hosts, library versions and settings.
+"""Read the lines of a log around its tables: the launcher's command, its ranks and hosts, library versions and settings.
 
-A log may hold several starts. Each launcher command begins another one; without commands, all lines are of one start. A value that
-a start does not contain is unknown, and so are numbers that contradict each other within it.
+A log may contain several starts. Each launcher command begins another one; without commands, all lines are of one start. A value that
+a start does not contain is unknown. Numbers that contradict each other within a start are unknown, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collbench.results.importers.rows import JobExtent, ranks_and_nodes, short
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
 _PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12}|ucx_perftest|mpiGraph|network_(?:load_)?test)$")
-# In other lines only names of known programs count: libfabric, for one, has a provider called ofi_hook_perf.
+# In other lines only names of known programs count, since libfabric, for example, has a provider ofi_hook_perf.
 _NAMED_PROGRAM = re.compile(
     r"(?:^|[\s/\"'=`])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20})"
     r"(?=[\s\"'`;|&]|$)"
@@ -40,15 +40,15 @@ _MOST_PROCESSES = 10**7
 
 @dataclass(frozen=True)
 class LogContext:
-    """What is known of one start.
+    """The known values of one start.
 
-    program      the benchmark's name on the command line, None: none, or several
+    program      the benchmark's name on the command line; None: none, or several
     processes    how many the launcher started
-    arguments    what follows the program on its command line
+    arguments    the program's arguments on its command line
     ranks        of the communicator, from NCCL's log
     hosts        names by rank, as Intel MPI lists them
     library      ("nccl" or "rccl", version), as the library prints it
-    environment  the variables that steer libraries, as far as the log contains them
+    environment  the variables that steer libraries, if the log contains them
     """
 
     program: str | None = None
@@ -60,7 +60,7 @@ class LogContext:
     environment: dict[str, str] = field(default_factory=dict)
 
     def option(self, short_name: str, long_name: str) -> int | None:
-        """The whole number that the program's command line gives for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"."""
+        """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
         found: str | None = None
         for word, after in zip(self.arguments, (*self.arguments[1:], ""), strict=False):
             if word in (short_name, long_name):
@@ -76,7 +76,7 @@ class Contexts:
     """The contexts of a log, found by line."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        """Reads all lines once."""
+        """Read all lines once."""
         self._starts = list(_starts(lines))
         self._lines = [line for line, _ in self._starts]
 
@@ -94,7 +94,7 @@ class _Command(NamedTuple):
 
 @dataclass
 class _Start:
-    """One start as its lines are read; numbers that were seen, each once."""
+    """One start while its lines are read. Each number is stored once."""
 
     line: int
     command: _Command | None = None
@@ -103,10 +103,10 @@ class _Start:
     hosts: dict[int, str] = field(default_factory=dict)
     libraries: dict[tuple[str, str], None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    exported: dict[str, str] = field(default_factory=dict)  # by the shell: also for the starts that follow
+    exported: dict[str, str] = field(default_factory=dict)  # by the shell; also for the following starts
 
     def follows(self, mentioned: set[str]) -> bool:
-        """Whether a line that names these programs may belong to this start."""
+        """Return whether a line with the names of these programs may belong to this start."""
         return not mentioned or (self.command is not None and mentioned == {self.command.program})
 
     def context(self) -> LogContext:
@@ -134,7 +134,7 @@ def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
             command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
         if command is not None:
             resume = number + size
-            if start.command is not None:  # what was set before the first command belongs to it
+            if start.command is not None:  # settings before the first command belong to it
                 yield start.line, start.context()
                 start = _Start(number, environment=dict(start.exported), exported=dict(start.exported))
             start.command = command
@@ -144,7 +144,7 @@ def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
 
 
 def _mentioned(line: str) -> set[str]:
-    """The benchmarks that a line names: "Running all_gather_perf on 2 nodes"."""
+    """Return the benchmarks that a line names: "Running all_gather_perf on 2 nodes"."""
     return set(_NAMED_PROGRAM.findall(line)) if "_perf" in line and "Collective test" not in line and "NCCL " not in line else set()
 
 
@@ -170,7 +170,7 @@ def _learn(start: _Start, line: str) -> None:
 
 
 def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
-    """(the command that begins in this line, the number of its lines); None where the line is not a command."""
+    """Return (the command that begins in this line, the number of its lines); None if the line is not a command."""
     line = lines[number - 1]
     launched = _LAUNCHER_WORD.search(line) is not None
     if not launched and not ("_perf" in line and _LOCAL.search(line)):
@@ -188,7 +188,7 @@ def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
 
 
 def _local(text: str) -> _Command | None:
-    """A program that is started without a launcher: one process."""
+    """Return the command of a program that is started without a launcher, with one process; None for other text."""
     words = _words(_SHELL.sub("", text, count=1).strip())
     at = next((i for i, word in enumerate(words) if "=" not in word), None)
     if at is None or not _PROGRAM.fullmatch(name := words[at].rsplit("/", 1)[-1]):
@@ -197,7 +197,7 @@ def _local(text: str) -> _Command | None:
 
 
 def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
-    """(the line with those that continue it, their number)."""
+    """Return (the line with its continuation lines, their number)."""
     parts = list[str]()
     for line in lines[number - 1 : number - 1 + _MOST_LINES]:
         text = _QUOTED.sub("", split_prefix(line).text.rstrip())
@@ -222,12 +222,12 @@ def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _named(words: Sequence[str]) -> str | None:
-    """The benchmark among these words."""
+    """Return the benchmark among these words, or None."""
     return next((name for word in words if _PROGRAM.fullmatch(name := word.rsplit("/", 1)[-1])), None)
 
 
 def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
-    """The command: "mpirun -np 1 a : -np 3 a" starts four processes."""
+    """Return the command: "mpirun -np 1 a : -np 3 a" starts four processes."""
     program: str | None = None
     arguments: tuple[str, ...] = ()
     several, counts = False, list[int | None]()
@@ -269,7 +269,7 @@ def _processes(options: Sequence[str], launcher: str) -> int | None:
 
 
 def _numbers(options: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """("-np", 8) of "-np 8", "-np=8", "-n8" and "--ntasks=8"; the last one of a name counts."""
+    """Yield ("-np", 8) of "-np 8", "-np=8", "-n8" and "--ntasks=8"; the last one of a name counts."""
     for word, after in zip(options, [*options[1:], ""], strict=False):
         name, _, value = word.partition("=")
         if not value and (joined := re.fullmatch(r"(-[nNc])(\d{1,7})", word)):
@@ -280,7 +280,7 @@ def _numbers(options: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _steering(options: Sequence[str]) -> dict[str, str]:
-    """mpirun -x A=1, mpiexec -genv A 1, -env A 1, srun --export=ALL,A=1, and "env A=1" before the program."""
+    """Return the variables of mpirun -x A=1, mpiexec -genv A 1, -env A 1, srun --export=ALL,A=1, and "env A=1" before the program."""
     found: dict[str, str] = dict(_assignments(options))
     for i, word in enumerate(options):
         if word in ("-genv", "-env") and i + 2 < len(options) and "=" not in options[i + 1]:
@@ -292,14 +292,14 @@ def _steering(options: Sequence[str]) -> dict[str, str]:
 
 
 def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
-    """The hosts by rank, if the log lists as many as there are ranks."""
+    """Return the hosts by rank, if the log lists as many as there are ranks."""
     return context.hosts if len(context.hosts) == ranks else ()
 
 
 def extent_of(context: LogContext, given: UserInput, printed: int | None, where: str) -> JobExtent:
-    """Ranks and nodes of a tool that runs one rank per process: the printed ranks, else the user's, else the launcher's processes.
+    """Return ranks and nodes of a tool with one rank per process: the printed ranks, else the user's, else the launcher's processes.
 
-    Raises UsageError where none is known.
+    Raises UsageError if none is known.
     """
     launched = context.processes if printed is None and given.ranks is None else printed
     known = launched if launched is not None else given.ranks
@@ -307,5 +307,5 @@ def extent_of(context: LogContext, given: UserInput, printed: int | None, where:
 
 
 def start_facts(context: LogContext) -> dict[str, Any]:
-    """What a run stores of its start."""
+    """Return the facts about a start that a run stores."""
     return {"environment": context.environment} if context.environment else {}

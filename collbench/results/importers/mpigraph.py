@@ -1,7 +1,7 @@
-"""Reads what mpiGraph prints: two matrices of MB/s (2**20 bytes), of sending and of receiving, for each pair of ranks (source of 1.5).
+"""Read the output of mpiGraph: two matrices of MB/s (2**20 bytes), of sending and of receiving, for each pair of ranks (source of 1.5).
 
-In step d each rank sends to the rank d places after it and receives from the rank d places before it, all at the same time. So a step is
-a send-receive with a shift of d: its row has the time of its slowest rank, of sending and receiving the longer one.
+In step d each rank sends to the rank d places after it and receives from the rank d places before it. All do so at the same time. So a
+step is a send-receive with a shift of d. Its row has the time of its slowest rank, the longer one of sending and receiving.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_RANKS = 4096
 
 @dataclass
 class _Run:
-    """One start: the values of its head; by direction ("to", "from") each rank's rates in MiB/s; the hosts."""
+    """One start: the values of its head, the hosts, and by direction ("to", "from") each rank's rates in MiB/s."""
 
     number: int
     version: str | None
@@ -35,12 +35,12 @@ class _Run:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines begins it."""
+    """Return whether one of these lines begins its output."""
     return any(_START.search(line) for line in lines)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per start. Raises UsageError where a matrix is not complete."""
+    """Return one run per start. Raises UsageError if a matrix is not complete."""
     runs = list(_starts(without_prefixes(lines)))
     if not runs:
         raise UsageError("no line 'START mpiGraph' found: use the whole output")
@@ -95,7 +95,7 @@ def _is_whole(table: dict[int, list[float | None]], ranks: int) -> bool:
 
 
 def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
-    """The row of one step; about: (line, message size, shift)."""
+    """Return the row of one step. about: (line, message size, shift)."""
     line, size, shift = about
     ranks = len(hosts)
     pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]

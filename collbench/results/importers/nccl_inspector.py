@@ -1,8 +1,8 @@
-"""Reads what NCCL's Inspector plug-in writes: an object per collective and rank, as JSON lines (format v4 of NCCL 2.28 and later).
+"""Read the output of NCCL's Inspector plug-in: one object per collective and rank, as JSON lines (format v4 of NCCL 2.28 and later).
 
-A time is that of one rank's kernels within an application, from its own start on: a rank that comes first waits, so that the longest
-time is not a slow rank's. All calls of one communicator, operation and size make one row: the slowest rank of each call in the files,
-or the only rank that has a file.
+A time is that of one rank's kernels within an application, from its own start. A rank that arrives first waits, so the rank with the
+longest time need not be slow. All calls of one communicator, operation and size make one row, from the slowest rank of each call in the
+files, or from the only rank with a file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OPERATIONS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
     "AlltoAll": "alltoall", "Gather": "gather", "Scatter": "scatter", "Send": "send", "Recv": "recv", "SendRecv": "sendrecv",
 }  # fmt: skip
-_PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # their printed size is one rank's part
+_PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # operations with one rank's part as the printed size
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _LONGEST_OBJECT = 20_000  # lines
 _AGREES = 0.01
 
 
 class _Key(NamedTuple):
-    """What the calls of one row have in common."""
+    """The values that all calls of one row share."""
 
     communicator: str
     operation: str
@@ -53,14 +53,14 @@ class _Calls:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it has keys that only the Inspector writes."""
+    """Return whether the lines have keys that only the Inspector writes."""
     return any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines) and any(
         '"coll_msg_size_bytes"' in line or '"p2p_msg_size_bytes"' in line for line in lines
     )
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per communicator. Raises UsageError where no object has a size and a time."""
+    """Return one run per communicator. Raises UsageError if no object has a size and a time."""
     calls: dict[_Key, _Calls] = {}
     bad = 0
     for number, text in _objects(without_prefixes(lines)):
@@ -77,7 +77,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(first line, text) of each object, on one line or on several."""
+    """Yield (first line, text) of each object, on one line or on several."""
     parts, depth, begun = list[str](), 0, 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -92,7 +92,7 @@ def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -> bool:
-    """Adds a call; False where the object is not one."""
+    """Add a call. Return False if the object is not one."""
     header, metadata = _object(document.get("header")), _object(document.get("metadata"))
     kind = "coll" if "coll_perf" in document else "p2p"
     told = _object(document.get(f"{kind}_perf"))
@@ -140,7 +140,7 @@ def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> Import
 def _row(key: _Key, calls: _Calls, given: UserInput) -> tuple[Row, Arrays]:
     seen = sorted({rank for ranks in calls.times.values() for rank in ranks})
     whole = len(seen) == key.ranks
-    # Where all ranks' files are there, calls that some of them lack (the ring buffer was full) do not count.
+    # With the files of all ranks, calls that are missing for some ranks (a full ring buffer) do not count.
     times = [ranks for _, ranks in sorted(calls.times.items()) if not whole or len(ranks) == key.ranks] or list(calls.times.values())
     of = "the slowest rank" if whole else f"rank {seen[0]}" if len(seen) == 1 else f"the slowest of {len(seen)} ranks"
     statistic = f"the {'median over ' if len(times) > 1 else 'time of '}{len(times)} call{'s' if len(times) > 1 else ''} of {of}" + (

@@ -1,4 +1,4 @@
-"""Reads nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
+"""Read nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from collbench.results.importers.rows import (
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
-# What nccl-tests' and rccl-tests' text is made of: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
+# The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
@@ -79,19 +79,19 @@ _NUMBERS = {
     "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
 }  # fmt: skip
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
-# Web pages and Markdown take the # for a heading and drop it.
+# Web pages and Markdown interpret the # as a heading and remove it.
 _UNMARKED = re.compile(
     r"\s*(?:nThread \d|Using devices|Rank\s+\d{1,7}\s.{0,80}Pid\s+\d|Out of bounds values\s*:|Avg bus bandwidth\s*:"
     r"|Collective test (?:starting|concluded):|[nr]ccl-tests version \d|size\s+count\s+(?:\(elements\)\s+)?type\s)"
 )
 _OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
-_LONGEST = 4096  # letters of a line of a table or a comment
+_LONGEST = 4096  # characters of a line of a table or a comment
 _BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
-_GAP = re.compile(r"\s{30,}")  # where the out-of-place figures were left out
+_GAP = re.compile(r"\s{30,}")  # in place of missing out-of-place figures
 
 
 class Body(NamedTuple):
-    """The figures of one placing as they are printed; per_iteration (-I 1): i_min, i_max, i_p99, i_cv%, of JSON p95, too."""
+    """The printed figures of one placement. per_iteration (-I 1): i_min, i_max, i_p99, i_cv%; in JSON also p95."""
 
     time: str
     algbw: str
@@ -101,7 +101,7 @@ class Body(NamedTuple):
 
 
 class TableLine(NamedTuple):
-    """One line of a table; `placed` is out of place, then in place. redop and root are None where none is printed."""
+    """One line of a table. `placed` has the out-of-place figures, then the in-place ones. redop and root are None if not printed."""
 
     number: int
     size: int
@@ -186,19 +186,19 @@ class Head:
 
 
 def rccl_version(text: str) -> tuple[str, str] | None:
-    """(the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
+    """Return (the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
     found = _RCCL_VERSION.match(text)
     return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
 
 
 def dotted(code: int) -> str:
-    """NCCL_VERSION_CODE as people write it: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
+    """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
     major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def split_line(line: str) -> tuple[str, str] | None:
-    """(the writer's tag, the line); None for what is neither a comment nor begins with a number."""
+    """Return (the writer's tag, the line); None for a line that neither is a comment nor begins with a number."""
     writer, text = split_prefix(line)
     first = text.lstrip()[:1] if len(text) < _LONGEST else ""
     if first == "#" or (first.isalpha() and _UNMARKED.match(text)):
@@ -207,14 +207,14 @@ def split_line(line: str) -> tuple[str, str] | None:
 
 
 def shows_errors(lines: Iterable[TableLine]) -> bool:
-    """Whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
+    """Return whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
     return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
 
 
 def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
-    """A line of the table, None for any other; `wide`: the header names the columns of -I 1.
+    """Return a line of the table; None for any other line. wide: the header names the columns of -I 1.
 
-    Older versions leave redop and root out, or print redop as nothing.
+    Older versions omit redop and root, or print an empty redop.
     """
     words = text.split()
     if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
@@ -234,7 +234,7 @@ def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Bod
     if len(figures) not in (width, 2 * width) or not all(_is_figure(word) for word in figures):
         return None
     first = _body(figures[:width])
-    if len(figures) == width:  # cut off in the middle, or of a replay, which has no out-of-place figures
+    if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
         return (None, first) if _GAP.search(text.rstrip()) else (first, None)
     return first, _body(figures[width:])
 
@@ -259,9 +259,9 @@ def _is_figure(text: str) -> bool:
     return text[0] in "-+.0123456789" or text in ("N/A", "nan", "-nan", "inf")
 
 
-# Which operation a table of nccl-tests is of, and on how many ranks: printed names and lists first, then what the figures prove.
+# The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
 #
-# A file's name decides only between operations that print the same columns, and only where no program is named.
+# A file's name decides only between operations with the same columns, and only if no program is named.
 
 _PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
@@ -269,11 +269,11 @@ _PROGRAMS = {
     "hypercube": "hypercube",
 }  # fmt: skip
 _UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in_place ? 0 : 1
-_MOST_LINES = 16  # the fastest lines have the most digits; more of them narrow nothing
+_MOST_LINES = 16  # the fastest lines have the most digits; more lines do not reduce the range
 
 
 class NameSource(Enum):
-    """Where a table's operation is from."""
+    """The source of a table's operation."""
 
     PRINTED = "the program's name in its output"
     COMMAND = "the program's name on the command line"
@@ -283,7 +283,7 @@ class NameSource(Enum):
 
 
 class RankSource(Enum):
-    """Where a table's number of ranks is from."""
+    """The source of a table's number of ranks."""
 
     DEVICES = "the list of devices"
     COUNTS = "size and count"
@@ -294,7 +294,7 @@ class RankSource(Enum):
 
 
 class NamedOperation(NamedTuple):
-    """An operation, where its name is from, and whether --operation contradicts it."""
+    """An operation, the source of its name, and whether --operation contradicts it."""
 
     operation: Operation
     source: NameSource
@@ -302,7 +302,7 @@ class NamedOperation(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """How many ranks, as far as each source proves it; `nodes` are the head's."""
+    """The number of ranks that each source proves, None if it proves none; `nodes` are the head's."""
 
     head: int | None
     counts: int | None
@@ -311,14 +311,14 @@ class Ranks(NamedTuple):
 
 
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, and where they are from."""
+    """The ranks and nodes of a table, with their source."""
 
     extent: JobExtent
     source: RankSource
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, context: LogContext) -> NamedOperation:
-    """The operation. Raises UsageError where the output names an unknown program, and where nothing proves the operation."""
+    """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     if head.program is not None:
         printed = program_operation(head.program)
@@ -342,18 +342,18 @@ def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, conte
 
 
 def program_operation(program: str) -> str | None:
-    """The operation of a program's name, with any suffix: "./build/all_reduce_perf_mpi" is of allreduce. None: unknown."""
+    """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
     words = program.split()
     found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
     return _PROGRAMS.get(found[1]) if found else None
 
 
 def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
-    """What head, counts and bandwidths prove of the ranks."""
+    """Return the numbers of ranks that head, counts and bandwidths prove."""
     mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
     ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
     whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
-    once = len(mine) == len(ranks)  # else several jobs print into each other, and the host of each rank is unknown
+    once = len(mine) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
     extent = (len(ranks), nodes) if ranks and whole else (None, None)
     return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
@@ -384,7 +384,7 @@ def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContex
 
 
 def fastest(lines: Sequence[TableLine]) -> list[Printed]:
-    """Both bandwidths of the lines with the most digits."""
+    """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
     pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
@@ -392,7 +392,7 @@ def fastest(lines: Sequence[TableLine]) -> list[Printed]:
 
 
 def parts_of(line: TableLine) -> int | None:
-    """size / (count × width): how many parts of `count` elements a buffer has; None where that is not a whole number."""
+    """Return size / (count × width), the number of parts of `count` elements in a buffer; None if it is not an integer."""
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
     return line.size // whole if whole and line.size % whole == 0 else None
@@ -405,7 +405,7 @@ def _contradiction(where: str, given: UserInput, printed: str) -> tuple[Contradi
 
 
 def _launched(head: Head, context: LogContext) -> int | None:
-    """Processes × threads × GPUs."""
+    """Return processes × threads × GPUs; None if one of them is unknown."""
     if context.processes is None:
         return None
     gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
@@ -414,7 +414,7 @@ def _launched(head: Head, context: LogContext) -> int | None:
 
 
 def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
-    """The operations that print such lines: by root, redop and count, by what is checked in place, and all-reduce by its factor."""
+    """Return the operations that print such lines, by root, redop and count, by what is checked in place, and by all-reduce's factor."""
     line = max(lines, key=lambda each: each.size)
     whole = parts_of(line) == 1
     if line.root is not None:
@@ -424,13 +424,13 @@ def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
     if not line.redop:
         return _as_checked(head, lines, ["sendrecv"] if whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
     found = rank_range(operations()["allreduce"], fastest(lines))
-    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and its factor is that of two ranks
+    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and has the factor of two ranks
         return _as_checked(head, lines, ["allreduce", "sendrecv"])
     return ["allreduce"]
 
 
 def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> list[str]:
-    """Those that fit the columns "#wrong": three programs leave it open in place, since all versions; the others fill it."""
+    """Return those that fit the columns "#wrong". Three programs never print it in place; the others do."""
     checked = [line for line in lines if line.placed[0] and line.placed[1] and parse_number(line.placed[0].wrong) is not None]
     if head.old is not False or not checked:
         return possible
@@ -442,13 +442,13 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
 
 
 def _in_name(file: str) -> str:
-    """The operation in a file's name, the longest: "nccl_reduce_scatter.log" has reduce and scatter in it, too."""
+    """Return the operation in a file's name, the longest one: "nccl_reduce_scatter.log" also contains reduce and scatter."""
     plain = "".join(letter for letter in file.lower() if letter.isalnum())
     return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
 
 
 def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
-    """N where a buffer has a part for each rank. alltoallv's parts are uneven."""
+    """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
     if operation.parts(4) == 1 or operation.uneven:
         return None
     found = {parts_of(line) for line in lines if line.size and line.elements}
@@ -463,7 +463,7 @@ def _rate(body: Body) -> float:
     return parse_number(body.algbw) or 0.0
 
 
-# Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing.
+# Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
 
 _MOST_WRONG = 2**62
 _UNTOLD = Quantiles()
@@ -484,7 +484,7 @@ class NcclTestsBlock:
 
 
 def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
-    """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
+    """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     for lines in passes:
@@ -493,7 +493,7 @@ def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
 
 
 def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
-    """One after the other: a cell that was there begins the next pass. A size that was rounded to the last one's is left out."""
+    """Return the lines by repetition: a case that occurs again begins the next one. Sizes rounded to the previous one are left out."""
     passes: list[list[TableLine]] = []
     seen: set[Any] = set()
     for line in lines:
@@ -508,7 +508,7 @@ def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
 
 
 def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]]:
-    """Jobs that print into each other: each line goes to the first that lacks its cell."""
+    """Return the lines of jobs that print into each other: each line goes to the first job that lacks its case."""
     passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
     for line in lines:
         free = next((each for each in passes if line.cell not in each), None)
@@ -549,7 +549,7 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], given: UserInput, pa
 def _rows(
     block: NcclTestsBlock, head: Head, lines: Sequence[TableLine], about: tuple[Operation, Ranks, DecidedRanks]
 ) -> tuple[list[Row], dict[int, Arrays]]:
-    """(rows, their arrays by index)."""
+    """Return (rows, their arrays by index)."""
     operation, proven, decided = about
     ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
     kinds: dict[Any, RowKind] = {}
@@ -590,7 +590,7 @@ def _mode(head: Head) -> str:
 
 
 def _size(line: TableLine, operation: Operation, ranks: int) -> int:
-    """By our definition: of a hypercube what the other ranks had, of which nccl-tests' bandwidths are, too (src/hypercube.cu)."""
+    """Return the size by collbench's definition: for a hypercube, the data of the other ranks (src/hypercube.cu)."""
     return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
 
 
@@ -600,7 +600,7 @@ def _time(body: Body | None) -> float | None:
 
 
 def _spread(head: Head, body: Body) -> Quantiles:
-    """The spread of the iterations, per call: each iteration makes several calls with -m."""
+    """Return the quantiles of the iterations, per call: with -m, each iteration makes several calls."""
     if not body.per_iteration:
         return _UNTOLD
     calls = max(1, head.numbers.get("calls", 1))
@@ -611,7 +611,7 @@ def _spread(head: Head, body: Body) -> Quantiles:
 
 
 def _wrong(head: Head, text: str) -> int | None:
-    """Wrong elements. The old fourth column is the largest error: it proves that nothing is wrong only together with the foot."""
+    """Return the wrong elements. The old fourth column is the largest error, which proves right data only together with the foot."""
     known = parse_number(text)
     if known is None or head.numbers.get("validation") == 0:
         return None
@@ -621,7 +621,7 @@ def _wrong(head: Head, text: str) -> int | None:
 
 
 def _statistic(head: Head) -> str:
-    """What a time is (src/common.cu: BenchTime)."""
+    """Return the statistic of a time (src/common.cu: BenchTime)."""
     iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
     each = f" of {calls} calls" if calls > 1 else ""
     return f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
@@ -718,13 +718,13 @@ _MOST_NUMBER = 2**62
 
 
 def knows_json(lines: Sequence[str]) -> bool:
-    """Whether it is an object with keys that only nccl-tests writes."""
+    """Return whether the lines are an object with keys that only nccl-tests writes."""
     first = next((line for line in lines if line.strip()), "").lstrip()
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
 def read_json(lines: Sequence[str], given: UserInput) -> Reading:
-    """The one table. Raises UsageError for text that is not such an object, and for one that was cut off."""
+    """Return the only table. Raises UsageError if the text is not such an object or is incomplete."""
     try:
         document = parse_object("\n".join(lines).encode())
     except ValueError as error:
@@ -746,7 +746,7 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
-    """The times per call of the iterations that count, by (line, in place)."""
+    """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
         told = _object(each.get(f"{place}_per_iter"))
@@ -765,7 +765,7 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
 
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
-    """Seconds per call; nothing where one of them is not a time."""
+    """Return seconds per call; [] if one of them is not a valid time."""
     times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
     return times if all(is_time(time) for time in times) else []
 
@@ -797,7 +797,7 @@ def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
 
 
 def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
-    """As the text prints them, with the six digits that JSON has."""
+    """Return the figures in the form of the text output, with the six digits that JSON has."""
     if not figures:
         return None
     told = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
@@ -824,7 +824,7 @@ def _blocking(arguments: Sequence[str]) -> int:
 
 
 def _option(arguments: Sequence[str], short: str, long: str) -> str | None:
-    """The last value given, as "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
+    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
     found = None
     for word, after in zip(arguments, [*arguments[1:], ""], strict=False):
         if word in (short, long):
@@ -877,7 +877,7 @@ class _Stream:
     ended: bool = False
 
     def line(self, number: int, text: str) -> None:
-        """Takes any other line; only those of a table count."""
+        """Read any line that is not a comment; only lines of a table count."""
         if self.ended:
             self.close()
         row = parse_line(number, text, self.head.wide)
@@ -885,7 +885,7 @@ class _Stream:
             self.lines.append(row)
 
     def comment(self, text: str) -> None:
-        """Takes a line that begins with #."""
+        """Read a line that begins with #."""
         if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
             self.close()
         self.head.take(text)
@@ -894,7 +894,7 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """Ends the table."""
+        """End the table."""
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
                 self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
@@ -903,7 +903,7 @@ class _Stream:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it has nccl-tests' header, or a line of its table."""
+    """Return whether the lines have nccl-tests' header or a line of its table."""
     found = (split_line(line) for line in lines)
     return any(
         _OPENS.match(text) or _HEADER.match(text) if text[:1] == "#" else parse_line(0, text, wide=False) for _, text in filter(None, found)
@@ -911,7 +911,7 @@ def knows(lines: Sequence[str]) -> bool:
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table; where a table's cases come again, each time is a run. Raises UsageError."""
+    """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
     reading = read_tables(_blocks(lines), lambda block: runs_of(block, given), lambda block: block.lines[0].number)
     if not reading.runs:
         raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
@@ -919,7 +919,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
-    """The tables of all writers."""
+    """Yield the tables of all writers."""
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
         found = None if _RCCL in line else split_line(line)

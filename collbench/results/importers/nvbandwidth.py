@@ -1,6 +1,6 @@
-"""Reads what nvbandwidth prints, as text and with -j: one matrix of GB/s (10**9 bytes) or ns per test case (source of 0.8).
+"""Read the output of nvbandwidth, as text and with -j: one matrix of GB/s (10**9 bytes) or ns per test case (source of 0.8).
 
-Rows are the pairs of a matrix. The size of a copy is not printed: 512 MiB, the default, is assumed, and a time follows from it.
+Rows are the pairs of a matrix. The size of a copy is not printed. Times are computed for the default, 512 MiB.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class _NvbandwidthHead:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it has nvbandwidth's title, or a test case with its matrix."""
+    """Return whether the lines have nvbandwidth's title, or a test case with its matrix."""
     return any(_VERSION.search(line) for line in lines) or (
         any(_RUNNING.search(line) for line in lines) and any("memcpy " in line and "GPU(" in line for line in lines)
     )
 
 
 def knows_json(lines: Sequence[str]) -> bool:
-    """Whether it is nvbandwidth's object."""
+    """Return whether the lines have nvbandwidth's JSON object."""
     return any(re.match(r'\s*\{?\s*"nvbandwidth"\s*:', line) for line in lines)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per test case. Raises UsageError where none has a figure."""
+    """Return one run per test case. Raises UsageError if none has a figure."""
     head = _NvbandwidthHead()
     return _reading(list(_in_text(without_prefixes(lines), head)), head, given)
 
 
 def read_json(lines: Sequence[str], given: UserInput) -> Reading:
-    """The same of JSON, which lines before or after it do not hide. Raises UsageError for JSON that was cut."""
+    """Return the same from JSON, also with other lines before or after it. Raises UsageError for incomplete JSON."""
     text = "\n".join(lines)
     try:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
@@ -142,7 +142,7 @@ def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
             :_MOST
         ]
         columns = max((len(row) for row in table), default=0)
-        # A bidirectional test writes its matrices one below the other.
+        # A bidirectional test prints its matrices one below the other.
         parts = len(table) // columns if columns and _PART.search(description) and len(table) % columns == 0 else 1
         height = len(table) // max(parts, 1)
         for part in range(parts):
@@ -152,7 +152,7 @@ def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
 
 
 def _part_name(name: str, part: int, parts: int) -> str:
-    """read1, read2, total: as the text names them."""
+    """Return the name of a part as in the text: read1, read2, total."""
     return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
 
 
@@ -176,7 +176,7 @@ def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int |
     for at, label, values in matrix.rows:
         for column, value in zip(matrix.columns, values, strict=False):
             if not value:
-                continue  # N/A, and 0.00 of a GPU with itself
+                continue  # N/A, and the 0.00 of a GPU with itself
             time_s = value / 1e9 if latency else _SIZE / (value * 1e9)
             if not is_time(time_s):
                 continue

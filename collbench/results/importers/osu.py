@@ -1,9 +1,10 @@
-"""Reads what the OSU Micro-Benchmarks print, versions 3 to 7: every collective and point-to-point test, with -f, -z, -c, -V.
+"""Read the output of the OSU Micro-Benchmarks, versions 3 to 7: every collective and point-to-point test, with -f, -z, -c, -V.
 
-What a figure is (source of 7.4, osu_util_mpi.c): of collectives the mean over the ranks of each rank's mean over the iterations, of
-non-blocking ones without anything computed meanwhile ("Pure Comm."); of latencies the mean of half the round trips; of rates the
-bytes of all messages by the time of all, MB being 10**6 bytes. Percentiles are of the iterations' means over the ranks, which is not
-a quantile as in collbench's rows: they are in the evidence.
+The figures (source of 7.4, osu_util_mpi.c):
+- collectives: the mean over the ranks of each rank's mean over the iterations; non-blocking ones without computation ("Pure Comm.");
+- latencies: the mean of half the round trips;
+- rates: the bytes of all messages by the time of all, in MB of 10**6 bytes.
+Percentiles are of the iterations' means over the ranks. That is not a quantile as in collbench's rows, so they are in the evidence.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from collbench.results.importers.rows import (
 )
 from collbench.results.row import Row
 
-# The OSU Micro-Benchmarks' tests by the title in their output, and what each means in our words (read in the source of 7.4).
+# The tests of the OSU Micro-Benchmarks by the title in their output, with their meaning in collbench's terms (source of 7.4).
 #
-# Sizes: allreduce, reduce, broadcast and reduce-scatter print what a rank holds; all others print one rank's part, of which our size
-# has one per rank.
+# Sizes: allreduce, reduce, broadcast and reduce-scatter print the whole buffer of a rank. All others print one rank's part; collbench's
+# size has one part per rank.
 
 Measure = Literal["latency", "bandwidth"]
 
@@ -54,11 +55,11 @@ class Test:
     """One of OSU's programs.
 
     program     its name: "osu_allreduce"
-    operation   collbench's name; for others a name of its own
+    operation   collbench's name of the operation; a new name for others
     like        collbench's operation with the same bus factor, or None
     measure     whether its figure is a time or a rate
-    parts       whether the size it prints is one rank's part, of which there is one for each rank
-    even        whether the ranks' parts could differ, and are all alike
+    parts       whether the printed size is one rank's part, of which there is one for each rank
+    even        whether the ranks' parts could differ, but are equal
     pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
     both_ways   whether the rate counts both directions
     """
@@ -74,7 +75,7 @@ class Test:
 
     @property
     def reduces(self) -> bool:
-        """Whether elements are added."""
+        """Whether elements are summed."""
         return self.like in ("allreduce", "reduce", "reducescatter")
 
     @property
@@ -120,7 +121,7 @@ _LONGEST = 48
 def test_of(title: str, neighbours: bool = False) -> Test:
     """Return the test that prints "OSU MPI <title> Test"; an unknown title becomes an operation of its own, without a bus bandwidth.
 
-    neighbours: the output describes a graph of ranks; the title of one such test does not mention neighbours.
+    neighbors: the output describes a graph of ranks; the title of one such test does not mention neighbors.
     """
     words = " ".join(title.lower().split())
     persistent = _PERSISTENT.search(words) is not None
@@ -139,13 +140,13 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
         return None
     before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
     named = _named(test, before, "_persistent" if persistent else "")
-    if neighbours:  # the output does not name the neighbours, so the bytes moved are unknown
+    if neighbours:  # the output does not list the neighbors, so the moved bytes are unknown
         return Test(named.program, named.operation, None)
     return named
 
 
 def _named(test: Test, before: str, after: str) -> Test:
-    """The test with something before and after its name; it moves what it moved."""
+    """Return the test with text before and after its name; it moves the same bytes."""
     program = test.program.removeprefix("osu_")
     return Test(
         f"osu_{before}{program}{after}", f"{before}{test.operation}{after}", test.like, test.measure,
@@ -159,7 +160,7 @@ def _unknown(words: str) -> Test:
     return Test(f"osu {name}", name, None, "bandwidth" if rate else "latency", pairs="one", both_ways=rate and words.startswith("bi"))
 
 
-# The tables that the OSU Micro-Benchmarks print: the lines of figures, their column titles, and the heads.
+# The printed tables of the OSU Micro-Benchmarks: the lines of figures, their column titles, and the heads.
 
 _TITLE = re.compile(
     r"^#?\s*OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
@@ -176,8 +177,8 @@ _TABLES_PAIRS = re.compile(r"^#\s*\[ pairs: (\d{1,9}) \]\s*\[ window size: (\w{1
 _DATATYPE = re.compile(r"^#\s*Datatype: (\w{1,40})")
 _MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w{1,40}).{0,200}? on (\w{1,40})")
 _FACTS = re.compile(r"^# (Window creation|Synchronization): (.{1,60})")
-_LONGEST_TITLE = 200  # on longer lines, which no benchmark prints, the expression is slow
-_GRAPH = ("Dimensions size", "Time took to create topology graph")  # before the title
+_LONGEST_TITLE = 200  # on longer lines, which no benchmark prints, the expression would be slow
+_GRAPH = ("Dimensions size", "Time took to create topology graph")  # lines before the title
 _MESSAGE_RATES = "# Message Rate Profile"
 
 
@@ -207,7 +208,7 @@ class OsuTable:
 
 
 def is_title(line: str) -> bool:
-    """Whether it is the title of an OSU test."""
+    """Return whether the line is the title of an OSU test."""
     return _title(line) is not None
 
 
@@ -225,14 +226,14 @@ def tables_in(lines: Sequence[str]) -> Iterator[OsuTable]:
             neighbours = True
         elif table is not None and table.columns:
             _figures(table, line, number)
-        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap has titles without #
+        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap prints titles without #
             _learn(table, line)
     if table is not None:
         yield table
 
 
 def _heads(table: OsuTable | None, line: str, at: tuple[int, bool]) -> OsuTable | None:
-    """The table that a line of the head belongs to, a new one where it begins another; at: its number, whether ranks are neighbours."""
+    """Return the table of a line of the head, a new one if the line begins one. at: (number of the line, whether ranks are neighbors)."""
     if title := _title(line):
         return _titled(title, *at)
     if table is None:
@@ -288,7 +289,7 @@ def _figures(table: OsuTable, line: str, number: int) -> None:
     (table.lines.append((number, words)) if complete else table.bad.append(number))
 
 
-# The rows of one OSU table: which of its columns is the time, and what else it prints.
+# The rows of one OSU table: the column with the time, and the other columns.
 
 _TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
 _RATES = ("Bandwidth(MB/s)", "MB/s")
@@ -298,7 +299,7 @@ _US, _MB = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class _Line:
-    """One line of figures: of a table, of a kind, at a number in the file."""
+    """One line of figures: its table, its kind, and its number in the file."""
 
     table: OsuTable
     kind: RowKind
@@ -306,7 +307,7 @@ class _Line:
 
 
 def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
-    """(rows in the order of the lines, what a time is)."""
+    """Return (rows in the order of the lines, the statistic of a time)."""
     statistic = _statistic(table)
     kind = _kind(table, extent, statistic)
     make = _by_window if table.windows else _by_column
@@ -341,7 +342,7 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
 def _dtype(table: OsuTable) -> str:
     known = table.said.get("datatype")
     if table.test.like == "barrier":
-        return "uint8"  # as of our own rows, though nothing is moved
+        return "uint8"  # as in collbench's own rows, though nothing is moved
     if known is None:
         return "float32" if table.test.reduces else "int8"
     return _MPI_TYPES.get(known, type_name(known))
@@ -355,10 +356,10 @@ def _device(table: OsuTable) -> str:
 
 
 def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
-    """(size by our definition, elements per call of each rank)."""
+    """Return (size by collbench's definition, elements per call of each rank)."""
     width = width_of(kind.dtype) or 1
     if table.test.program.endswith("reduce_scatter_block"):
-        part = printed // width // kind.ranks  # what does not go into equal parts is not moved
+        part = printed // width // kind.ranks  # the remainder after equal parts is not moved
         return part * kind.ranks * width, part
     if table.test.like == "reducescatter":
         return printed, printed // width // kind.ranks
@@ -366,7 +367,7 @@ def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
 
 
 def _by_window(line: _Line, words: list[str]) -> list[Row]:
-    """The rows of one line of -V: its size, then the rate with each window."""
+    """Return the rows of one line of -V: its size, then the rate with each window."""
     rows = []
     for window, figure in zip(line.table.columns, words[1:], strict=True):
         row = _row(line, whole(words[0]), figure, {"MB/s": figure})
@@ -416,13 +417,13 @@ def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
 
 
 def _beside(by_name: dict[str, str]) -> dict[str, Any]:
-    """The other columns as they are printed, numbers as numbers."""
+    """Return the other columns as printed, numbers as numbers."""
     names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
     return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
 
 
 def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
-    """What all pairs moved together, where there are several."""
+    """Return the total of all pairs, if there are several."""
     pairs = table.said.get("pairs", 1)
     if pairs < 2 or row.busbw_bytes_per_s is None:
         return {}
@@ -432,12 +433,12 @@ def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the title of an OSU test."""
+    """Return whether one of these lines is the title of an OSU test."""
     return any(is_title(line) for line in without_prefixes(lines))
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
+    """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
     reading = read_tables(tables, lambda table: [_run(table, given, contexts.at(table.number))], lambda table: table.number)
@@ -471,7 +472,7 @@ def _missing(table: OsuTable) -> list[Missing]:
         unknown.append(NotInOutput(MissingItem.WINDOW))
     if not any(column == "Iterations" for column in table.columns):
         unknown.append(NotInOutput(MissingItem.ITERATIONS))
-    if "datatype" not in table.said and table.test.like != "barrier":  # as before version 7.1
+    if "datatype" not in table.said and table.test.like != "barrier":  # before version 7.1
         unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
     return unknown
 

@@ -1,4 +1,4 @@
-"""PARAM comms (train/comms/pt/comms.py): the lines COMMS-RES of collectives and of point-to-point.
+"""Read the output of PARAM comms (train/comms/pt/comms.py): the lines COMMS-RES of collectives and of point-to-point.
 
 Each rank's time is its mean over the iterations; p50, p75, p95, Min and Max are over the *ranks*, not over iterations.
 """
@@ -31,7 +31,7 @@ from collbench.results.importers.rows import (
 from collbench.results.row import Row
 
 _LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
-# The distance between two words is bounded: else a line that repeats the first one takes time in the square of its length.
+# The distance between two words is limited. Otherwise a line that repeats the first one would take quadratic time.
 _HELLO = re.compile(r"Hello from Rank (\d{1,7}): .{0,200}?host (\S{1,256}), device: ([^,]{1,40}),.{0,200}?world_size: (\d{1,9})")
 _GROUP = re.compile(r"groupSize (\d{1,9})")
 _WORLD = re.compile(r"'world_size': (\d{1,9})")
@@ -47,12 +47,12 @@ _OURS = {
 _BACKENDS = {"nccl": "torch-nccl", "gloo": "gloo"}
 _ACROSS = "over the ranks of each rank's mean over the iterations"
 _MOST_PAIRS, _MOST_RANKS = 1 << 16, 1 << 24
-_COLUMNS, _PAIR_COLUMNS = (9, 10), (11,)  # size, elements, p50, p75, p95, Min, Max, AlgBW, BusBW, newer ones: TotalTime
+_COLUMNS, _PAIR_COLUMNS = (9, 10), (11,)  # size, elements, p50, p75, p95, Min, Max, AlgBW, BusBW; in newer versions also TotalTime
 
 
 @dataclass
 class _Head:
-    """What is printed before the table; z is --z: 1 waits for each call."""
+    """The lines before the table. z is the value of --z: 1 waits for each call."""
 
     backend: str | None = None
     blocking: bool | None = None
@@ -64,7 +64,7 @@ class _Head:
     pairs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1)])
 
     def take(self, line: str) -> None:
-        """Learns from any line."""
+        """Read any line."""
         if hello := _HELLO.search(line):
             self.hosts[int(hello[1])], self.device, self.world = short(hello[2]), hello[3].partition(":")[0], int(hello[4])
         if found := _GROUP.search(line):
@@ -81,7 +81,7 @@ class _Head:
 
     @property
     def ranks(self) -> int | None:
-        """Those of the group that communicates."""
+        """The number of ranks of the communicating group."""
         ranks = self.group or self.world
         return ranks if ranks is None or ranks <= _MOST_RANKS else None
 
@@ -96,12 +96,12 @@ class _Table:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it has a line of results, or the environment that PARAM prints first."""
+    """Return whether the lines have a result, or the environment that PARAM prints first."""
     return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per collective and element type; of point-to-point one with all three patterns. Raises UsageError."""
+    """Return one run per collective and element type, and one for all three point-to-point patterns. Raises UsageError."""
     head, tables, quantised = _Head(), list[_Table](), 0
     for number, line in enumerate(lines, 1):
         found = _LINE.search(line) if "COMMS-RES" in line else None
@@ -119,7 +119,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
 
 
 def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
-    """Sizes that come again begin another table."""
+    """Add a line to its table. A size that occurs again begins another table."""
     last = tables[-1] if tables and (tables[-1].collective, tables[-1].dtype) == (collective, dtype) else None
     if last is None or any(figures[0] == earlier[0] for _, earlier in last.lines):
         last = _Table(collective, dtype)
@@ -179,7 +179,7 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
 
 
 def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
-    """Ping-pong, halved; a window of messages one way and both ways, by the mean rate of the pairs."""
+    """Yield the rows of the ping-pong (half its time), and of a window of messages in one and both directions (mean rate of the pairs)."""
     width = width_of(str(base["dtype"])) or 1
     latency = RowKind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
     rates = [
@@ -200,7 +200,7 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
 
 
 def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
-    """Yield what the bandwidths of the table contradict."""
+    """Yield the doubts that the bandwidths of the table cause."""
     ours = operations().get(name)
     whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]

@@ -1,8 +1,8 @@
-"""Reads what perftest's programs print (ib_write_bw, ib_read_lat, …), as text or with --out_json.
+"""Read the output of perftest's programs (ib_write_bw, ib_read_lat, …), as text or with --out_json.
 
-What a figure is (source of July 2026, perftest_parameters.c): a rate is the bytes of all messages by the time of all, over all queue
-pairs; MB and MiB are 2**20 bytes, Gb 10**9 bits; "Bidirectional" counts both directions. A latency is half the round trip of a write
-or send, the whole of a read or an atomic; t_typical is the median. What arrived is not compared.
+The figures (source of July 2026, perftest_parameters.c): a rate is the bytes of all messages by the time of all, over all queue pairs.
+MB and MiB are 2**20 bytes, Gb are 10**9 bits; "Bidirectional" counts both directions. A latency is half the round trip of a write or
+send, and the whole of a read or an atomic; t_typical is the median. Received data is not compared.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class _Test:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the title of a test, or begins one in JSON."""
+    """Return whether one of these lines is the title of a test, or begins one in JSON."""
     return _is_json(lines) or any(_TITLE.match(line) for line in without_prefixes(lines))
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
+    """Return one run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
     if given.ranks not in (None, 2):
         raise UsageError(f"--ranks {given.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
     tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
@@ -125,7 +125,7 @@ def _take(test: _Test | None, line: str, at: int) -> None:
 
 
 def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
-    """Tests by their lines of one key each: 4.5 writes them without quotes, which no JSON reader takes."""
+    """Yield tests from lines with one key each: 4.5 writes them without quotes, which is not valid JSON."""
     parts: dict[str, dict[str, str]] = {}
     part, begun = "", 0
     for at, line in enumerate(_one_key_a_line(lines), start=1):
@@ -143,14 +143,14 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
 
 
 def _one_key_a_line(lines: Sequence[str]) -> Sequence[str]:
-    """Lines longer than any key with its value are skipped."""
+    """Return the lines, without those that are longer than any key with its value."""
     with suppress(ValueError):
         lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
     return [line if len(line) <= _LONGEST_LINE else "" for line in lines]
 
 
 def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
-    """Its keys are those of the text's columns; the unit of the rates is not printed, and follows from the message rate."""
+    """Return the test. Its keys are the text's columns. The unit of the rates is not printed, and follows from the message rate."""
     info, results = parts.get("test_info", {}), parts.get("results", {})
     title = _TITLE.match(info.get("test", "")[:200])
     if title is None or not results:
@@ -176,7 +176,7 @@ _JSON_COLUMNS = {
 
 
 def _unit(figures: Mapping[str, str], line: int) -> str:
-    """MiB or Gb: the one with which rate and message rate agree."""
+    """Return MiB or Gb, the unit with which rate and message rate agree."""
     size, rate, messages = (parse_number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
     fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
     if len(fitting) != 1:
@@ -185,7 +185,7 @@ def _unit(figures: Mapping[str, str], line: int) -> str:
 
 
 def _agree(rate: float, messages: float, size: float) -> bool:
-    """Whether a rate is that of so many million messages of a size, within the digits printed: two and six."""
+    """Return whether a rate is that of so many million messages of a size, within the printed digits: two and six."""
     return abs(rate - messages * 1e6 * size) <= 1.02 * (0.005 + 0.5 * size)
 
 

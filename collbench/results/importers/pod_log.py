@@ -1,6 +1,6 @@
-"""Rows of collbench's own in the log of a pod: what --format json printed between the two marks of `collbench emit kubernetes`.
+"""Read collbench's own rows in the log of a pod: the output of --format json between the two marks of `collbench emit kubernetes`.
 
-The rows are what was measured, with their intervals; samples, hosts and versions were in the run folder, which ended with the pod.
+The rows are complete with their intervals. Samples, hosts and versions were in the run folder, which ended with the pod.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collbench.results.reader import row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
-# The lines around the rows in a log that other lines go into, too: what `collbench import` looks for.
+# The marks around the rows in a log that other programs write to, too. `collbench import` searches for them.
 
 BEGIN = "----- collbench: rows begin -----"
-END = "----- collbench: rows end, exit code"  # then the code, and five dashes
+END = "----- collbench: rows end, exit code"  # the code and five dashes follow
 
 
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
@@ -39,7 +39,7 @@ class _Block:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the mark before the rows."""
+    """Return whether one of these lines is the mark before the rows."""
     return any(_bare(line) == BEGIN for line in lines)
 
 
@@ -74,7 +74,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 
 
 def _bare(line: str) -> str:
-    """The line without what kubectl puts before it."""
+    """Return the line without kubectl's prefix."""
     found = _PREFIX.match(line)
     return line[found.end() :].rstrip() if found else line.rstrip()
 
@@ -85,7 +85,7 @@ def _take(block: _Block, number: int, text: str) -> None:
     except ValueError as error:
         block.bad[number] = str(error)
     else:
-        block.rows.append(replace(row, samples={}))  # their arrays are not here
+        block.rows.append(replace(row, samples={}))  # the log does not have their arrays
 
 
 def _run(block: _Block, given: UserInput) -> ImportedTable:

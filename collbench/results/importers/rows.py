@@ -1,4 +1,4 @@
-"""Rows of our own form from the figures of another tool: one `RowKind` for what a table's rows share, then size and time of each."""
+"""collbench's rows from the figures of another tool: a `RowKind` with the common values of a table, then size and time of each row."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from collbench.results.importers.notes import Missing, MissingItem, RankMismatch
 from collbench.results.row import Row, Times
 from collbench.stats.median import drift, median, modes, quantiles
 
-# Ceilings for rows that another tool measured: --ceiling, or what the machines that the user names could carry.
+# Ceilings for rows of other tools: --ceiling, or the rates of the machines that the user names.
 
 RowCeilings = tuple[Ceiling | None, Ceiling | None]
-JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError where the machines do not fit
+JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError if the machines do not fit
 
 
 def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
-    """The rows with ceiling, hard limit and percentage; where there is none, with the reason."""
+    """Return the rows with ceiling, hard limit and percentage, or with the reason if there is none."""
 
     @cache
     def found(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> RowCeilings:
-        """Once for all rows that are alike."""
+        """Return the ceilings, computed once for all equal arguments."""
         return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
 
     return [_set(row, *found(row.operation, row.ranks, row.nodes, row.device, _pairs_at_once(row))) for row in rows]
@@ -52,9 +52,9 @@ def _pairs_at_once(row: Row) -> int:
 
 
 def _shared(job: Job, pairs: int) -> Job:
-    """Return the job with a node's NICs, or the given ceiling, shared by pairs at once: together they are compared with the whole of it.
+    """Return the job with a node's NICs, or the given ceiling, shared by concurrent pairs, which are together compared with the whole.
 
-    The first half of the ranks sends to the second half, so of several nodes half have senders.
+    The first half of the ranks sends to the second half, so half of several nodes have senders.
     """
     if job.given is not None:
         return replace(job, given=job.given / pairs)
@@ -77,7 +77,7 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
 
 
 def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
-    """A rate above the hard limit is a doubt, no achievement: no percentage, as for rows of our own."""
+    """Return the row with its ceilings. If its rate exceeds the hard limit it gets a flag and no percentage, as collbench's own rows do."""
     rate, busbw = ceiling.bytes_per_s if ceiling else None, row.busbw_bytes_per_s
     above = bool(busbw and bound and bound.bytes_per_s and busbw > bound.bytes_per_s * TOLERANCE)
     percent = 100 * busbw / rate if rate and busbw and not above else None
@@ -96,7 +96,7 @@ _SHARED = (
 
 @dataclass(frozen=True)
 class Quantiles:
-    """What a tool prints about its samples besides the time, in seconds; None where it is not printed."""
+    """The printed quantiles of the samples, in seconds; None if not printed."""
 
     min: float | None = None
     p95: float | None = None
@@ -109,12 +109,12 @@ _NO_SPREAD = Quantiles()
 
 @dataclass(frozen=True)
 class RowKind:
-    """What the rows of one table have in common.
+    """The values that all rows of one table share.
 
-    operation   collbench's name, or another one: then without bus bandwidth, unless it moves as much as the operation `like`
+    operation   collbench's name, or another one; then there is a bus bandwidth only if it moves as much as the operation `like`
     ranks       all that took part; for pairs twice the number of pairs
-    statistic   what a time is; each row has it
-    evidence    what else belongs to each row, JSON-ready: {"iterations": 20}
+    statistic   the statistic of a time, in each row
+    evidence    other values for each row, JSON-ready: {"iterations": 20}
     also        further fields of the rows, by their name: {"protocol": "RDMA_Write"}
     """
 
@@ -147,10 +147,10 @@ class RowKind:
         checked: int = 0,
         wrong: int | None = None,
     ) -> Row:
-        """The row of one size: `count` elements per call, read in this `line` of the file (the first is 1).
+        """Return the row of one size: `count` elements per call, from this `line` of the file (the first is 1).
 
-        size_bytes is by our definition (max of what a rank sends and receives); bandwidths follow from it and the time. `wrong`
-        counts elements, None where nothing was compared. The time must be one that `is_time` takes.
+        size_bytes is by collbench's definition (max of what a rank sends and receives); bandwidths follow from it and the time.
+        `wrong` is a number of elements, None if nothing was compared. The time must be one that `is_time` accepts.
         """
         algbw = size_bytes / time_s if size_bytes else None
         return self._same.with_figures(
@@ -162,7 +162,7 @@ class RowKind:
 
     @cached_property
     def _factor(self) -> float | None:
-        """busbw / algbw."""
+        """The factor busbw / algbw."""
         operation = operations().get(self.like or self.operation)
         return operation.bus_factor(2 if operation.pair else self.ranks) if operation else None
 
@@ -177,17 +177,17 @@ class RowKind:
 
 
 def is_time(seconds: float) -> bool:
-    """Whether something can have taken that long; not NaN, not infinite."""
+    """Return whether a time is plausible; not NaN, not infinite."""
     return _SHORTEST_S <= seconds <= _LONGEST_S
 
 
 def is_size(size_bytes: int) -> bool:
-    """Whether a message that moves something can be that large."""
+    """Return whether a size is plausible for a message with data."""
     return 0 < size_bytes < _LARGEST
 
 
 def operation_named(name: str) -> Operation:
-    """The operation of that name. Raises UsageError for --operation with another one."""
+    """Return the operation of that name. Raises UsageError that names --operation for an unknown one."""
     found = operations().get(name)
     if found is None:
         raise UsageError(f"unknown --operation '{short(name)}': choose from {', '.join(operations())}")
@@ -218,12 +218,12 @@ def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, wher
 
 
 def contradiction(where: str, what: str, given: int | None, told: int | None) -> tuple[Contradiction, ...]:
-    """The contradiction between the option --`what` and the output, if there is one."""
+    """Return the contradiction between the option --`what` and the output, if there is one."""
     return () if given is None or told is None or given == told else (Contradiction(where, f"--{what}", str(given), f"{told} {what}"),)
 
 
 def type_name(name: str) -> str:
-    """Our name of an element type that a tool names; its own, made short, where we have none."""
+    """Return collbench's name of a tool's element type; the tool's own name, shortened, if collbench has none."""
     try:
         return dtype_named(name).name
     except UsageError:
@@ -231,7 +231,7 @@ def type_name(name: str) -> str:
 
 
 def width_of(dtype: str) -> int | None:
-    """Bytes per element of a type by our name; None where we do not have it."""
+    """Return the bytes per element of a type by collbench's name; None if it has no such type."""
     return DTYPES[dtype].size if dtype in DTYPES else None
 
 
@@ -249,13 +249,13 @@ def _group(name: str, ranks: int) -> str:
     return group_name(operation, case, groups_of(operation, case, max(ranks, 2)))
 
 
-# What readers of tables share: numbers in text, a row of a case without a figure, what most tools do not print.
+# Common parts of readers of tables: numbers in text, rows without figures, and values that most tools do not print.
 
 _LONGEST_DIGITS = 18
 
 
 def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
-    """Return what most of these tools do not print; nodes and hosts unless they are known from elsewhere."""
+    """Return the values that most of these tools do not print; nodes and hosts only if they are unknown."""
     unknown = [*([] if hosts else [MissingItem.HOSTS]), *([] if nodes else [MissingItem.NODES])]
     return [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, *unknown)]
 
@@ -266,7 +266,7 @@ def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) 
 
 
 def nonempty(reading: Reading, tool: str) -> Reading:
-    """The reading without empty runs. Raises UsageError where no run has rows or lines that could not be read."""
+    """Return the reading without empty runs. Raises UsageError if no run has rows, or lines that could not be read."""
     found = [run for run in reading.runs if run.rows or run.doubts]
     if not found:
         raise UsageError(f"no results of {tool} found: use the output from its title on, with the lines of figures")
@@ -274,7 +274,7 @@ def nonempty(reading: Reading, tool: str) -> Reading:
 
 
 def parse_number(text: str) -> float | None:
-    """The finite number from 0 on that `text` is; None: it is none."""
+    """Return the finite number of at least 0 in a text; None for other text."""
     try:
         value = float(text)
     except ValueError:
@@ -283,20 +283,20 @@ def parse_number(text: str) -> float | None:
 
 
 def whole(text: str) -> int | None:
-    """The whole number from 0 on that `text` is, below 10**18; None: it is none."""
+    """Return the integer from 0 to below 10**18 in a text; None for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
 
 
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
-    """The row of a case for which the output shows no usable figure."""
+    """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
 
 
-# How many ranks a tool ran on, by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
+# The number of ranks by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
 
-_MANY = 10**9  # ranks: the factor's limit
-_SLACK = _ROUNDED = 1e-9  # for the arithmetic itself
+_MANY = 10**9  # ranks, for the factor's limit
+_SLACK = _ROUNDED = 1e-9  # for rounding in the computation
 
 
 class Printed(NamedTuple):
@@ -307,23 +307,23 @@ class Printed(NamedTuple):
 
 
 class RankRange(NamedTuple):
-    """The numbers of ranks that explain what was printed, inclusive; high None: no end. low > high: none does."""
+    """The numbers of ranks that explain the printed figures, inclusive; high None: no end; low > high: none."""
 
     low: int
     high: int | None
 
     @property
     def only(self) -> int | None:
-        """The one that does; None where several do, or none."""
+        """The only number of ranks in the range; None if there are several, or none."""
         return self.low if self.low == self.high else None
 
     def holds(self, ranks: int) -> bool:
-        """Whether so many ranks explain it."""
+        """Return whether this number of ranks explains the figures."""
         return self.low <= ranks and (self.high is None or ranks <= self.high)
 
     @property
     def empty(self) -> bool:
-        """Whether no number does."""
+        """Whether no number of ranks explains the figures."""
         return self.high is not None and self.low > self.high
 
     def __str__(self) -> str:
@@ -335,7 +335,7 @@ class RankRange(NamedTuple):
 
 
 def with_digits(text: str) -> tuple[float, float] | None:
-    """(value, half a unit of the last digit) of a printed number; None for what is none: "235.26" is 235.26 ± 0.005."""
+    """Return (value, half a unit of the last digit) of a printed number; None for other text: "235.26" is 235.26 ± 0.005."""
     try:
         value = float(text)
     except ValueError:
@@ -353,7 +353,7 @@ def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | No
     for line in lines:
         least, most = _factor(line)
         low, high = max(low, least), min(high, most)
-    if operation.bus_factor(2) == operation.bus_factor(3):  # the same for all ranks
+    if operation.bus_factor(2) == operation.bus_factor(3):  # equal for all numbers of ranks
         return None if low <= limit <= high else RankRange(1, 0)
     if low <= 0 and high >= limit:
         return None
@@ -373,7 +373,7 @@ def rate_mismatch(size_bytes: int, algbw: str, micros: str, line: int | None = N
 
 
 def _factor(line: Printed) -> tuple[float, float]:
-    """The least and the most that busbw / algbw can have been before they were rounded."""
+    """Return the smallest and the largest value that busbw / algbw may have had before rounding."""
     (algbw, alg_half), (busbw, bus_half) = line
     least = max(0.0, busbw - bus_half) / (algbw + alg_half)
     return least, (busbw + bus_half) / (algbw - alg_half) if algbw > alg_half else inf
@@ -383,10 +383,10 @@ def _ranks(factor: float, limit: int) -> float:
     return limit / (limit - factor)
 
 
-# Makes the time, interval and arrays of a row from single times, which nccl-tests' JSON, NCCL Inspector and all_reduce_bench print.
+# The time, interval and arrays of a row from single times, which nccl-tests' JSON, NCCL Inspector and all_reduce_bench print.
 
 _WORST = 16
-_FEWEST = 6  # below, a median has no interval
+_FEWEST = 6  # with fewer samples a median has no interval
 _WHOLE_ARRAYS_UP_TO = 10**6
 
 
@@ -395,8 +395,8 @@ class Samples:
     """Single times in seconds, per message and in the order of the measurement.
 
     slowest    of the slowest rank, one per iteration
-    per_rank   of each rank, an array of ranks × iterations; None where the tool does not print them
-    statistic  what the row's time is then
+    per_rank   of each rank, an array of ranks × iterations; None if the tool does not print them
+    statistic  the statistic of the row's time
     """
 
     slowest: NDArray[np.float64]
@@ -405,7 +405,7 @@ class Samples:
 
 
 def sampled(row: Row, samples: Samples, kind: RowKind) -> tuple[Row, Arrays]:
-    """The row with the median of its samples and the interval of it, and the arrays that the run folder keeps. `kind` made the row."""
+    """Return the row of `kind` with the median of its samples and its interval, and the arrays for the run folder."""
     series = samples.slowest
     known, both, spread = median(series), modes(series), quantiles(series)
     equal = spread["min"] == spread["max"]

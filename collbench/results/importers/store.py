@@ -1,4 +1,4 @@
-"""Tables of other tools become run folders: different operations in one, cases that come again in the next."""
+"""Run folders from the tables of other tools: different operations share a folder, and repeated cases are in the next one."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _LONGEST = 4096
 
 
 def unread_tool(lines: Sequence[str]) -> str | None:
-    """The name of the tool that printed these lines, if it is known and cannot be imported."""
+    """Return the name of the tool that printed these lines, if it is known but cannot be imported."""
     forms = ((name, re.compile(form)) for name, form in _FORMS.items())
     return next((name for name, form in forms if any(form.search(line[:_LONGEST]) for line in lines)), None)
 
 
-# All readers, and which one a file needs.
+# All readers, and the choice of the reader for a file.
 
-# The marks of collbench's own rows first: what is between them may look like anything. Then JSON, then text by how distinct it is.
+# First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
 READERS: tuple[Importer, ...] = (
     POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH, ALL_REDUCE_BENCH,
     DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
@@ -77,12 +77,12 @@ HEAD = 400
 
 
 def _reader_of(lines: Sequence[str]) -> Importer | None:
-    """The first reader that knows these lines."""
+    """Return the first reader that detects these lines."""
     return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
 
 
 def reader_for(lines: Sequence[str], name: str | None) -> Importer:
-    """The reader called `name`, or by what the lines look like. A long start is skipped in steps: NCCL's log may come before the table.
+    """Return the reader called `name`, else the one that detects the lines, also after a long start such as NCCL's log.
 
     Raises UsageError for an unknown name, and for lines of an unknown format.
     """
@@ -101,9 +101,9 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer:
     raise UsageError(f"unknown format: use --as FORMAT ({names})")
 
 
-# Notes on an imported run: its sources, what they lack, what is doubtful, what was skipped.
+# Notes on an imported run: its sources, missing values, doubts, and skipped lines.
 
-_MOST = 12  # of a kind; a log may have thousands of tables
+_MOST = 12  # notes of a kind, since a log may have thousands of tables
 _STORED_LONGEST = 400
 
 
@@ -126,7 +126,7 @@ def import_notes(info: Mapping[str, Any]) -> list[str]:
 
 
 def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
-    """ "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
+    """Yield "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
     found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
     for each in _objects(imported.get("tables")):
         tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
@@ -183,7 +183,7 @@ class Source:
 
 @dataclass(frozen=True)
 class FileTable:
-    """A table, and the file that it is from; `skipped` are tables of that file that were not read, on its first table alone."""
+    """A table and its file. `skipped`: tables of that file that were not read, only on its first table."""
 
     source: Source
     run: ImportedTable
@@ -213,7 +213,7 @@ class ImportedRun:
 
     @property
     def arrays(self) -> dict[int, Arrays]:
-        """The arrays of the rows, by index."""
+        """The arrays of the rows, by index of the row."""
         found: dict[int, Arrays] = {}
         before = 0
         for table in self.tables:
@@ -223,7 +223,7 @@ class ImportedRun:
 
     @property
     def operation(self) -> str:
-        """The one that all rows are of, else "import"."""
+        """The operation of all rows; "import" if there are several."""
         operations = {series[0] for series in self.series}
         return str(operations.pop()) if len(operations) == 1 else "import"
 
@@ -254,15 +254,15 @@ class ImportedRun:
 
 
 def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
-    """The key with its list, nothing for an empty one."""
+    """Return the key with its list; nothing for an empty list."""
     return {name: values} if values else {}
 
 
 def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
-    """The tables by the run that they become: the first of the same tool, library, settings and hosts that lacks their series."""
+    """Return the tables by run: each joins the first run of the same tool, library, settings and hosts that lacks its series."""
     found: list[ImportedRun] = []
     by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
-    free: dict[tuple[Any, ...], int] = {}  # by maker and series: the first run that lacks it; all before have it
+    free: dict[tuple[Any, ...], int] = {}  # by tool and series the first run that lacks it
     for table in tables:
         maker, series = _made_by(table.run), set(map(_SERIES_OF, table.run.rows))
         runs = by_maker.setdefault(maker, [])
@@ -281,9 +281,10 @@ def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
 def store(
     runs: Sequence[ImportedRun], out: Path, command: Sequence[str], allocation: str | None, topology: Mapping[str, Any] | None
 ) -> list[Path]:
-    """Writes the runs: one as `out` itself, several as out/launch-1, launch-2, … Returns the folders.
+    """Write the runs: one as `out` itself, several as out/launch-1, launch-2, … Return the folders.
 
-    Several with an `allocation` are launches of it; without, each is a run of its own. Raises UsageError if a run exists there.
+    With an `allocation`, several runs are launches of it; without, each is independent. Raises UsageError if a run exists
+    there.
     """
     if any(out.glob("launch-*")):
         raise UsageError(f"--out {out} already has launches: choose a new folder")
@@ -316,7 +317,7 @@ def _doubt_json(table: FileTable, doubt: Doubt) -> dict[str, Any]:
 
 
 def _versions(run: ImportedTable) -> dict[str, str]:
-    """As for collbench's own backends: the library's version by its name, and the tool's."""
+    """Return the library's version by its name, as for collbench's own backends, and the tool's version."""
     library = run.facts.get("library")
     name = "rccl" if any(row.backend == "rccl" for row in run.rows[:1]) else "nccl"
     of_library = {name: library} if isinstance(library, str) else {}

@@ -1,6 +1,6 @@
-"""Reads what ucx_perftest prints: the line "Final:" of each test below its table (src/tools/perf of UCX 1.8 to 1.20).
+"""Read the output of ucx_perftest: the line "Final:" of each test below its table (src/tools/perf of UCX 1.8 to 1.20).
 
-MB are 2**20 bytes. Of a ping-pong a latency is half the round trip; of a stream the tool's "overhead" is the time between messages.
+MB are 2**20 bytes. The latency of a ping-pong is half the round trip; of a stream the tool's "overhead" is the time between messages.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class _UcxTest:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether one of these lines is the head of its table, or a final line."""
+    """Return whether one of these lines is the head of its table, or a final line."""
     return any(_KIND.search(line) for line in lines) or any(
         (found := _FINAL.match(line)) and len(found[1].split()) in (4, 8) and parse_number(found[1].split()[0]) for line in lines
     )
 
 
 def read(lines: Sequence[str], given: UserInput) -> Reading:
-    """One run per test. Raises UsageError where none came to its end, and for --ranks other than 2."""
+    """Return one run per test. Raises UsageError if none is complete, and for --ranks other than 2."""
     if given.ranks not in (None, 2):
         raise UsageError(f"--ranks {given.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
     contexts = Contexts(lines)
@@ -118,7 +118,7 @@ def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
 
 
 def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:
-    """The message size by the head, else by the command line, else by bandwidth / message rate where these allow one number."""
+    """Return the message size by the head, else by the command line, else by bandwidth / message rate if these allow only one number."""
     known = test.facts.get("Message size", "")
     if known.isdecimal() and len(known) < 18:
         return int(known)
@@ -133,7 +133,7 @@ def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | No
 
 
 def _time(figures: Sequence[float | None], size: int | None, latency: bool | None) -> float | None:
-    """In seconds; of several threads the line has four words: iterations, then latency, bandwidth and rate over all."""
+    """Return the time in seconds. With several threads the line has four words: iterations, then latency, bandwidth and rate over all."""
     overall_latency, bandwidth = (figures[3], figures[5]) if len(figures) == 8 else (figures[1], figures[2])
     if latency:
         micros = (figures[1] if len(figures) == 8 else None) or overall_latency
