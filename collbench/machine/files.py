@@ -208,7 +208,7 @@ def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Archi
         for count, header in enumerate(tar, start=1):
             if count > MOST_MEMBERS:
                 raise Unreadable(f"{name} has more than {MOST_MEMBERS} members: use `collbench probe --gather`")
-            tar.members = []  # otherwise tarfile stores every header
+            tar.members = []  # type: ignore[attr-defined]  # otherwise tarfile stores every header
             reason = _why_not(header)
             if reason:
                 left_out[reason] += 1
