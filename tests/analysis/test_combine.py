@@ -215,9 +215,9 @@ class TestFolders:
         store(tmp_path / "launch-2", [row_of(1e-6)])
         (tmp_path / "launch-1").mkdir()
         (found,) = runs_in(tmp_path)
-        assert found.path.name == "launch-2" and "launch-1 is not a run folder" in found.warnings[0]
+        assert found.path.name == "launch-2" and "launch-1" in found.warnings[0]
         shutil.rmtree(tmp_path / "launch-2")
-        with pytest.raises(UsageError, match="launch-1 is not a run folder"):
+        with pytest.raises(UsageError, match="launch-1"):
             runs_in(tmp_path)
 
     def test_the_folder_of_all_launches_names_them(self, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ class TestFolders:
         shutil.copytree(one, tmp_path / "copy")
         (tmp_path / "link").symlink_to(one)
         for other in (one, tmp_path, tmp_path / "copy", tmp_path / "link"):
-            with pytest.raises(UsageError, match=r"is named twice.*: name each launch once"):
+            with pytest.raises(UsageError, match="named twice"):
                 read_all([one, other])
 
     def test_junk_in_run_json_is_no_obstacle(self, tmp_path: Path) -> None:

@@ -134,14 +134,14 @@ def test_without_a_home_launches_over_hosts_must_be_given_one() -> None:
 
 def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"\(Not a directory\): set COLLBENCH_SECRET"):
+    with pytest.raises(UsageError, match="COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
 
 
 def test_a_folder_that_others_can_write_keeps_none(tmp_path: Path) -> None:
     (tmp_path / "collbench").mkdir(mode=0o700)
     (tmp_path / "collbench").chmod(0o777)
-    with pytest.raises(UsageError, match="is not a folder that only its owner can write"):
+    with pytest.raises(UsageError, match="only its owner"):
         secret_of(info(), {"XDG_CONFIG_HOME": str(tmp_path)})
 
 
@@ -164,7 +164,7 @@ def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(
     (folder / "secret").symlink_to(known)
     if owner == "a stranger":
         os.chown(folder, 12345, -1)
-    with pytest.raises(UsageError, match="is not a folder that only its owner can write" if owner == "a stranger" else "cannot be read"):
+    with pytest.raises(UsageError, match="only its owner" if owner == "a stranger" else "cannot be read"):
         secret_of(info(local_ranks=2), {})
 
 
@@ -173,7 +173,7 @@ def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path: Path, monkeypatch
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     private(tmp_path / "elsewhere/secret", "words that the stranger has read")
     (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"cannot be read \(Not a directory\)|cannot be read \(Too many"):
+    with pytest.raises(UsageError, match=r"\(Not a directory\)|\(Too many"):
         secret_of(info(local_ranks=2), {})
 
 
@@ -192,5 +192,5 @@ def test_a_folder_that_others_can_write_holds_no_secret(tmp_path: Path, mode: in
     if private:
         _check_folder(tmp_path, tmp_path.lstat())
     else:
-        with pytest.raises(UsageError, match="not a folder that only its owner can write"):
+        with pytest.raises(UsageError, match="only its owner"):
             _check_folder(tmp_path, tmp_path.lstat())

@@ -69,7 +69,7 @@ def without_curve(here: Here) -> None:
 
 def another_secret(here: Here) -> None:
     stranger = here.spoke(1, Secret(b"x" * 32, "/x/secret"))
-    with pytest.raises(WaitExpired, match=r"was refused at the place of rank 0 .*/x/secret"):
+    with pytest.raises(WaitExpired, match=r"was refused .*/x/secret"):
         stranger.join(about(1), 0.5)
 
 
@@ -148,7 +148,7 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -
         second.port = here.port
         with pytest.raises(UsageError, match=rf"port {here.port} is in use"):
             second.hub()
-        with pytest.raises(WaitExpired, match=r"rank 1 was refused .* give a second launch its own MASTER_PORT"):
+        with pytest.raises(WaitExpired, match=r"rank 1 was refused .*MASTER_PORT"):
             second.spoke(1).join(about(1), 0.5)
     until(hub.remarks, "a sentence about the second launch")
     assert isinstance(hub.remarks()[0], ConnectionsRefused)
@@ -160,9 +160,7 @@ def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_a
     here.join(hub, spoke)
     again = here.spoke(1)
     again._part.ending.begin = lambda *_: None
-    with pytest.raises(
-        PeerFailed, match=r"rank 1 was started again \(node9, pid 9\), by a launcher that restarts ranks or by a second launch"
-    ):
+    with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join({"host": "node9", "pid": 9}, 5)
     assert hub.remarks() == [RankRestarted(1, "node9", 9)]
     spoke.say(1, "asking", "still here")

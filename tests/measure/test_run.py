@@ -216,14 +216,14 @@ def test_a_root_that_is_no_rank_ends_before_anything_is_made(start, tmp_path):
 
 
 def test_too_little_memory_is_said_before_the_first_cell(start, tmp_path):
-    with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* needs 8 TiB on .* is free"):
+    with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* 8 TiB "):
         start(ALLREDUCE, sizes=(8, 2**40))
     assert not (tmp_path / "run").exists()
 
 
 def test_the_size_that_is_recommended_fits_for_every_operation(start, monkeypatch):
     monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)  # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce
-    with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* the largest of these sizes that fits is 8 B$"):
+    with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* 8 B$"):
         start(BROADCAST, ALLREDUCE, sizes=(8, 2**20))
 
 
@@ -237,12 +237,12 @@ def test_rounded_sizes_are_flagged_and_said(start):
     found = start(ALLREDUCE, sizes=(1023,))
     assert found.rows[0].size_bytes == 1020
     assert "size_rounded" in found.rows[0].flags
-    assert any("rounded to whole float32 elements" in note for note in found.told.notes)
+    assert any("whole float32 elements" in note for note in found.told.notes)
 
 
 def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
     monkeypatch.setattr("collbench.backends.torch_distributed.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="backend gloo is not available: torch is not installed: pip install"):
+    with pytest.raises(UsageError, match=r"gloo .*torch .*pip install"):
         start(ALLREDUCE, backend="gloo")
 
 

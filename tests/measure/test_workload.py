@@ -193,9 +193,9 @@ def test_wrong_data_ends_with_4_and_names_exchange_rank_and_element(train, backe
     found = train(BUCKETS)
     (row,) = found.rows
     assert (found.code, row.wrong) == (4, 1)
-    assert row.wrong_detail.startswith("bucket 3 of 3: rank 1: 1 wrong element, first at 5: wanted ")
+    assert row.wrong_detail.startswith("bucket 3 of 3: rank 1: 1 wrong element, first at 5: ")
     assert row.evidence["wrong_data"]["first"][0]["what"] == "bucket 3 of 3"
-    assert f"wrong data in by-hand on simulated: {row.wrong_detail}" in found.told.notes
+    assert any(row.wrong_detail in note for note in found.told.notes)
     assert json.loads((found.folder / "run.json").read_text())["exit_code"] == 4
 
 
@@ -208,14 +208,14 @@ def test_unchecked_is_not_right(train, backend):
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
     monkeypatch.setattr("collbench.measure.tasks.step._Server.add", lambda server, slot: server.totals[slot].fill(0))
     found = train(SERVER)
-    assert found.code == 4 and "push: rank 0: 1024 wrong elements, first at 0" in found.rows[0].wrong_detail
-    assert "(what the server added up)" in found.rows[0].wrong_detail
+    assert found.code == 4 and "push: rank 0: 1024 wrong elements" in found.rows[0].wrong_detail
+    assert "the server added up" in found.rows[0].wrong_detail
 
 
 def test_stop_on_wrong_leaves_the_rest(train, backend):
     backend(Careless)
     found = train(BUCKETS, SERVER, stop_on_wrong=True)
-    assert (found.code, len(found.rows)) == (4, 1) and "stopped after wrong data (--stop-on-wrong)" in found.told.notes
+    assert (found.code, len(found.rows)) == (4, 1) and any("--stop-on-wrong" in note for note in found.told.notes)
 
 
 class Fussy(SimulatedBackend):
@@ -357,5 +357,5 @@ def test_asynchronous_training_that_does_not_fit_the_memory_says_so(monkeypatch)
     me = SimpleNamespace(rank=0, host="node1")
     world = SimpleNamespace(on_host=lambda: [me, SimpleNamespace(rank=1)], me=me)
     said = roles_too_large("parameter-server on mpi", roles_of(Step(tuple(pairs), 4), 2), world)
-    assert said.startswith("the buffers of parameter-server on mpi need ") and "on node1 for its 2 ranks there" in said
+    assert "parameter-server on mpi" in said and "on node1 for its 2 ranks" in said
     assert roles_too_large("x", roles_of(Step(tuple(replace(each, size_bytes=4) for each in pairs), 4), 2), world) is None

@@ -97,7 +97,7 @@ def test_the_quantiles_of_staleness_are_values_that_occurred():
 def test_an_update_out_of_turn_ends_the_run():
     played = Played(roles_of(step(), 2))
     played.round(1)
-    with pytest.raises(RunFailed, match="update 3 of rank 1 instead of update 2"):
+    with pytest.raises(RunFailed, match="update 3 of rank 1"):
         played.round(1, number=3)
 
 
@@ -191,7 +191,7 @@ def test_several_servers_have_a_shard_each():
 
 
 def test_more_messages_than_can_be_held_ready_are_refused():
-    with pytest.raises(UsageError, match="this step makes 1,000,000,001 exchanges"):
+    with pytest.raises(UsageError, match="1,000,000,001 exchanges"):
         roles_of(Step((Exchange("p2p_bandwidth", ((1, 0),), 4, "x", 10**9), Exchange("p2p_bandwidth", ((0, 1),), 4, "x")), 4), 2)
 
 
@@ -225,11 +225,11 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
 
 
 def test_what_is_no_asynchronous_training():
-    with pytest.raises(UsageError, match="messages between workers and servers"):
+    with pytest.raises(UsageError, match="between workers and servers"):
         roles_of(Step((Exchange("allreduce", ((0, 1, 2),), 4, "x"),), 4), 3)
-    with pytest.raises(UsageError, match="exchanges of rank 1 only, but this one is between 2 and 0"):
+    with pytest.raises(UsageError, match=r"rank 1 only, .* 2 and 0"):
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
-    with pytest.raises(UsageError, match="needs a worker besides 1 servers"):
+    with pytest.raises(UsageError, match="besides 1 server"):
         roles_of(step(), 1)
     assert "use mpi or gloo" in roles_of(step(), 2).refusal(SimulatedBackend())
 

@@ -186,9 +186,9 @@ def test_types_answer_to_their_other_names(name, dtype):
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UsageError, match=r"dtype 'f99' is unknown: choose from float64, float32, .*uint8"):
+    with pytest.raises(UsageError, match=r"dtype 'f99' .*float64, float32, .*uint8"):
         dtype_named("f99")
-    with pytest.raises(UsageError, match=r"redop 'xor' is unknown: choose from sum, .*bxor"):
+    with pytest.raises(UsageError, match=r"redop 'xor' .*sum, .*bxor"):
         redop_named("xor")
     assert redop_named("SUM") == "sum"
 

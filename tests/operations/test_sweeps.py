@@ -87,5 +87,5 @@ def test_the_notes_speak_for_all_sweeps() -> None:
     both = Sweeps(
         (sweep(ALLREDUCE), sweep(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))
     )
-    assert (rounding_note(both) or "").startswith("sizes are rounded to whole float32 elements")
+    assert (rounding_note(both) or "").startswith("sizes are rounded")
     assert (tuning_note(replace(both, each=both.each[::-1]), ["nccl", "mpi"]) or "").endswith("not to mpi")

@@ -54,13 +54,13 @@ def test_names_may_be_written_large():
 
 @pytest.mark.parametrize("text", ["bert", "", "-3M", "1e9", "340 M", "3.M", "M", "٣M", "3MB"])
 def test_an_unknown_model_is_one_sentence_with_the_choices(text):
-    with pytest.raises(UsageError, match=r"is unknown: choose from resnet50, bert-large, gpt2-xl, or give its number of parameters"):
+    with pytest.raises(UsageError, match="resnet50, bert-large, gpt2-xl"):
         model_named(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0M", "1.5", "0.0001k", "1001T"])
 def test_no_whole_number_of_parameters(text):
-    with pytest.raises(UsageError, match=rf"model '{text}' is not a number of parameters from 1 to 10\^15"):
+    with pytest.raises(UsageError, match=rf"model '{text}' .* 1 to 10\^15"):
         model_named(text)
 
 

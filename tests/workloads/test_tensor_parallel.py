@@ -23,7 +23,7 @@ def test_microbatches_each_take_as_many():
 def test_larger_groups_cross_hosts_and_that_is_said():
     step = laid_out("tensor-parallel", {"tensor": "4"}, (0, 1, 0, 1))
     assert step.exchanges[0].groups == ((0, 2, 1, 3),)
-    assert step.note.startswith("one group of all ranks, across hosts")
+    assert step.note.startswith("one group of all ranks")
 
 
 def test_smaller_groups_stay_inside():

@@ -35,14 +35,14 @@ def test_it_cannot_be_started() -> None:
 def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
-    with pytest.raises(RunFailed, match=r"^sh did not end within 0 s$"):
+    with pytest.raises(RunFailed, match=r"^sh .* within 0 s$"):
         once(shell("sleep 77 & sleep 78"), 0.3)
     assert time.monotonic() - began < 3
     until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
 
 
 def test_endless_output_is_no_result() -> None:
-    with pytest.raises(RunFailed, match=r"^sh printed more than 4 MiB"):
+    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
         once(shell("yes"), 20)
 
 
@@ -68,7 +68,7 @@ def test_a_server_that_ends_says_why() -> None:
 
 
 def test_a_server_that_never_listens() -> None:
-    with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh does not listen at port 1 within 0 s$"):
+    with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh .* port 1 within 0 s$"):
         server.await_listening(1, 0.1)
 
 
@@ -92,5 +92,5 @@ def test_who_is_killed_leaves_no_tool_behind(tmp_path: Path) -> None:
 
 def test_without_what_ends_it_no_tool_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RunFailed, match=r"^setpriv \(util-linux\) or timeout \(coreutils\) is not installed here"):
+    with pytest.raises(RunFailed, match=r"^setpriv .* or timeout "):
         once(["/bin/true"], 5)
