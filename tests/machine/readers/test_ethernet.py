@@ -62,7 +62,10 @@ def test_without_interfaces_the_machine_is_empty():
 def test_a_speed_that_is_none_is_unknown_and_says_why(speed):
     machine = Net().real("eth0", speed=speed).read()
     assert machine.nics[0].ports[0].rate_bits_per_s is None
-    assert machine.unknown == {"nics/eth0/ports/1/rate_bits_per_s": "its driver reports no speed"}
+    assert (
+        list(machine.unknown) == ["nics/eth0/ports/1/rate_bits_per_s"]
+        and "no speed" in machine.unknown["nics/eth0/ports/1/rate_bits_per_s"]
+    )
 
 
 def test_one_that_is_down_has_no_rate():
@@ -88,7 +91,7 @@ def test_a_driver_without_link_detection_tells_by_its_carrier(carrier, state):
 def test_what_has_no_device_behind_it_is_virtual(facts, why):
     machine = Net().made("x0", speed="10000", **facts).read()
     assert (machine.nics[0].virtual, machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].address) == (why, None, None)
-    assert machine.unknown == {"nics/x0/ports/1/rate_bits_per_s": f"virtual ({why}): its speed means nothing"}
+    assert f"virtual ({why})" in machine.unknown["nics/x0/ports/1/rate_bits_per_s"]
 
 
 def test_virtio_is_virtual_and_keeps_its_place():
