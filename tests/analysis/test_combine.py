@@ -185,7 +185,7 @@ class TestTogether:
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], told: str) -> None:
         found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
         assert len(found) == 2
-        assert apart == [f"b is not combined with a, though of the same allocation: {told}"]
+        assert [text.partition(": ")[2] for text in apart] == [told]
 
     def test_what_launchers_number_anew_does_not(self) -> None:
         environments = [

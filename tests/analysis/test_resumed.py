@@ -1,4 +1,4 @@
-"""Rows of a resumed run: how many launches have measured them, and that every command which shows them says so."""
+"""Rows of a resumed run: how many launches measured them, and that every command that shows them reports it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_what_is_not_known_is_not_told_and_allocations_are(tmp_path: Path) -> No
     run = read_run(_resumed(tmp_path / "run", 3))
     assert sentence(run) == f"{run.path} was resumed: {TOLD}"
     strange = replace(run, info={**run.info, "resumed": [{}]})
-    assert "rows are of 2 launches; an interval" in str(sentence(strange))
+    assert "of 2 launches; " in str(sentence(strange))
     elsewhere = replace(run, info={**run.info, "resumed": [{"rows": 3, "allocation_id": "8"}]})
-    assert "are of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
+    assert "of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
     assert sentence(read_run(_resumed(tmp_path / "other", None))) is None
 
 

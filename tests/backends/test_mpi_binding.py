@@ -28,7 +28,7 @@ def mpi():
 
 
 def bound(mpi, name, count, **cell):
-    """x for rank 1 of 4, over addresses that nobody reads."""
+    """x for rank 1 of 4, with addresses that are never read."""
     operation = ALL[name]
     parts = count * operation.parts(4)
     place = Place(1, 4, count, make_cell("int8", parts, **{"redop": "sum" if operation.reduces else None, "root": 1, **cell}))

@@ -1,4 +1,4 @@
-"""The backend "socket" as users see it: right over any number of streams, told on the row, refused with a reason elsewhere."""
+"""The backend "socket" for users: correct over any number of streams, which the row shows; rejected with a reason elsewhere."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {(row["backend"], row["na"]) for row in map(json.loads, done.stdout.splitlines())} == {
-        ("simulated", "--streams applies to socket only, not to simulated"), ("socket", None),
+        ("simulated", OptionUnsupported(("--streams",), "simulated", "socket").render()), ("socket", None),
     }  # fmt: skip
 
 

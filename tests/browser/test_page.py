@@ -19,7 +19,7 @@ FIGURES = """() => [...document.querySelectorAll("figure")].map((figure) => {
     width: box?.width ?? 0,
     height: box?.height ?? 0,
     marks: picture?.querySelectorAll("path, use, circle, rect, image, text").length ?? 0,
-    says: figure.querySelector("figcaption p").textContent,
+    caption: figure.querySelector("figcaption p").textContent,
     made: figure.querySelector("details > p").textContent,
     rows: figure.querySelectorAll("details tbody tr").length,
   };
@@ -100,7 +100,7 @@ def test_every_chart_is_drawn_says_what_it_shows_and_has_its_table(page: Page) -
         assert figure["width"] > 200, figure
         assert figure["height"] > 60, figure
         assert figure["marks"] > 3, figure
-        assert len(figure["says"]) > 10, figure
+        assert len(figure["caption"]) > 10, figure
         assert len(figure["made"]) > 40, figure
         assert figure["rows"] > 0, figure
 

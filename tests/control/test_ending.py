@@ -1,4 +1,4 @@
-"""The end of a launch: rank 0's reason is said before any rank ends, whatever its main thread is in."""
+"""The end of a launch: rank 0 prints its reason before any rank ends, even if its main thread is in a library call."""
 
 from __future__ import annotations
 

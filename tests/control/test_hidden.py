@@ -1,4 +1,4 @@
-"""A whole run with a stranger at its port: it is told of; the secret and its keys are nowhere, not even in the process list."""
+"""A whole run with a foreign connection at its port: it is reported; the secret and its keys appear nowhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_stranger_is_told_of_and_no_secret_is(tmp_path: Path) -> None:
 
 
 def browsed(port: int) -> bool:
-    """Whether somebody listens there; who does is asked for a web page, and hangs up."""
+    """Return whether a process listens there. The probe asks for a web page and closes."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What can be seen of a process and of a host from outside: how it ended, whether it is stopped, its stack, whether anybody is there."""
+"""What is visible of a process and a host from outside: how it ended, whether it is stopped, its stack, whether the host answers."""
 
 import os
 import signal

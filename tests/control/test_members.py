@@ -1,4 +1,4 @@
-"""Ranks as they presented themselves: their hosts, their cores, and the rank that they speak through."""
+"""Members of a launch: their hosts, their cores, and the rank that relays their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the control plane comes back as it was; what is no message of ours is refused, whatever it is, in bounded memory."""
+"""Control messages arrive unchanged; any other input is rejected in bounded memory."""
 
 from __future__ import annotations
 

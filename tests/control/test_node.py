@@ -1,4 +1,4 @@
-"""Processes of this node: how one has ended, as the kernel says it."""
+"""Processes of this node: how each ended, as the kernel reports it."""
 
 from __future__ import annotations
 

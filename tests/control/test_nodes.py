@@ -1,4 +1,4 @@
-"""The ranks of a node speak through its first one: rank 0 has one connection a node, and room for what comes."""
+"""The first rank of a node relays the node's messages: rank 0 has one connection per node, and room for what arrives."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
     monkeypatch.setattr("collbench.control.client._AT_THE_NODE_S", 0.1)
     with launch(n=4, each=2) as here:
         hub = here.hub()
-        spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by what their launcher says
+        spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by their launcher's report
         here.join(hub, *spokes)
         for spoke in spokes:
             spoke.say(1, "asking", "here")

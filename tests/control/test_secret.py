@@ -1,4 +1,4 @@
-"""Where the secret of a launch comes from, who may read it, and that it is shown nowhere."""
+"""Where the secret of a launch comes from, which users may read it, and that it is shown nowhere."""
 
 from __future__ import annotations
 
@@ -153,25 +153,25 @@ def test_on_one_host_a_private_folder_serves(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("owner", ["a stranger", "this user"])
+@pytest.mark.parametrize("owner", ["another user", "this user"])
 def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(
     owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    known = private(tmp_path / "known", "words that the stranger has read")
+    known = private(tmp_path / "known", "text that the other user has read")
     folder = tmp_path / f"collbench-{os.geteuid()}"
     folder.mkdir(mode=0o700)
     (folder / "secret").symlink_to(known)
-    if owner == "a stranger":
+    if owner == "another user":
         os.chown(folder, 12345, -1)
-    with pytest.raises(UsageError, match="only its owner" if owner == "a stranger" else "cannot be read"):
+    with pytest.raises(UsageError, match="only its owner" if owner == "another user" else "cannot be read"):
         secret_of(info(local_ranks=2), {})
 
 
 def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    private(tmp_path / "elsewhere/secret", "words that the stranger has read")
+    private(tmp_path / "elsewhere/secret", "text that the other user has read")
     (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=r"\(Not a directory\)|\(Too many"):
         secret_of(info(local_ranks=2), {})

@@ -1,4 +1,4 @@
-"""Nobody joins who does not belong: strangers are refused and told of, and the launch goes on with its own."""
+"""Foreign connections are rejected and reported, and the launch continues with its own ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def here() -> Iterator[Here]:
 
 
 def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -> bytes:
-    """Says something at rank 0's port as any program can; returns what it answers until it closes (or, unless `stay`, what we close)."""
+    """Send data to rank 0's port, as any program can; returns the answer until it closes (or, unless `stay`, until this end closes)."""
     with socket.create_connection(("127.0.0.1", here.port), timeout=patience_s) as stranger:
         answer = b""
         with suppress(OSError):  # closed in the middle of it
@@ -47,7 +47,7 @@ def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -
 
 
 def converse(here: Here, *said: bytes) -> bytes:
-    """Says it word for word, as who has waited for the answer to each; returns the last answer, nothing where the connection was closed."""
+    """Send message by message and wait for the answer to each; returns the last answer, empty if the connection was closed."""
     with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:
         answer = b""
         for one in said:
@@ -74,7 +74,7 @@ def another_secret(here: Here) -> None:
 
 
 def another_key(here: Here) -> None:
-    """Who knows the coordinator's public key, and is not of the launch."""
+    """A client that knows the coordinator's public key and does not belong to the launch."""
     context, ours = zmq.Context(), Keys.of(here.secret)
     stranger = context.socket(zmq.DEALER)
     Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).calling(stranger)
@@ -100,7 +100,7 @@ STRANGERS: dict[str, Callable[[Here], object]] = {
 def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], here: Here) -> None:
     hub = here.hub()
     stranger(here)
-    until(hub.remarks, "a sentence about the stranger")
+    until(hub.remarks, "a remark about the foreign connection")
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
     (told,) = hub.remarks()
     assert isinstance(told, ConnectionsRefused)
@@ -111,7 +111,7 @@ def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], h
 def test_the_address_of_who_knows_the_protocol_is_told(here: Here) -> None:
     hub = here.hub()
     converse(here, GREETING, b"\x04\x06\x05HELLO")
-    until(hub.remarks, "a sentence about the stranger")
+    until(hub.remarks, "a remark about the foreign connection")
     (refused,) = hub.remarks()
     assert isinstance(refused, ConnectionsRefused) and refused.addresses == ("127.0.0.1",)
 
@@ -127,19 +127,19 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
     with Proxy(here.port) as proxy:
         spoke = here.spoke(1, port=proxy.port)
         here.join(hub, spoke)
-        spoke.say(1, "asking", "what was said")
+        spoke.say(1, "asking", "the message")
         heard: list[object] = []
         hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
         recorded = proxy.recorded
-        assert heard == [(1, "what was said")]
+        assert heard == [(1, "the message")]
         assert not hub.remarks()
         knock(here, recorded)
         until(hub.remarks, "a sentence about the replay")
         assert hub.part.inbox.empty()
-        assert hub.part.still_there() == [1]  # and nobody has joined a second time
+        assert hub.part.still_there() == [1]  # and no second rank has joined
     for secret in (here.secret.key, *(key for pair in (Keys.of(here.secret).listener, Keys.of(here.secret).caller) for key in pair)):
         assert secret not in recorded
-    assert b"what was said" not in recorded and b"node1" not in recorded
+    assert b"the message" not in recorded and b"node1" not in recorded
 
 
 def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -> None:
@@ -181,7 +181,7 @@ def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatc
     hub, spoke = here.hub(), here.spoke(1)
     for _ in range(6):
         knock(here, b"noise")
-    here.join(hub, spoke)  # a flood does not keep those out who belong
+    here.join(hub, spoke)  # a flood does not keep the launch's own ranks out
     with pytest.raises(TimeoutError):
         for _ in range(100):
             socket.create_connection(("127.0.0.1", here.port), timeout=0.5).close()
@@ -211,7 +211,7 @@ def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: s
         port = listening.getsockname()[1]
         assert caller not in closing(port)
         with socket.create_connection((address, port), source_address=(caller, 0)):
-            listening.accept()[0].close()  # it closes first, as who refuses does
+            listening.accept()[0].close()  # it closes first, as a rejecting server does
             until(lambda: caller in closing(port), "the connection's end", 10)
 
 

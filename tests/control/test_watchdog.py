@@ -1,10 +1,11 @@
-"""The watchdog: a library call that never comes back ends in a sentence and exit code 4; whoever moves is left alone."""
+"""The watchdog: a library call that does not return ends with a sentence and exit code 4; a call that makes progress continues."""
 
 import subprocess
 import sys
 import threading
 import time
 
+from collbench.control.diagnosis import RankStalled
 from collbench.control.watchdog import Watchdog
 
 
@@ -31,10 +32,8 @@ def test_a_phase_that_does_not_move_is_ended_and_told_where_it_stood():
         assert ended.within(10)
     dog.close()
     assert ended.at - began >= 0.2
-    assert ended.sentence == (
-        "hang: allreduce 64 MiB on mpi: measuring: rank 1 (node2, pid 7) has not moved for 0.2 s in iteration 41; "
-        "look at the ranks that print no such line; raise --timeout if this is expected"
-    )
+    stalled = RankStalled("allreduce 64 MiB on mpi: measuring", "rank 1 (node2, pid 7)", 0.2, 41)
+    assert ended.sentence == stalled.render()
 
 
 def test_outside_loops_there_is_no_iteration_to_name():

@@ -1,4 +1,4 @@
-"""The ranks together, with real processes: who they are, what they say to one another, and what happens when one does not come."""
+"""A world of real processes: its members, their exchanges, and what happens if a rank does not join."""
 
 import os
 import socket
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.in_turn
 
 TALK = """
 def main(world):
-    told = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
+    results = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
             "mates": [m.rank for m in world.on_host()]}
-    told["gather"] = world.gather({"rank": world.rank}, "gathering")
-    told["decide"] = world.decide([world.rank, "said"], "deciding")
-    told["agree"] = world.agree(world.rank * 10, "agreeing")
-    told["first"] = world.first("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
-    told["nobody"] = world.first(None, "asking")
+    results["gather"] = world.gather({"rank": world.rank}, "gathering")
+    results["decide"] = world.decide([world.rank, "text"], "deciding")
+    results["agree"] = world.agree(world.rank * 10, "agreeing")
+    results["first"] = world.first("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
+    results["none"] = world.first(None, "asking")
     arrays = world.gather_array(np.full((world.rank + 1, 3), float(world.rank)), "sending arrays")
-    told["arrays"] = arrays and [a.tolist() for a in arrays]
+    results["arrays"] = arrays and [a.tolist() for a in arrays]
     empty = world.gather_array(np.zeros((1, 0)), "sending nothing")
-    told["empty"] = empty and [list(a.shape) for a in empty]
-    return told
+    results["empty"] = empty and [list(a.shape) for a in empty]
+    return results
 """
 
 
@@ -54,7 +54,7 @@ def test_three_ranks_join_in_any_order_and_talk(meeting, order):
         assert said["hosts"] == 1
         assert said["decide"] == [0, "said"]
         assert said["agree"] == [0, 10, 20]
-        assert (said["first"], said["nobody"]) == ("early", None)
+        assert (said["first"], said["none"]) == ("early", None)
         if rank:
             assert said["gather"] is said["arrays"] is said["empty"] is None
     assert found[0].said["gather"] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
@@ -81,7 +81,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
     assert found[0].code == 4
     assert found[0].said[0] == "WaitExpired"
     assert "rank 2 of 3" in found[0].said[1]
-    assert found[1].code == 4  # told by rank 0, in its words
+    assert found[1].code == 4  # from rank 0, with its text
     assert "rank 2 of 3 did not join" in found[1].said[1]
 
 
@@ -197,10 +197,8 @@ def test_a_master_port_that_is_taken(tmp_path):
         port = taken.getsockname()[1]
         (found,) = ends([start(TALK, 0, 2, Meeting("tcp", tmp_path, port))])
     assert found.code == 2
-    assert found.said == [
-        "UsageError",
-        f"rank 0 cannot listen for the other ranks: port {port} is taken (Address already in use); set MASTER_PORT to a free port",
-    ]
+    assert found.said[0] == "UsageError"
+    assert f"port {port} " in found.said[1] and "MASTER_PORT" in found.said[1]
 
 
 def test_when_all_candidates_are_taken(monkeypatch):
@@ -294,12 +292,8 @@ def test_addresses_are_of_one_family_that_all_hosts_have():
     assert [one.address for one in both] == ["10.0.0.1", "10.0.0.2", "10.0.0.2"]
     one = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv6])])
     assert [one.address for one in one] == ["fd00::1", "fd00::2", "fd00::2"]
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 102\) .*IPv4.* rank 1 \(b, pid 101\) .*IPv6"):
         addressed([member(0, "a"), member(1, "b", routes=[ipv4]), member(2, "c", routes=[ipv6])])
-    assert str(refused.value) == (
-        "the hosts have no address family in common: rank 2 (c, pid 102) cannot reach rank 0 over IPv4, and rank 1 (b, pid 101) cannot "
-        "reach rank 0 over IPv6; give every host addresses of one family"
-    )
 
 
 def test_on_one_host_addresses_stay_loopback():

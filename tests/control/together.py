@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60  # of the whole group, far above what any test needs
 KINDS = ("ipc", "host", "tcp", "nodes")
 
-# One rank: joins, runs main(world), prints what it returned; a failure is told to the others as the command line does.
+# One rank: joins, runs main(world), prints the result; a failure is sent to the others as the command line does.
 RANK = """
 import json, os, sys, time
 import numpy as np
@@ -66,7 +66,7 @@ class Meeting:
         self.place = f"ipc://{folder}/control" if kind == "ipc" else "tcp://127.0.0.1"
 
     def info(self, rank: int, n: int, token: str | None = None) -> LaunchInfo:
-        """What the launcher of such a launch tells a rank of it."""
+        """Return the environment that the launcher of such a launch sets for a rank."""
         each = {"tcp": 1, "nodes": 2}.get(self.kind, n)
         node, local_rank = divmod(rank, each)
         local_ranks = min(each, n - node * each)

@@ -1,4 +1,4 @@
-"""Kernels are compiled once for an architecture, kept, and never taken from a file that is not what it says it is."""
+"""Kernels are compiled once for an architecture, stored, and never loaded from a file with other content than its name declares."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 
 
 class NVRTCError(RuntimeError):
-    """What the stand-in raises."""
+    """The error of the test double."""
 
 
 class Compiler(ModuleType):
-    """Stands for cupy.cuda.nvrtc: its cubins tell what they were made of."""
+    """A test double of cupy.cuda.nvrtc: its cubins contain their input."""
 
     NVRTCError = NVRTCError
 

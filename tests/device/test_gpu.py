@@ -38,7 +38,7 @@ class CudaError(Exception):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine whose driver, cupy and GPUs are told."""
+    """A machine with the given driver, cupy and GPUs."""
 
     def machine(*, gpus=2, driver=13020, needed=13020, library=True, cupy=True, installed=("cupy-cuda13x",), error=None, mode=0):
         def load(name):

@@ -90,7 +90,7 @@ def public(name: str) -> list[Machine]:
     ],
 )
 def test_public_captures(name: str, expected: list[str]) -> None:
-    """Each finding was judged with the capture's notes at hand; their faults are small, so none but a port that is down is severe."""
+    """Each finding was judged with the capture's notes; their faults are small, so only a port that is down is severe."""
     assert codes(*public(name)) == expected
 
 

@@ -1,4 +1,4 @@
-"""The states of GPUDirect RDMA as the doctor tells them: one line each, the odd ones by name."""
+"""The states of GPUDirect RDMA in the doctor's output: one line each, exceptions by name."""
 
 from __future__ import annotations
 

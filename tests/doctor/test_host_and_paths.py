@@ -27,7 +27,7 @@ def test_a_device_at_an_unknown_numa_node() -> None:
 
 
 def test_doubts_and_disagreements_are_notes() -> None:
-    doubtful = replace(dgx(), doubts=("180000 Mb/s is no speed that ports have",), sources=("NCCL topology XML a.xml",))
+    doubtful = replace(dgx(), doubts=("180000 Mb/s is not a speed of ports",), sources=("NCCL topology XML a.xml",))
     finding = found(doubtful, "CB2403")
     assert finding.severity == "note" and "NCCL topology XML a.xml" in finding.evidence
     other = replace(dgx(), disagreements=(Disagreement("gpus/gpu0/numa", "0", "Linux sysfs", "1", "a.xml"),))

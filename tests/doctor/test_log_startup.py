@@ -34,7 +34,7 @@ RCCL = "RCCL version : 2.21.5-HEAD:1a2b3c4"
 
 
 def log(*lines: str) -> NcclLog:
-    """A log of these messages; each "host| message" is of that host, what begins with # or names a version stands alone."""
+    """A log of these messages; "host| message" is from that host; a line that begins with # or names a version has no prefix."""
     text = []
     for line in lines:
         host, bar, message = line.partition("| ")

@@ -68,7 +68,7 @@ def test_nics_that_are_far_from_one_gpu_are_no_finding() -> None:
 
 
 def test_an_hca_both_enabled_and_disabled_accuses_nobody() -> None:
-    """As one log of a GB10 says."""
+    """From a log of a GB10."""
     lines = ("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
     assert not codes(logs=(log("Using network IB", *lines),))
 

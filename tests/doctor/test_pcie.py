@@ -1,4 +1,4 @@
-"""CB21xx: links below what both ends can, and who must not be accused of it."""
+"""CB21xx: links below the rate that both ends support, and the devices that must not be reported for it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_harmless_links_are_not_accused() -> None:
 
 @pytest.mark.parametrize("virtual", ["kvm", None])
 def test_links_in_a_virtual_machine_mean_nothing(virtual: str | None) -> None:
-    """QEMU's bridges read 2.5 GT/s x1; one of them tells where nothing else does."""
+    """QEMU's bridges read 2.5 GT/s x1; one of them has a fact that no other source has."""
     pci = (
         bridge("0000:00:02.0", None, 0, "root", PcieLink(2.5, 1, 2.5, 1), virtual=True, acs=("SrcValid", "ReqRedir")),
         gpu_device("0000:01:00.0", "0000:00:02.0", 0, PcieLink(2.5, 1, 32.0, 16)),
@@ -130,7 +130,7 @@ def test_acs_above_the_only_card_harms_nobody() -> None:
 
 
 def test_the_only_gpu_on_half_its_lanes_is_a_warning() -> None:
-    """A laptop wires eight lanes between two ends that claim sixteen; nobody reseats that."""
+    """A laptop wires eight lanes between two ends that claim sixteen; it cannot be reseated."""
     half = PcieLink(16.0, 8, 16.0, 16)
     pci = (bridge("0000:00:01.0", None, 0, "root", half), gpu_device("0000:01:00.0", "0000:00:01.0", 0, half))
     gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia", "RTX 4070 Laptop")

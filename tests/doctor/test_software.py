@@ -34,7 +34,7 @@ def made_up_package(site: Path, name: str, version: str, **modules: str) -> Path
 
 
 def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
-    """A stand-in for torch that imports torchcomms as torch does, and a torchcomms with this text."""
+    """A fake torch that imports torchcomms as torch does, and a torchcomms with this text."""
     made_up_package(site, "torch", "2.13.0", torch="", torch__distributed=AS_TORCH_DOES)
     return made_up_package(site, "torchcomms", version, torchcomms=torchcomms)
 
@@ -86,7 +86,7 @@ def test_two_wheels_of_cupy(tmp_path: Path) -> None:
 
 
 def stand_in_mpiexec(folder: Path, says: str) -> str:
-    """A folder for PATH with an mpiexec that says so of itself."""
+    """A folder for PATH with an mpiexec that prints this about itself."""
     program = folder / "mpiexec"
     program.write_text(f"#!/bin/sh\necho '{says}'\n")
     program.chmod(0o755)

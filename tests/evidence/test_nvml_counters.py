@@ -1,5 +1,5 @@
-# ruff: noqa: N802 - the stand-in has the functions' names
-"""GPUs' counters through a stand-in for pynvml: units, the choice between two fields, and omission of fields that a driver lacks."""
+# ruff: noqa: N802 - the test double has the functions' names
+"""GPUs' counters through a fake pynvml: units, the choice between two fields, and omission of fields that a driver lacks."""
 
 from types import SimpleNamespace
 
@@ -13,11 +13,11 @@ ALL = 2**32 - 1
 
 
 class FAKEError(Exception):
-    """What the stand-in raises."""
+    """The error of the test double."""
 
 
 class FAKEPynvml:
-    """A stand-in for pynvml. `values` are those of its one GPU by (field, scope); what is not there is not supported."""
+    """A test double of pynvml. `values` are those of its one GPU by (field, scope); other fields are not supported."""
 
     NVMLError = FAKEError
     NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = THROUGHPUT_TX, THROUGHPUT_RX

@@ -25,7 +25,7 @@ class FAKEGauges:
 
 
 def sampled(commands, least=0):
-    """The lines of a sampler that is told `commands`, each after as many lines as the one before asked for; from descriptor `least` on."""
+    """Return the lines of a sampler with `commands`, each after as many lines as the one before wants; descriptors from `least`."""
     (first, ours), (out, into), gauges = os.pipe(), os.pipe(), FAKEGauges()
     theirs = fcntl.fcntl(first, fcntl.F_DUPFD, least)
     os.close(first)

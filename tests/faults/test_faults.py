@@ -126,7 +126,7 @@ class TestStopped:
         one.everybody_left()
 
 
-# A rank in whose process something goes wrong at a place that no sentence was prepared for.
+# A rank in which something fails at a position without a prepared sentence.
 BROKEN = """
 import os, sys
 if os.environ.get("COLLBENCH_RANK", os.environ.get("PMI_RANK")) == {rank!r}:
@@ -163,7 +163,7 @@ class TestBroken:
     def test_an_exception_nobody_expected(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
         done = broken(backend, rank, "watched", "time_cell", "raise ZeroDivisionError('made by the test')")
         assert done.returncode == 4
-        assert "ZeroDivisionError: made by the test" in done.stderr and "this is a defect of collbench" in done.stderr
+        assert "ZeroDivisionError: made by the test" in done.stderr and "a defect of collbench" in done.stderr
         until(lambda: not running(tmp_path), "the ranks' end", 10)
         assert read_run(tmp_path / "run").rows == []
 
@@ -176,7 +176,7 @@ class TestBroken:
 
     def test_ranks_that_were_given_different_arguments(self, broken: Callable[..., Finished]) -> None:
         done = broken("mpi", 1, "tasks.run", "check_memory", "[arguments[1].agree(None, 'x') for _ in range(2)]")
-        assert done.returncode == 4 and re.search(r"rank 1 \(.* went another way than rank 0, because .*different arguments", done.stderr)
+        assert done.returncode == 4 and re.search(r"rank 1 \(.*different arguments", done.stderr)
 
 
 # Rank 0 is the last to leave, long after the other.
@@ -211,5 +211,5 @@ def test_a_launcher_that_started_fewer_ranks_than_was_said(tmp_path: Path) -> No
     told = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     done = run(tmp_path, "-n", "2", "sh", "-c", f"RANK=$PMI_RANK exec {line}", program=(str(MPICH),), env=told)
     assert done.returncode == 4 and "Traceback" not in done.stderr
-    assert "rank 2 of 3 did not join within 6 s: see whether they started" in done.stderr
+    assert "rank 2 of 3 did not join within 6 s" in done.stderr
     assert not (tmp_path / "run").exists()

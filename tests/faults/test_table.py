@@ -14,7 +14,7 @@ from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_mat
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
-# MPICH cannot open while its link is down; Slurm's daemon stays where its link is cut. README says so.
+# MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (README).
 OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI srun, rank 1"}
 BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 

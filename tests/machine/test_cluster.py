@@ -67,7 +67,7 @@ def test_the_odd_node_is_named(odd: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"system": replace(SYSTEM, kernel=None, memory_bytes=None)},  # not known is no difference
+        {"system": replace(SYSTEM, kernel=None, memory_bytes=None)},  # unknown does not count as a difference
         {"system": replace(SYSTEM, memory_bytes=1996 * GIB)},  # the kernel kept a little more
         {"nics": (NIC, Nic("veth3", virtual="veth", ports=(Port(mtu_bytes=1400),)))},  # a container's
         {"gpus": tuple(replace(gpu, uuid=f"GPU-{gpu.key}") for gpu in GPUS)},

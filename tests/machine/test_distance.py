@@ -134,7 +134,7 @@ def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
 
 
 def test_switches_that_a_topology_file_names_are_places() -> None:
-    """Azure's files call their switches ffff:ff:01.0: no bridge that one could read, but a statement about who is where."""
+    """Azure's files name their switches ffff:ff:01.0: such a bridge cannot be read, but the file shows which devices it joins."""
     above = bridge("ffff:ff:01.0", None, 0, virtual=True)
     assert path(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0)), GPU, "nic") == "PIX"
 

@@ -95,7 +95,7 @@ def test_each_module_for_nvidia_counts(module: str) -> None:
 
 
 def test_a_loaded_module_is_no_proof_against_nccls_word() -> None:
-    """nccl#1537: nvidia_peermem is loaded, and NCCL says "GPU Direct RDMA Disabled"."""
+    """nccl#1537: nvidia_peermem is loaded, and NCCL prints "GPU Direct RDMA Disabled"."""
     machine = dgx()
     words = "nccl.log: GPU Direct RDMA Disabled for mlx5_0"
     assert capability(machine, machine.gpus[0], machine.nics[0], refusal=words) == Capability("not capable", words)
@@ -110,7 +110,7 @@ def test_amd_has_its_own_module() -> None:
 
 
 def test_the_sources_own_word_is_taken_and_named() -> None:
-    """NCCL's topology file says gdr=0 or 1 for each NIC; the modules of this machine are then not asked."""
+    """NCCL's topology file has gdr=0 or 1 for each NIC; the modules of this machine do not matter then."""
     machine = replace(pcie_box(), sources=("NCCL topology XML topo.xml",), paths={("0000:03:00.0", "mlx5_0"): "PXB"})
     yes = replace(machine, nics=(replace(machine.nics[0], gdr=True),))
     assert found(yes).state == "capable; use not checked" and "topo.xml has gdr=1" in found(yes).why

@@ -1,4 +1,4 @@
-"""Several sources of one machine: the first that says a fact wins, who said it is kept, and so is who says otherwise."""
+"""Several sources of one machine: the first with a fact wins; that source and the sources that contradict it are stored."""
 
 from __future__ import annotations
 

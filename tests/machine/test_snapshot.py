@@ -1,4 +1,4 @@
-"""A machine goes to JSON and comes back the same; what is no machine is refused in one sentence."""
+"""A machine survives JSON unchanged; any other object is rejected in one sentence."""
 
 from __future__ import annotations
 

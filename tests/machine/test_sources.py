@@ -1,4 +1,4 @@
-"""What somebody sends is recognised by what it holds, merged per host, or refused in one sentence."""
+"""Files from users are recognised by their content, merged per host, or rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ class TestRefused:
             raise PermissionError(13, "Permission denied")
 
         (file,) = saved(tmp_path, m=MATRIX)
-        monkeypatch.setattr(os, "open", refuse)  # tests may run as root, whom no mode stops
+        monkeypatch.setattr(os, "open", refuse)  # tests may run as root, which no mode stops
         with pytest.raises(Unreadable, match="may not be read by you"):
             read_paths([file])
 

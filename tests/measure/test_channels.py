@@ -45,7 +45,7 @@ STEADY = np.full(30, 2e-3) + np.linspace(0, 1e-5, 30)[np.random.default_rng(1).p
 
 
 def measured(env: dict[str, str], *words: str, seconds: str = "0.05") -> dict[str, list[dict[str, Any]]]:
-    """What a process says of this host, by channel."""
+    """Return the output of a process about this host, by channel."""
     line = [sys.executable, "-m", "collbench", "probe", "--measure", "--max-time", seconds, "--format", "json", *words]
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
     def test_nothing_arrived(self, rates: Any) -> None:
-        assert from_rates(ROW, rates).na == "too few bytes arrived within --max-time for a rate: increase it"
+        assert "--max-time" in (from_rates(ROW, rates).na or "")
 
     def test_exit_codes(self) -> None:
         good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
@@ -118,7 +118,7 @@ def test_memory_has_a_row_per_numa_node_and_one_for_all() -> None:
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
     jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
-    assert jobs[1].channel.na == "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
+    assert "NUMA node" in (jobs[1].channel.na or "")
     assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
 
 
@@ -163,7 +163,7 @@ def test_this_host() -> None:
     assert [row["from"] for row in found["host_memory"]][-1] == host and all(row["bytes_per_s"] > 1e8 for row in found["host_memory"])
     for channel in ("tcp_1", "tcp_8"):
         (row,) = found[channel]
-        assert row["bytes_per_s"] > 0 and row["limited_by"] == "loopback: uses no link; the CPUs limit it"
+        assert row["bytes_per_s"] > 0 and row["limited_by"].startswith("loopback: ")
     assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
@@ -195,7 +195,7 @@ class TestOnTheDouble:
 
     def test_without_peer_access_it_says_so(self) -> None:
         found = measured(double.environment(2, inherit=environment(ALONE), peer=0))
-        assert {row["limited_by"] for row in found["gpu_peer"]} == {"through host memory: the driver refuses peer access"}
+        assert {row["limited_by"].partition(":")[0] for row in found["gpu_peer"]} == {"through host memory"}
 
     def test_without_memory_for_it_the_channel_is_not_measured(self) -> None:
         found = measured(double.environment(1, inherit=environment(ALONE), memory=8 << 20))

@@ -89,7 +89,7 @@ class Thinker:
 
 @pytest.fixture
 def hunt(tmp_path: Path) -> Any:
-    """Hunts among virtual ranks, asking what is given; returns code, rounds as stored and what was told."""
+    """Run hunts among virtual ranks with the given requests; returns exit code, rounds as stored, and what was reported."""
 
     def these(*asks: dict[str, Any], ranks: int = 6, result: str = "nobody", refusal: str = "", slowed: str = "", **launch: Any) -> Any:
         sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
@@ -246,7 +246,7 @@ class Careless(SimulatedBackend):
 
 
 class Fussy(SimulatedBackend):
-    """Refuses groups with rank 2 in them, and what ranks 1 and 2 have to say to each other."""
+    """Rejects groups with rank 2, and messages between ranks 1 and 2."""
 
     def group(self, ranks: Any, tuning: Any = None) -> Any:
         if 2 in ranks and len(ranks) < self.ranks:
@@ -255,7 +255,7 @@ class Fussy(SimulatedBackend):
 
     def pair(self, whole: Any, ranks: Any, cell: Any) -> Any:
         if set(ranks) == {1, 2}:
-            raise CollbenchError("ranks 1 and 2 do not speak")
+            raise CollbenchError("ranks 1 and 2 are disconnected")
         return super().pair(whole, ranks, cell)
 
 
@@ -273,7 +273,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_is_refused_has_no_figure_and_says_why(hunt: Any, backend: Any) -> None:
     backend(Fussy)
     pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
-    assert pairs.na == (None, "ranks 1 and 2 do not speak", None)
+    assert pairs.na == (None, "ranks 1 and 2 are disconnected", None)
     assert [speed is None for speed in pairs.speed_bytes_per_s] == [False, True, False]
     assert groups.na == ("no group for rank 2",) * 2 and after.na == (None,)
 

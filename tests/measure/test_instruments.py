@@ -1,4 +1,4 @@
-"""What is read around a cell: whose bytes count, how many iterations they were, and what the row is told."""
+"""Readings around a case: which processes' bytes count, for how many iterations, and what the row stores."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def ready(device="cpu", size=8, driven=(0, 1)):
 
 
 class FAKETelemetry:
-    """Remembers what it was told."""
+    """Records its arguments."""
 
     def __init__(self):
         self.told = []
@@ -52,7 +52,7 @@ class FAKETelemetry:
 
 @pytest.fixture
 def readings(monkeypatch):
-    """Readings of a loopback that carries 1000 bytes between any two; tells with which GPUs each was made."""
+    """Readings of a loopback that carries 1000 bytes between two readings; records the GPUs of each reading."""
     asked = []
 
     def read(gpus=None):

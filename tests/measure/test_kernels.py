@@ -1,4 +1,4 @@
-"""`collbench kernels` tells wrong data apart from slow kernels, and a missing GPU from both."""
+"""`collbench kernels` distinguishes wrong data from slow kernels, and a missing GPU from both."""
 
 from __future__ import annotations
 

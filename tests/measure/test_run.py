@@ -1,4 +1,4 @@
-"""A launch from request to run folder, on virtual ranks in this process: rows, flags, exit codes, what is told on the way."""
+"""A launch from request to run folder, on virtual ranks in this process: rows, flags, exit codes, and progress reports."""
 
 import json
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import RedopUndefined
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
 
@@ -53,7 +54,7 @@ class Told:
 
 @pytest.fixture
 def start(tmp_path):
-    """Runs a sweep on 4 virtual ranks; returns (exit code, rows as planned, what was told, codes that `ended` heard)."""
+    """Run a sweep on 4 virtual ranks; returns (exit code, rows in planned order, reports, codes that `ended` received)."""
 
     def these(*operations, sizes=(1024,), dtypes=("float32",), backend="simulated", **more):
         chosen = {
@@ -71,7 +72,7 @@ def start(tmp_path):
             code = run(request, world, told, codes.append)
         finally:
             world.close()
-        rows = [row for _, row in sorted(told.rows, key=lambda pair: pair[0])]  # as planned, whatever the order they were measured in
+        rows = [row for _, row in sorted(told.rows, key=lambda pair: pair[0])]  # in planned order
         return SimpleNamespace(code=code, rows=rows, told=told, ended=codes, folder=tmp_path / "run")
 
     return these
@@ -180,7 +181,7 @@ def test_some_cells_not_applicable_is_fine_and_all_is_2(start):
 def test_when_every_cell_is_not_applicable_the_code_is_2(start):
     found = start(ALLREDUCE, redops=("band",))
     assert (found.code, found.ended) == (2, [2])
-    assert found.rows[0].na == "band is defined for integers only, not for float32"
+    assert found.rows[0].na == RedopUndefined("band", "float32").render()
 
 
 def test_without_a_check_nothing_is_claimed(start):
@@ -247,7 +248,7 @@ def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
 
 
 class Native(SimulatedBackend):
-    """One rank whose operations are C calls that do nothing."""
+    """One rank with operations that are empty C calls."""
 
     name, virtual, own_ceiling = "native", False, None
 

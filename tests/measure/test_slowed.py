@@ -1,4 +1,4 @@
-"""--slowed in a launch: the rows keep their backend's name and say what was done, run.json has the specs, what means nothing is refused."""
+"""--slowed in a launch: rows keep their backend's name and the slowdown, run.json has the specs, unused specs are rejected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A flip of the canary: the cell is measured again while the budget lasts, and the row says so either way."""
+"""If the state probe flips, the case is measured again within the budget; the row shows it either way."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0],
 
 
 class Bird:
-    """A canary that sings what it was told, before and after each measurement."""
+    """A state probe with given values before and after each measurement."""
 
     def __init__(self, *songs):
         self.songs = list(songs)
@@ -30,7 +30,7 @@ class Bird:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Watches a cell whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
+    """Monitor a case with a measurement of no duration, or `each` of the budget; returns (result, budgets of the measurements)."""
 
     def run(*songs, each=0.0, stolen=0, ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)

@@ -64,7 +64,7 @@ class Told:
 
 @pytest.fixture
 def train(tmp_path):
-    """Measures steps made by hand on virtual ranks; returns code, rows as stored, what was told."""
+    """Measure hand-made steps on virtual ranks; returns exit code, rows as stored, and reports."""
 
     def these(*trainings, ranks=4, slowed=(), **asked):
         asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
@@ -154,7 +154,7 @@ def test_a_part_s_busbw_and_ceiling_are_of_what_it_moves(train):
     for part in row.parts:
         assert part["moved_bytes"] == 2 * 3 * 4096
         assert part["busbw_bytes_per_s"] == pytest.approx(3 * 4096 / part["time_s"]["p50"])
-        # A made-up link's time is that of nccl-tests' 3/4, of which the server's share, that of nobody else, is all.
+        # A simulated link has the time of nccl-tests' 3/4; of one message, the server's share is all.
         assert part["ceiling"]["bytes_per_s"] == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
     assert row.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
 

@@ -1,4 +1,4 @@
-"""The facts of every operation: bus factors as nccl-tests documents them, sizes, who sends and who receives."""
+"""The facts of every operation: bus factors as nccl-tests documents them, sizes, senders and receivers."""
 
 from unittest.mock import MagicMock
 
@@ -135,7 +135,7 @@ def test_mpi_puts_what_is_reduced_and_scattered_in_place_at_the_start():
     assert ALL["allgather"].on("mpi") is ALL["allgather"]
 
 
-# By api the operations that it has in one placing only; "messages" stands for what a library does by messages.
+# By api the operations with one placing only; "messages" means messages of a library.
 ONLY = {
     ("mpi", "in_place_only"): {"broadcast", "hypercube"},
     ("nccl", "in_place_only"): {"hypercube"},

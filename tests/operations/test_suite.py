@@ -161,9 +161,8 @@ def test_a_mistake_is_one_sentence(text: str, suite: Any) -> None:
 
 
 def test_a_circle_is_refused_wherever_it_closes(suite: Any) -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=r"a\.toml .*\(b\.toml -> c\.toml -> b\.toml\)"):
         suite('schema = 1\nextends = "b.toml"', b='schema = 1\nextends = "c.toml"', c='schema = 1\nextends = "b.toml"')
-    assert str(raised.value) == "suite a.toml extends itself (b.toml -> c.toml -> b.toml): take one of these out"
 
 
 def test_two_ways_to_the_same_suite_are_no_circle(suite: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rounds of disjoint pairs: everybody meets everybody once, and a sample leaves nobody out."""
+"""Rounds of disjoint pairs: every rank meets every other once, and a sample omits none."""
 
 from collections import Counter
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Traffic: shares become whole elements, the busiest rank gets exactly the size, and what does not fit is said."""
+"""Traffic: shares become whole elements, the busiest rank gets exactly the size, and a matrix that does not fit is rejected."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Traffic files: squares of bytes, with commas or spaces; whatever else they are is said in one sentence."""
+"""Traffic files: squares of bytes, with commas or spaces; other contents are rejected in one sentence."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Whatever a machine says of itself, a node comes out of it, and ceilings above 0 or a reason."""
+"""Any machine gives a node, with ceilings above 0 or a reason."""
 
 import pytest
 from hypothesis import given, settings
@@ -76,7 +76,7 @@ COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1
             gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
             pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),),
         ),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, told by one end
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
         Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
     ],
 )  # fmt: skip

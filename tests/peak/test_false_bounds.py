@@ -14,7 +14,7 @@ from tests.peak.test_node import switch_box
 
 
 def test_pairs_alone_are_not_slowed_by_a_thin_fabric():
-    """2:1 is what all nodes get at once; a single pair finds it idle. All-to-all, and a ring whose edges all cross it, do not."""
+    """2:1 is what all nodes get together; a single pair finds it idle. All-to-all does not, nor a ring with only crossing edges."""
     thin = replace(FOUR, oversubscription=2.0)
     assert [rates(name, thin)[1] for name in ("p2p", "sendrecv", "alltoall")] == [50, 25, round(25 / 8 * 31 / 24, 2)]
     assert doubtful_input("allreduce", thin) == InputGiven("a fabric of 2:1", "--oversubscription")
@@ -78,7 +78,7 @@ def test_uneven_traffic_inside_a_bridged_pair_takes_the_bridge():
 
 
 def test_a_gpu_that_no_source_counted_beside_a_switch_makes_all_unknown():
-    """One file told of one GPU's links: the others' may be there, too, so PCIe is no ceiling."""
+    """One file has one GPU's links: the others' may exist, too, so PCIe is not a ceiling."""
     machine = switched(2, 18, "sm_90")
     one = replace(machine, gpu_links=machine.gpu_links[:1])
     assert node_of(one).injection.name.startswith("no source counts the links of 0000:11:00.0, ")
@@ -88,7 +88,7 @@ def test_a_gpu_that_no_source_counted_beside_a_switch_makes_all_unknown():
 
 
 def test_an_idle_bridge_is_no_limit():
-    """2.5 GT/s, and nothing told of what it and the devices below could do."""
+    """2.5 GT/s, and no source has the maximum of it and the devices below."""
     node = node_of(switch_box(PcieLink(2.5, 16)))
     assert node.injection.name == "PCIe Gen4 x16"
     idle = switch_box(PcieLink(2.5, 16))
@@ -117,7 +117,7 @@ def test_nics_are_no_bound_where_nvlink_may_join_nodes():
 
 
 def test_pairs_without_a_known_way_leave_the_others_known():
-    """A matrix tells NVLinks and no PCIe links: the fastest pair is known all the same."""
+    """A matrix has NVLinks and no PCIe links: the fastest pair is known all the same."""
     machine = replace(wired(gpus(3, "sm_70"), {(0, 1): 2, (1, 2): 1}), pci=())
     assert rates("p2p", Job((node_of(machine),))) == (None, 50)
     alone = replace(wired(gpus(3, "sm_70"), {}), pci=(), paths={("0000:10:00.0", "0000:11:00.0"): "SYS"})

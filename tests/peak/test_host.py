@@ -6,7 +6,7 @@ from collbench.machine.peak.ceiling import HostRates, Rate, agreed, given_ceilin
 
 
 def exact(value):
-    """A rate whose rounds were all equal."""
+    """A rate with equal rounds."""
     return Rate(value, value, value)
 
 
@@ -29,7 +29,7 @@ def test_by_model(model, wanted, by):
     [
         (2, 24e9, 34.12e9, "memory copy and sum"),  # each sums a half, the root copies the other one: more than 24 GB/s, which it passed
         (3, 24e9, 25.59e9, "memory copy and sum"),
-        (64, 24e9, 24e9, "memory sum"),  # a chain, all of whose ranks sum at once
+        (64, 24e9, 24e9, "memory sum"),  # a chain with sums of all ranks at once
         (3, 50e9, 50e9, "memory sum"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The public machines beside the project, read by their readers: what each GPU and node can do, as their EXPECTED.json says."""
+"""The public machines beside the project, read by their readers: the rates of each GPU and node, as in their EXPECTED.json."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
 READERS = {"nccl-topo.xml": NCCL_XML, "nvidia-smi-topo-m.txt": SMI_MATRIX, "nvidia-smi-nvlink-s.txt": NVLINK_STATUS}
-# What the page of a capture says and the capture itself does not.
+# Facts on the page of a capture that the capture itself does not have.
 ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}
 FOUND = [(folder.name, name) for folder in sorted(MACHINES.glob("*")) for name in READERS if (folder / name).exists()]
 PER_GPU = ("nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_gpu")

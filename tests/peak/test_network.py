@@ -15,7 +15,7 @@ UNKNOWN = Interface("ib0", 1500, None, None, None)
 
 
 def job(*interfaces: Interface, ranks: int = 1, **assumed: float) -> Job:
-    """Hosts whose ranks share memory, so that only the interface limits."""
+    """Hosts with ranks that share memory, so that only the interface limits."""
     return Job(tuple(Node(ranks, unknown("memory"), tcp_link(each), host=f"h{i}") for i, each in enumerate(interfaces)), **assumed)
 
 

@@ -130,7 +130,7 @@ def test_the_port_above_limits_too():
 
 
 def test_a_file_that_claims_more_than_the_model_has_is_not_believed():
-    """A V100 is a Gen3 GPU, whatever a template says."""
+    """A V100 is a Gen3 GPU, even if a template has another generation."""
     some = gpus(2, "sm_70", "Tesla V100-SXM2-32GB")
     node = node_of(wired(some, {}, pcie=GEN4))
     assert node.pcie.name == "PCIe Gen3 x16"
@@ -156,7 +156,7 @@ def test_gpus_below_a_switch_share_the_link_above_it():
 
 
 def test_a_slow_port_above_faster_devices_is_not_taken_literally():
-    """5 GT/s above 16 GT/s devices, nothing said of what it could do: a misreading, not a limit."""
+    """5 GT/s above 16 GT/s devices, without a known maximum: a misreading, not a limit."""
     node = node_of(switch_box(PcieLink(5.0, 8)))
     assert node.injection.name == "PCIe Gen4 x16"
     assert any(doubt.startswith("0000:01:00.0: 5 GT/s x8 ") for doubt in node.doubts)

@@ -134,7 +134,7 @@ def test_a_jax_without_memory_is_an_error_of_memory(monkeypatch):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 32 bytes.\nmore")
 
     monkeypatch.setattr(Here, "device_put", full)
-    with pytest.raises(MemoryError, match=r"jax allocates no \d+ bytes: RESOURCE_EXHAUSTED: Out of memory allocating 32 bytes\.$"):
+    with pytest.raises(MemoryError, match=r"jax .*\d+ bytes: RESOURCE_EXHAUSTED: "):
         buffers_of_one_rank("allreduce")
 
 

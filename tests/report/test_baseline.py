@@ -1,4 +1,4 @@
-"""What `collbench baseline` says of many hosts, and of what is typed next."""
+"""`collbench baseline`: its output for many hosts, and the next command that it prints."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
     text, code = told()
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
-    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded")
+    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (")
     assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
 
 
@@ -73,7 +73,7 @@ def test_json_is_one_object() -> None:
         }
     ]
     assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
-    assert "the paths in use (NCCL's log: --log)" in document["not_looked_at"]
+    assert any("--log" in part for part in document["not_looked_at"])
     assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]
 
 
@@ -87,5 +87,5 @@ def test_control_characters_do_not_come_through() -> None:
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, json"):
         told(SEVERE, format="xml")

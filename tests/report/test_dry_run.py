@@ -1,4 +1,4 @@
-"""What --dry-run prints: cells by sweep and backend, each cell as JSON and CSV, and a time that says what it rests on."""
+"""What --dry-run prints: cases by sweep and backend, each case as JSON and CSV, and an estimate with its basis."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.results.rows import make_row, make_times, not_measured
 
 
 def stored(path: Path, ranks: int, cells: int = 12, slow: int | None = None, **changes: Any) -> Run:
-    """A run whose rank `slow` is 20 % above the others in the cells from 1 KiB on."""
+    """A run with rank `slow` 20 % above the others in the cases from 1 KiB on."""
     folder = RunFolder.create(path, "allreduce", {"rank_map": [{"rank": rank, "host": f"node{rank:02d}"} for rank in range(ranks)]})
     rng = np.random.default_rng(11)
     for power in range(8, 8 + cells):
@@ -84,7 +84,7 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
     launches = [stored(tmp_path / name, 2, cells=4, slow=1) for name in ("one", "two", "three")]
     together = [replace(run, info={**run.info, "allocation_id": "job-7"}) for run in launches]
     found = texts(together, [])
-    assert found[2].startswith("rank 1 (node01) ends last in 99 % of the samples")
+    assert found[2].startswith("rank 1 (node01) ends last in 99 % ")
     assert "in 6 of 12 cells" in found[2]
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})

@@ -23,7 +23,7 @@ OFTEN = "slow-host"  # small; the others take their turn
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the committed runs stand where they stand in the project's, and no page."""
+    """A folder with the committed runs at the same paths as in the project, and no page."""
     (tmp_path / "reports" / "gallery").mkdir(parents=True)
     for folder in (ROOT / "reports").iterdir():
         if folder != GALLERY:

@@ -30,7 +30,7 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
         r"    slower × 1\.0[45]\d \(1\.04\d to 1\.05\d; limit × 1\.01\d\) since night-11, 2026-11-11; "
         r"with it: software mpi version: 4\.3 → 5\.0", shown[group + 1],
     )  # fmt: skip
-    assert group == 4, "what changed stands above what did not"
+    assert group == 4, "changed groups come first"
     cells = [line.split("  ")[0] for line in shown[group + 2 :] if line.startswith("allreduce ") and " on " not in line]
     assert set(cells[:4]) == {f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)}
     assert len(cells) == 14
@@ -55,7 +55,7 @@ def test_only_some_cells_and_their_groups() -> None:
     assert names == [
         "allreduce on gloo, large messages", "allreduce on mpi, large messages", "allreduce 64 MiB gloo", "allreduce 64 MiB mpi",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"--only 'alltoall' matches no case: names are such as allreduce 8 B gloo, "):
+    with pytest.raises(UsageError, match=r"--only 'alltoall' .* allreduce 8 B gloo, "):
         chosen(FOUND, "alltoall")
 
 

@@ -1,4 +1,4 @@
-"""A line per kernel: how fast, against what, how sure; and what is not measured says why."""
+"""A line per kernel: its rate, the limit, the interval; or why it was not measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_rate_above_the_floor_has_no_percentage_but_a_doubt() -> None:
     fast = KernelFigure("copy", (0,), 512 * MIB, 10**9, (1e9 / 5e12,) * 7, RATE, "memory clock × width × 2", 0)
     lines = printed("table", fast)
     assert "5000 of 4800 GB/s above_bound" in lines[3]
-    assert lines[-1].startswith("above_bound: faster than the floor allows")
+    assert lines[-1].startswith("above_bound: ")
     assert (record(fast)["percent_of_floor"], record(fast)["flags"]) == (None, ["above_bound"])
 
 

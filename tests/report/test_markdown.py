@@ -1,4 +1,4 @@
-"""Markdown that says what the table says, and in which nothing from a file is markup."""
+"""Markdown has the content of the table, and text from a file is never markup."""
 
 from __future__ import annotations
 

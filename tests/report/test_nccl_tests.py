@@ -32,7 +32,7 @@ def text_of(rows: Sequence[Row], places: Sequence[dict[str, Any]] = RANK_MAP) ->
 
 
 def parse(text: str) -> list[list[str]]:
-    """The columns of all lines that are no comment, as awk, SuperBench and others read them."""
+    """The columns of all lines except comments, as awk, SuperBench and others read them."""
     return [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
@@ -134,7 +134,7 @@ VALUES = [
 
 @pytest.mark.parametrize("width", [6, 7])
 def test_figures_follow_printf(width: int) -> None:
-    """What nccl-tests' rule gives, asked of printf itself: the first form whose text fits."""
+    """The output of nccl-tests' rule, by printf itself: the first form with a text that fits."""
     for value in VALUES:
         forms = [f"%{width}.2f", f"%{width}.1f", f"%{width}.0f", f"%{width}.{1 if width >= 7 else 0}e"]
         texts = [_printf(form, value) for form in forms]

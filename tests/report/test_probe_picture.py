@@ -21,7 +21,7 @@ def drawn(machine: Machine, *limiting: str) -> Element:
 
 
 def texts(root: Element) -> list[str]:
-    """What stands in it, without titles."""
+    """Return the texts in it, without titles."""
     return [(each.findtext(f"{SVG}title") and each[0].tail) or each.text or "" for each in root.iter(f"{SVG}text")]
 
 

@@ -154,9 +154,9 @@ def test_quiet_leaves_only_data() -> None:
 
 
 def test_unknown_formats_and_colours_are_refused() -> None:
-    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, nccl-tests, csv, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
         make_reporter("xml")
-    with pytest.raises(UsageError, match="--color 'red' is unknown: choose from auto, always, never"):
+    with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
         make_reporter("table", io.StringIO(), io.StringIO(), "red")
 
 
@@ -260,7 +260,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
     except OSError as error:
-        assert error.errno == errno.EIO  # how Linux tells that the other side of a terminal was closed
+        assert error.errno == errno.EIO  # how Linux reports that the other side of a terminal was closed
         return b""
 
 

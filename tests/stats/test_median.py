@@ -1,4 +1,4 @@
-"""The median's interval covers what it says, for independent samples and for series that remember."""
+"""The median's interval has its nominal coverage, for independent samples and for autocorrelated series."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_90_to_98_percent_of_series_with_a_memory_are_covered(n, rho, marginal):
 
 
 def covered(n, rho, marginal, repeats):
-    """The share of Gaussian AR(1) series, seen through a monotone marginal, whose interval holds the marginal's median."""
+    """Return the share of Gaussian AR(1) series, after a monotone transform, with an interval that contains the true median."""
     random = np.random.default_rng([n, int(10 * rho)])
     noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
     series[0] = noise[0]

@@ -248,7 +248,7 @@ def test_a_meeting_comes_before_the_first_sample_of_each_run(kind):
 
 @pytest.mark.parametrize(("fail_at", "seen"), [(None, ["a", "a", "part"]), (1, ["a", "a", "part"]), (0, ["a", "part"])])
 def test_a_parting_comes_after_the_last_sample_of_a_run_and_after_a_failure(kind, fail_at, seen):
-    """Whoever waits there for this rank must not wait for ever."""
+    """A rank that waits for this one must not wait forever."""
     recorder = Recorder(**({} if fail_at is None else {"fail_at": fail_at}))
     call = recorder.python if kind == "python" else recorder.native
     program, parting = (Program(((call(name),),)) for name in ("a", "part"))

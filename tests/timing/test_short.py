@@ -1,4 +1,4 @@
-"""Short measurements: few looks, whatever they cost, and six samples where they fit."""
+"""Short measurements: few batches at any cost, and six samples if they fit."""
 
 import numpy as np
 import pytest

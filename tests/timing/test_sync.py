@@ -1,4 +1,4 @@
-"""The barrier in shared memory: nobody overtakes, over a thousand times; a leader that cannot go on ends everybody."""
+"""The barrier in shared memory: no rank overtakes in over a thousand rounds; a leader that fails ends all ranks."""
 
 import ctypes
 import errno

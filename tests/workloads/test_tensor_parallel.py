@@ -1,4 +1,4 @@
-"""Tensor-parallel: two all-reduces per layer forward and two backward, in groups inside a host unless told otherwise."""
+"""Tensor-parallel: two all-reduces per layer forward and two backward, in groups inside a host by default."""
 
 import pytest
 

@@ -59,11 +59,11 @@ _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 
 @dataclass(frozen=True)
 class Seen:
-    """What was there when a run had ended.
+    """The state at the end of a run.
 
-    said         our own sentences on stderr
+    said         collbench's own sentences on stderr
     codes        exit codes of the launcher, or by rank where there is none
-    stored_code  run.json's; None where it says nothing, or is not there
+    stored_code  run.json's; None if it is missing
     finished     sizes that rank 0 had stored before the end, cells: those that are read back; wrong: of those the wrong ones, with why
     flags        all flags of the rows
     seconds      from the fault to the end of the last rank; launcher_s: of the launcher
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def accused(sentence: str) -> frozenset[int]:
-    """The ranks that a sentence accuses; who tells it is one of them only where it names nobody else.
+    """Return the ranks that a sentence blames; the rank that reports is one of them only if it names no other.
 
     Those it names in full are meant ("rank 2 (h2, pid 7)"), and only where there are none those it numbers ("rank 2 of 4 did not join").
     """
@@ -137,7 +137,7 @@ def accused(sentence: str) -> frozenset[int]:
 
 
 def failures(said: Sequence[str]) -> list[str]:
-    """The sentences that tell of the fault: those that name a rank or one that did not move, or a disk that is full."""
+    """Return the sentences that report the fault: those that name a rank or one that did not move, or a disk that is full."""
     return [sentence for sentence in said if accused(sentence) or _OF_ITSELF in sentence or _DISK.search(sentence)]
 
 
@@ -150,7 +150,7 @@ def judged(case: Case, seen: Seen) -> list[str]:
     found = _of_ends(case, seen) + _of_cells(case, seen)
     over = len(seen.finished) == len(SIZES) and seen.stored_code == 0
     if not case.phase and (over or (case.fault in ("memory", "disk") and set(seen.codes) == {0})):
-        return found  # nobody wanted any more of it
+        return found  # no more output is read
     if case.harmless:
         return found + _of_a_pause(case, seen)
     return found + (_of_data(case, seen) if case.fault == "wrong data" else _of_sentences(case, seen) + _of_codes(case, seen))
@@ -165,7 +165,7 @@ def _of_ends(case: Case, seen: Seen) -> list[str]:
     found = [f"{what} was left" for what in seen.left]
     if seen.seconds > WITHIN_S and not goes_on:
         found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {WITHIN_S:g} s")
-    # A launcher whose own connections are cut can only wait until they are there again.
+    # A launcher with lost connections can only wait until they return.
     if seen.launcher_s > WITHIN_S and not goes_on and case.fault != "link":
         found.append(f"the launcher ended after {seen.launcher_s:.1f} s, not within {WITHIN_S:g} s")
     return found + (["a traceback was shown"] if seen.traceback else [])
@@ -200,17 +200,17 @@ def _of_a_path(case: Case, seen: Seen) -> list[str]:
     within_s = WITHIN_S + (_ONE_WAY_S if case.library == "socket" else 0.0)
     if not case.fault.startswith("loss") and seen.seconds > within_s:
         found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {within_s:g} s")
-    return found + ([] if told else ["no sentence tells of it"])
+    return found + ([] if told else ["no sentence reports it"])
 
 
 def findings_of_all(case: Case, said: Sequence[str]) -> str:
-    """Return "cause" where any sentence names the cause, "unknown" where some say only that the path may be it, else "not named"."""
+    """Return "cause" if any sentence names the cause, "unknown" if some report only that the path may be it, else "not named"."""
     found = {findings_of(case, sentence) for sentence in said if sentence.startswith("hang: ")}
     return next((word for word in ("cause", "unknown") if word in found), "not named")
 
 
 def findings_of(case: Case, sentence: str) -> str | None:
-    """What a sentence says of a path: "cause" where it names it, "unknown"; None where it names a rank, or another path or cause."""
+    """Return what a sentence reports of a path: "cause" if it names it, "unknown"; None if it names a rank, or another path or cause."""
     if named := _PATH_NAMED.search(sentence):
         both_ways = named["both"] or case.fault in _NIC
         return (
@@ -224,26 +224,24 @@ def findings_of(case: Case, sentence: str) -> str | None:
 
 def _of_data(case: Case, seen: Seen) -> list[str]:
     """Wrong data do not stop the run."""
-    found = [
-        f"a row says {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail
-    ]
+    found = [f"a row has {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail]
     after = len(seen.cells) - case.cells
     if case.phase and (len(seen.wrong) != after or not after):
         found.append(f"{len(seen.wrong)} rows are wrong, and had to be {after}")
     if case.phase and seen.stored_code != 4:
-        found.append(f"run.json says {seen.stored_code}, not 4")
+        found.append(f"run.json has {seen.stored_code}, not 4")
     return found
 
 
 def _of_sentences(case: Case, seen: Seen) -> list[str]:
     told = failures(seen.said)
     if not told:
-        return [f"no sentence tells of it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
+        return [f"no sentence reports it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
     if case.fault == "disk":
-        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence says that the disk is full"]
+        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence reports the full disk"]
     found = [f"{sentence!r} names the wrong rank" for sentence in told if not _may_be(case, accused(sentence))]
     if not any(accused(sentence) for sentence in told) and (case.phase or not any(_OF_ITSELF in sentence for sentence in told)):
-        found.append("nobody is named")
+        found.append("no rank is named")
     phases = [_PHASES[phase] for phase in (case.phase, *_ALSO.get((case.fault, case.phase), ())) if phase]
     if phases and not any(phase.search(sentence) for phase in phases for sentence in told):
         found.append(f"no sentence names the phase {case.phase}")
@@ -255,7 +253,7 @@ def _may_be(case: Case, ranks: frozenset[int]) -> bool:
 
 
 def _of_codes(case: Case, seen: Seen) -> list[str]:
-    wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first cell it is the user's to mend
+    wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first case the user can fix it
     if case.launcher == "by hand":
         others = {code for rank, code in enumerate(seen.codes) if not (case.ended and rank == case.victim)}
         fine = others <= ({wanted, KILLED} if case.phase else {2, 4, KILLED}) and not (seen.codes[0] == KILLED and case.victim != 0)
@@ -263,7 +261,7 @@ def _of_codes(case: Case, seen: Seen) -> list[str]:
     else:
         found = ["the launcher ended with 0"] if 0 in seen.codes else []
     writes = case.phase not in ("init", "") and case.fault != "disk" and not (case.ended and case.victim == 0)
-    return found + ([f"run.json says {seen.stored_code}, not 4"] if writes and seen.stored_code != 4 else [])
+    return found + ([f"run.json has {seen.stored_code}, not 4"] if writes and seen.stored_code != 4 else [])
 
 
 def limit_words() -> str:

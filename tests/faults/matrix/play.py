@@ -203,7 +203,7 @@ class Player:
         return self._left(before)
 
     def _kept(self, case: Case, outcome: Outcome, started: Started) -> None:
-        """Everything that was said in a case that is not right."""
+        """Return all output of a case that is not right."""
         if self.keep and outcome.amiss:
             self.keep.mkdir(parents=True, exist_ok=True)
             (self.keep / f"{case.name}.txt").write_text(
@@ -260,7 +260,7 @@ def _until(true: Callable[[], object], patience_s: float) -> bool:
 
 
 def _others(text: str) -> str:
-    """What was not said by us."""
+    """Return the output of other programs."""
     return "\n".join(line for line in text.splitlines() if "collbench: " not in line)
 
 

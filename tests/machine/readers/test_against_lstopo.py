@@ -30,7 +30,7 @@ NETWORK, VERBS = "2", "3"  # hwloc's osdev_type
 
 @dataclass
 class Seen:
-    """What lstopo's XML says."""
+    """Return the facts in lstopo's XML."""
 
     nodes: dict[int, tuple[frozenset[int], int]] = field(default_factory=dict)  # CPUs, bytes
     counts: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("the captured machines are not here: ../shared/machines")
     folder = tmp_path_factory.mktemp("root")
     with tarfile.open(tarball) as archive:
-        members = [each for each in archive if "/memory" not in each.name]  # thousands of memory blocks, which nobody here reads
+        members = [each for each in archive if "/memory" not in each.name]  # thousands of memory blocks, which this test does not read
         archive.extractall(folder, members, filter="data")
     (root,) = folder.iterdir()
     return root, seen(["--input", str(root)])

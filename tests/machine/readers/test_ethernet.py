@@ -82,7 +82,7 @@ def test_a_driver_without_link_detection_tells_by_its_carrier(carrier, state):
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({}, "veth or the like"),  # a veth claims 10 Gb/s whatever carries it
+        ({}, "veth or the like"),  # a veth claims 10 Gb/s for every carrier
         ({"tun_flags": "0x1002"}, "tap"),
         ({"bridge/bridge_id": "8000"}, "bridge"),
         ({"type": "768"}, "veth or the like"),

@@ -1,4 +1,4 @@
-"""RDMA devices out of /sys/class/infiniband: what a port carries, where its device is, and what is no port of the machine."""
+"""RDMA devices from /sys/class/infiniband: the rate of a port, its PCI device, and ports that do not belong to the machine."""
 
 from functools import cache
 
@@ -186,7 +186,7 @@ def test_no_files_make_it_raise_or_invent_a_rate(port, model):
         assert found.rate_bits_per_s is None or 2e9 <= found.rate_bits_per_s <= 12 * 200e9
 
 
-# Captured machines, where they are at hand.
+# Captured machines, if available.
 
 
 @cache

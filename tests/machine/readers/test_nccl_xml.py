@@ -1,4 +1,4 @@
-"""NCCL's topology XML, what it says of GPUs, their links and ports: hand-written files that show one fact each."""
+"""NCCL's topology XML: GPUs, their links and ports, from hand-written files that show one fact each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NCCL's topology XML of captured machines, as far as they are here: every fact of EXPECTED.json that the file tells, and every trap."""
+"""NCCL's topology XML of captured machines, if available: every fact of EXPECTED.json that the file has, and every trap."""
 
 import json
 from collections import Counter
@@ -98,7 +98,7 @@ FACTS = {
     ),
     "vendor": lambda m: {(gpu.vendor or "").upper() for gpu in m.gpus},
 }
-# Rates of link types are peak's; names that no id in the file tells; facts about the file's form.
+# Rates of link types belong to `peak`; names that no id in the file has; facts about the file's form.
 OTHERS_FACTS = {
     *("fixture", "split", "kind", "traps", "complete", "measured", "file_type", "system_version", "topo_expl"),
     *("pcie_GBps_dir_raw", "nvlink_GBps_dir_per_link", "nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_link", "xgmi_GBps_dir_per_gpu"),

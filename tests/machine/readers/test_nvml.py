@@ -1,5 +1,5 @@
-# ruff: noqa: N802, N815 - the stand-in has the functions' names
-"""NVML through a stand-in for pynvml: what is asked, in which units it comes, and that an error costs one fact, not the machine."""
+# ruff: noqa: N802, N815 - the test double has the functions' names
+"""NVML through a fake pynvml: the calls, their units, and that an error costs one fact, not the machine."""
 
 import ctypes
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ class FabricInfo(ctypes.Structure):
 
 
 class FakePynvml:
-    """FakePynvml([card, …]): a stand-in for pynvml with Fake cards. `errors` maps a function's name to the error that it raises."""
+    """FakePynvml([card, …]): a test double of pynvml with Fake cards. `errors` maps a function's name to the error that it raises."""
 
     NVMLError = FakeNVMLError
     NVML_FI_DEV_NVLINK_GET_SPEED = 164
@@ -311,7 +311,7 @@ def test_the_live_driver_or_the_reason_for_none():
 
 
 def test_pynvml_has_every_name_that_is_asked_for():
-    """The stand-in's functions are the library's."""
+    """The test double has the library's functions."""
     pynvml = pytest.importorskip("pynvml")
     names = [name for name in vars(FakePynvml) if name.startswith(("nvml", "NVML_"))]
     assert len(names) > 15

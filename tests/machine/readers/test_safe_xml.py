@@ -1,4 +1,4 @@
-"""XML that nobody vouches for: what is opened, and what is refused before it costs time or memory."""
+"""Untrusted XML: what is parsed, and what is rejected before it costs time or memory."""
 
 from __future__ import annotations
 

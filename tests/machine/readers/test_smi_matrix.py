@@ -56,7 +56,7 @@ GPU[2]\t\t: (Topology) Numa Affinity: 1
 
 
 def matrix(gpus: int, cell) -> str:
-    """A matrix of GPUs alone; `cell(a, b)` gives what stands between two."""
+    """A matrix of GPUs only; `cell(a, b)` gives the entry of two."""
     lines = ["\t" + "\t".join(f"GPU{b}" for b in range(gpus)) + "\tCPU Affinity\tNUMA Affinity"]
     lines += [f"GPU{a}\t" + "\t".join(" X " if a == b else cell(a, b) for b in range(gpus)) + "\t0-31\t0" for a in range(gpus)]
     return "\n".join(lines) + "\n"

@@ -56,6 +56,6 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_fits_nothing_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--only 'x' matches no case"):
+    with pytest.raises(UsageError, match="--only 'x'"):
         write_history(history("base", nights(1)), "x", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

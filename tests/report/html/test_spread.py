@@ -1,4 +1,4 @@
-"""The samples behind the rows: strips of all cells, the doubtful ones in whole, and what is said where there are none."""
+"""The samples behind the rows: strips of all cases, the doubtful ones in full, and the text if there are none."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_it_stays_while_what_it_measured_is_no_verdict(tmp_path: Path) -> None:
 def test_a_suite_of_somebody_else_stays(suite: str | None, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('schema = 1\n[[sweeps]]\noperations = "allreduce"\n')
-    with pytest.raises(UsageError, match=r"mine.toml was not written by `collbench gate`, so it is not replaced"):
+    with pytest.raises(UsageError, match=r"mine\.toml was not written by "):
         write_suite(file, suite)
     assert "sweeps" in file.read_text()
 

@@ -1,4 +1,4 @@
-"""GitHub's annotations: commands of the workflow's runner, of which a stranger's text makes no other."""
+"""GitHub's annotations: commands of the workflow's runner; untrusted text cannot add another command."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_ranks_are_told_and_must_not_be_contradicted() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 does not fit"):
         runs(GROUPS, 8)
     titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
-    with pytest.raises(UsageError, match="line 1: the number of processes of PingPong is missing"):
+    with pytest.raises(UsageError, match=r"^line 1: .*processes of PingPong"):
         runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
 
 

@@ -1,4 +1,4 @@
-"""A log may hold a line of many megabytes that says the same again and again: no reader takes the square of its length for that."""
+"""A log may have a line of many megabytes of repeated text: no reader takes quadratic time for it."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ def test_old_columns_gpu_memory_and_untold_types() -> None:
 
 
 def test_how_many_ranks_there_were_has_to_be_said() -> None:
-    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\): the number of ranks is unknown"):
+    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\): .*number of ranks"):
         runs(titled("Barrier Latency", "# Avg Latency(us)", "  5.00"), None)
     reading = OSU.read(NEW, UserInput())
-    assert reading.skipped[0].line == 2 and "the number of ranks is unknown" in reading.skipped[0].reason
+    assert reading.skipped[0].line == 2 and "number of ranks" in reading.skipped[0].reason
     assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "p2p_bandwidth"}
     pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
     assert runs(pairs, None)[0].rows[0].ranks == 2
@@ -155,7 +155,7 @@ def test_the_launcher_and_intel_mpi_say_how_many_ranks_there_were_and_where() ->
     assert (started.rows[0].ranks, started.facts["environment"]) == (16, {"UCX_TLS": "rc"})
     (counted,) = OSU.read(["export SLURM_NTASKS=6", *table], UserInput()).runs
     assert counted.rows[0].ranks == 6
-    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+    with pytest.raises(UsageError, match="number of ranks"):
         OSU.read(["mpirun -n 8 ./osu_allreduce", *startup, *table], UserInput())
 
 

@@ -1,4 +1,4 @@
-"""The log of a pod: rows between two marks come back as they were, whatever stands around them, and what is missing is said."""
+"""The log of a pod: rows between two marks return unchanged, with any text around them, and missing parts are reported."""
 
 from __future__ import annotations
 

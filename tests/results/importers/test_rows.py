@@ -1,4 +1,4 @@
-"""What an output and the user say of a run: agreed, or refused."""
+"""Facts of a run from its output and from the user: merged if they agree, else rejected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, to
 
 
 def test_ranks_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+    with pytest.raises(UsageError, match="number of ranks"):
         ranks_and_nodes(UserInput(), None, None, "a.log")
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
     assert ranks_and_nodes(UserInput(nodes=2), 4, None, "a.log") == JobExtent(4, 2)
     assert ranks_and_nodes(UserInput(), 4, None, "a.log") == JobExtent(4, None)
-    with pytest.raises(UsageError, match="4 ranks cannot be on 5 nodes"):
+    with pytest.raises(UsageError, match=r"4 ranks .*5 nodes"):
         ranks_and_nodes(UserInput(nodes=5), 4, None, "a.log")
 
 

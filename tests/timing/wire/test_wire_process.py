@@ -1,4 +1,4 @@
-"""Wire tools as processes: each ends in time, says no more than it may, and outlives nobody."""
+"""Wire tools as processes: each ends in time, its output is bounded, and no process remains."""
 
 from __future__ import annotations
 

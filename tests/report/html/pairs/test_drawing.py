@@ -1,4 +1,4 @@
-"""The picture of a matrix: its classes as an image, names that do not collide, who is named, what the colours mean."""
+"""The picture of a matrix: its classes as an image, labels without overlap, the names of slow places, the legend."""
 
 from __future__ import annotations
 

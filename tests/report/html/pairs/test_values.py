@@ -1,4 +1,4 @@
-"""The texts behind a matrix: what Python would print, whatever the figures, few in number and small when packed."""
+"""The texts behind a matrix: as Python prints them, for all values, few in number and small when packed."""
 
 from __future__ import annotations
 
