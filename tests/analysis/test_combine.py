@@ -110,7 +110,7 @@ class TestFigures:
         assert row.modes == [{"time_s": 2e-6, "share": pytest.approx(0.8)}, {"time_s": 10e-6, "share": pytest.approx(0.2)}]
         assert combined(row_of(2e-6, modes=pairs[0]), row_of(2e-6)).modes == []
 
-    def test_why_a_cell_stopped_is_told_by_the_launch_that_lacked_most(self) -> None:
+    def test_why_a_cell_stopped_is_reported_by_the_launch_that_lacked_most(self) -> None:
         assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
 
     @settings(max_examples=30)
@@ -140,7 +140,7 @@ class TestCells:
         assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
         assert row.time_s is not None and row.time_s.p50 == 2e-6
 
-    def test_a_cell_that_a_broken_launch_did_not_reach_says_so(self) -> None:
+    def test_a_cell_that_a_broken_launch_did_not_reach_reports_it(self) -> None:
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
         assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
@@ -211,7 +211,7 @@ class TestFolders:
         with pytest.raises(UsageError, match="is not a run folder"):
             runs_in(tmp_path / "launch-x")
 
-    def test_a_launch_that_cannot_be_read_is_told_and_the_others_count(self, tmp_path: Path) -> None:
+    def test_a_launch_that_cannot_be_read_is_reported_and_the_others_count(self, tmp_path: Path) -> None:
         store(tmp_path / "launch-2", [row_of(1e-6)])
         (tmp_path / "launch-1").mkdir()
         (found,) = runs_in(tmp_path)

@@ -148,7 +148,7 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
         ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
     ],
 )
-def test_sides_without_a_common_cell_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_sides_without_a_common_cell_report_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(**{"size_bytes": 8, **changes})])
     with pytest.raises(UsageError) as refused:
         compare(a, b)

@@ -31,7 +31,7 @@ def of(*tables: Sequence[Row], events: Sequence[Mapping[str, Any]] = (), info: M
     return concerns(runs, launches, more.get("compared", [[] for _ in runs]), more.get("effects", []), more.get("warnings", []))
 
 
-def test_nothing_is_said_of_what_is_well() -> None:
+def test_there_are_no_concerns_about_a_good_run() -> None:
     assert of([make_row(8), make_row(16)]) == []
     assert of() == []
 
@@ -81,7 +81,7 @@ def test_where_a_flag_is_in_few_words() -> None:
     assert of([barrier, make_row()])[0].where == "1 of 2 cells: barrier nccl"
 
 
-def test_of_several_runs_the_cells_name_theirs_and_what_all_say_is_told_once() -> None:
+def test_of_several_runs_the_cells_name_theirs_and_what_all_report_is_reported_once() -> None:
     found = of([make_row(8, flags=("drift",))], [make_row(8)], events=[{"kind": "note", "text": "same"}])
     assert found == [
         Concern(DOUBTFUL, "drift", "1 of 2 cells: run-0: allreduce nccl at 8 B", "drift"),
@@ -95,7 +95,7 @@ def test_what_several_launches_settle_is_a_note() -> None:
     assert [each.severity for each in of([make_row(8, launches=3, flags=("drift",)), make_row(16, flags=("drift",))])] == [DOUBTFUL]
 
 
-def test_wrong_data_is_told_once_with_its_place() -> None:
+def test_wrong_data_is_reported_once_with_its_place() -> None:
     (found,) = of([make_row(8, wrong=1, wrong_detail="rank 2, element 7", flags=("wrong_data",)), make_row(16, wrong=4)])
     assert found.severity == WRONG and found.what.startswith("5 elements ") and found.what.endswith("rank 2, element 7")
     assert of([make_row(flags=("wrong_data",))]) == [Concern(WRONG, "wrong_data", "the only cell", "wrong_data")]
@@ -131,7 +131,7 @@ def test_slow_ranks_are_findings() -> None:
     assert found.sentence().startswith("rank 1 ends last in 100 % ")
 
 
-def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:
+def test_pairs_show_slow_places_and_pairs_with_wrong_data() -> None:
     sick = Made(8, seed=1).slow(2).matrix()
     wrong = np.zeros((8, 8))
     wrong[1, 3] = wrong[3, 1] = 5

@@ -56,7 +56,7 @@ def test_no_difference(used: bool | None, reason: str) -> None:
     assert [reason in sentence for sentence in told(found, used)] == [True]
 
 
-def test_sizes_that_do_not_differ_are_told_apart() -> None:
+def test_sizes_that_do_not_differ_are_distinguished() -> None:
     a, b = side(1, (1024, MIB)), side(1, (1024, MIB))
     b = [[rows[0], make_row(MIB, time_s=make_times(2 * time))] for rows, time in zip(b, TIMES, strict=True)]
     faster, same = told(effects(a, b))
@@ -69,7 +69,7 @@ def test_slower_with_it() -> None:
     assert "1 MiB-4 MiB (2 sizes) are 0.50x (0.50 to 0.50)" in told(found)[0]
 
 
-def test_too_wide_to_tell() -> None:
+def test_too_wide_for_a_verdict() -> None:
     wide = effects(side(1, times=[1e-3, 1e-3]), side(1, times=[1e-3, 1.4e-3]))
     assert {each.verdict for each in wide} == {"unknown"}
     assert ["too wide" in sentence for sentence in told(wide)] == [True]
@@ -83,7 +83,7 @@ def test_a_difference_without_a_connection_that_uses_it_has_another_cause() -> N
     assert told(effects(side(1), side(2)), False, False)[1].startswith("but NCCL's log shows")
 
 
-def test_one_launch_a_side_has_the_interval_within_and_says_so() -> None:
+def test_one_launch_a_side_has_the_interval_within_and_reports_it() -> None:
     found = effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))
     assert not found[0].over_launches
     assert "--launches 3" in told(found)[-1]
@@ -104,7 +104,7 @@ def test_cells_that_a_launch_lacks_are_left_out() -> None:
     ("low", "high", "verdict"),
     [(1.06, 3, "faster"), (0.2, 0.9, "slower"), (0.97, 1.04, "same"), (1.02, 1.3, "unknown"), (None, None, "unknown")],
 )
-def test_what_an_interval_says(low: float | None, high: float | None, verdict: str) -> None:
+def test_what_an_interval_reports(low: float | None, high: float | None, verdict: str) -> None:
     assert Effect(make_row(MIB), Ratio(1.0, low, high, 4), True).verdict == verdict
 
 

@@ -54,7 +54,7 @@ def of_few(seed: int, n: int, sigma: float) -> tuple[Named, Named, Named, int]:
 
 
 @pytest.mark.parametrize("n", [4, 5, 8, 15, 16, 32])
-def test_a_slow_place_is_named_once_a_slow_pair_alone_and_else_nobody(n: int) -> None:
+def test_a_slow_place_is_named_once_a_slow_pair_alone_and_nothing_else(n: int) -> None:
     for seed in range(2):
         equal, place, pair, other = of_few(seed, n, 0.015)
         assert equal == []
@@ -106,19 +106,19 @@ def test_a_pair_of_a_slow_place_that_is_slower_still() -> None:
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8])
 @pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (2,) * 8])
-def test_nobody_is_named_for_being_in_the_smaller_part_of_a_network(sizes: tuple[int, ...], ratio: float) -> None:
+def test_none_is_named_for_being_in_the_smaller_part_of_a_network(sizes: tuple[int, ...], ratio: float) -> None:
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     matrix = Made(16, sum(sizes), 0.01).across(groups, ratio).matrix()
     assert findings(matrix) == []
 
 
-def test_the_smaller_part_is_told_as_a_doubt() -> None:
+def test_the_smaller_part_is_reported_as_a_doubt() -> None:
     told = doubts(Made(16).across([0] * 12 + [1] * 4, 0.5).matrix())
     assert told[0].startswith("bandwidth: node13, node14, node15, node16 ")
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(2, 4), (2, 8), (4, 2), (4, 4), (16, 2)])
-def test_ranks_of_a_host_are_faster_with_each_other_and_nobody_is_named(hosts: int, each: int) -> None:
+def test_ranks_of_a_host_are_faster_with_each_other_and_none_is_named(hosts: int, each: int) -> None:
     made = Made(hosts * each, names=ranks(hosts, each)).across([rank // each for rank in range(hosts * each)], 0.05)
     assert findings(made.matrix()) == []
 
@@ -150,7 +150,7 @@ def test_of_three_hosts_none_is_named() -> None:
     assert any("of so few none is named" in sentence for sentence in doubts(matrix))
 
 
-def test_hosts_may_be_given_where_names_do_not_tell_them() -> None:
+def test_hosts_may_be_given_where_names_do_not_show_them() -> None:
     groups = [0] * 6 + [1] * 6
     matrix = Made(12).across(groups, 0.05).slow(3, 0.025).matrix()
     assert named(findings(matrix, classes=[f"host{group}" for group in groups])) == [("node", (3,))]
@@ -166,7 +166,7 @@ def test_a_slow_latency_is_a_finding_of_its_own_or_part_of_the_bandwidths() -> N
     assert together.latency == pytest.approx(1 / 3, rel=0.1)
 
 
-def test_a_latency_whose_own_interval_is_wide_names_nobody() -> None:
+def test_a_latency_whose_own_interval_is_wide_names_none() -> None:
     made = Made(8)
     made.latencies[1, 3] = made.latencies[3, 1] = 50e-6
     matrix, steady = made.matrix(), np.full((8, 8), 1.02)
@@ -176,7 +176,7 @@ def test_a_latency_whose_own_interval_is_wide_names_nobody() -> None:
     assert findings(replace(matrix, latency_spread=disturbed), again=[(1, 3)]) == []
 
 
-def test_below_four_places_nobody_is_named_and_the_reason_told() -> None:
+def test_below_four_places_none_is_named_with_the_reason() -> None:
     for n, words in ((2, "two endpoints"), (3, "three endpoints")):
         matrix = Made(n).slow(0).matrix()
         assert findings(matrix) == suspects(matrix) == []
@@ -202,7 +202,7 @@ def test_a_disturbed_round_is_not_a_set_of_slow_pairs() -> None:
     assert len(findings(matrix, again=suspects(matrix))) == 8  # slow again: the pairs themselves are slow
 
 
-def test_a_place_that_was_well_when_measured_again_is_cleared() -> None:
+def test_a_place_that_was_healthy_when_measured_again_is_cleared() -> None:
     matrix = Made(16).slow(5).matrix()
     well = [(5, 1), (5, 9)]
     for a, b in well:
@@ -219,7 +219,7 @@ def test_a_sample_of_rounds_is_enough() -> None:
     assert findings(only(Made(64, 1).matrix(), [pair for one in schedule(64, partners=8).rounds() for pair in one])) == []
 
 
-def test_one_to_all_tells_pairs_and_no_places() -> None:
+def test_one_to_all_shows_pairs_and_no_places() -> None:
     star = only(both(Made(16), 0, 4).matrix(), [(0, place) for place in range(1, 16)])
     (found,) = findings(star)
     assert (found.kind, found.places, found.untold) == ("pair", (0, 4), (4,))
@@ -228,7 +228,7 @@ def test_one_to_all_tells_pairs_and_no_places() -> None:
 
 
 @pytest.mark.parametrize(("partners", "told"), [(2, False), (3, True)])
-def test_a_sample_too_small_to_name_places_says_so(partners: int, told: bool) -> None:
+def test_a_sample_too_small_to_name_places_reports_it(partners: int, told: bool) -> None:
     sampled = only(Made(8).slow(3).matrix(), [pair for one in schedule(8, partners=partners).rounds() for pair in one])
     assert named(findings(sampled)) == [("node", (3,))] * told
     assert doubts(sampled)[0].startswith("only pairs are judged") != told
@@ -276,7 +276,7 @@ def test_any_figures_are_survived(figures: tuple[np.ndarray, ...]) -> None:
     assert all(isinstance(each, str) for each in doubts(matrix))
 
 
-def test_a_rank_is_on_the_host_that_its_name_tells_and_other_brackets_are_part_of_a_name() -> None:
+def test_a_rank_is_on_the_host_that_its_name_shows_and_other_brackets_are_part_of_a_name() -> None:
     names = (
         "rank 3 (node1)",
         "rank 12 (a (b))",

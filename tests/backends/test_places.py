@@ -64,7 +64,7 @@ def test_one_rank_per_gpu_is_fine(places, k):
     assert not shared(places)
 
 
-def test_more_ranks_than_gpus_is_said_as_that():
+def test_more_ranks_than_gpus_is_reported_as_that():
     said = trouble([place([A]), place([A]), place([A])], 1)
     assert said.startswith("more ranks than GPUs: 3 ranks on host node1") and "CUDA_VISIBLE_DEVICES" in said
 
@@ -74,7 +74,7 @@ def test_the_host_with_too_few_is_named():
     assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2")
 
 
-def test_a_process_that_sees_fewer_than_it_drives_is_said():
+def test_a_process_that_sees_fewer_than_it_drives_is_reported():
     assert "host node1 drives 2 ranks and sees 1 GPU" in trouble([place([A], [A]), place([B, C], [B, C, D])], 2)
 
 

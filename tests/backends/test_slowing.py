@@ -104,7 +104,7 @@ def test_a_mistake_is_one_sentence(text, said):
 
 @given(st.lists(st.one_of(st.sampled_from([f"{key}=" for key in KEYS]), st.sampled_from(list("0159%-±+,;. =KMT")), st.text(max_size=3))))
 @settings(max_examples=60)
-def test_whatever_is_typed_is_read_or_refused(parts):
+def test_any_text_is_read_or_refused(parts):
     try:
         found = parse_slowing(["".join(parts)])
     except UsageError as error:

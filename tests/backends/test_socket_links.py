@@ -28,7 +28,7 @@ def test_small_messages_go_out_at_once_and_calls_block_for_less_than_the_deadlin
         assert [end.deadline_s for end in ends] == [0.9 * PATIENCE_S] * 2  # so that this end reports before the watchdog does
 
 
-def test_the_kernel_tells_its_buffers():
+def test_the_kernel_has_its_buffers():
     with linked() as (link, _):
         assert all(int(size) >= 2048 for size in link.facts().values())
 
@@ -60,7 +60,7 @@ def strange_greetings(links):
 @pytest.mark.parametrize(
     "who", ["another launch", "another rank", "an earlier attempt", "another stream", "a browser", "half a greeting", "nothing"]
 )
-def test_a_stranger_is_turned_away_and_the_right_rank_let_in(who, monkeypatch):
+def test_a_foreign_connection_is_rejected_and_the_right_rank_accepted(who, monkeypatch):
     monkeypatch.setattr(socket_links, "_GREETING_S", 0.2)
     with meeting() as links, socket.create_connection(links[1].listener.getsockname(), timeout=10) as stranger:
         stranger.sendall(strange_greetings(links)[who])
@@ -89,7 +89,7 @@ def test_what_listens_there_must_know_the_key_too():
         assert "turned this rank away" in str(refused)
 
 
-def test_who_cannot_be_reached_is_named_and_not_tried_again():
+def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again():
     with meeting() as (first, second):
         second.close()
         refused = at_once(lambda: first.connect(1, 4))[0]
@@ -101,7 +101,7 @@ def test_who_cannot_be_reached_is_named_and_not_tried_again():
         assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
 
 
-def test_who_does_not_come_is_named():
+def test_a_rank_that_does_not_come_is_named():
     with meeting(timeout_s=0.2) as (_, second):
         missed = at_once(lambda: second.connect(0, 2))[0]
         assert isinstance(missed, RunFailed)

@@ -65,7 +65,7 @@ def test_asking_imports_no_torch():
     assert done.stdout == "set()\n"
 
 
-def test_a_torch_without_cuda_says_which_one_it_is():
+def test_a_torch_without_cuda_reports_its_version():
     cpu = SimpleNamespace(version=SimpleNamespace(cuda=None), __version__="2.13.0+cpu")
     assert "torch 2.13.0+cpu " in no_cuda_build(cpu)
     blind = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), __version__="2.13.0", cuda=SimpleNamespace(is_available=lambda: False))
@@ -140,7 +140,7 @@ def test_samples_are_the_time_between_events():
 
 
 @pytest.mark.parametrize(("told", "tail"), [(None, ""), ("rank 3 lags", "; rank 3 lags")])
-def test_what_does_not_end_is_told_with_who_lags(told, tail):
+def test_what_does_not_end_names_the_rank_that_lags(told, tail):
     clock, FakeEvent.looks = EventClock(FAKE_TORCH, 0.01, lambda: told), 10**9
     stamp = clock.stamp()
     with pytest.raises(RunFailed) as error:

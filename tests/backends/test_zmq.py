@@ -114,7 +114,7 @@ def test_it_has_pairs_only(both, operation, changes, reason):
     assert unsupported_reason(both[0], operations()[operation], cell) == reason
 
 
-def test_a_pair_has_a_context_of_its_own_and_tells_its_connection(both):
+def test_a_pair_has_a_context_of_its_own_and_has_its_connection(both):
     assert both[0]._context is not both[1]._context and both[0]._context is not zmq.Context.instance()
     groups = paired(both, pair_cell())
     assert all(isinstance(group.handle, ZmqLink) and group.handle.socket.type == zmq.PAIR for group in groups)
@@ -127,7 +127,7 @@ def test_a_pair_has_a_context_of_its_own_and_tells_its_connection(both):
     assert all(group.handle.socket.closed for group in groups)
 
 
-def test_a_pair_that_nobody_released_is_closed_by_the_next_and_the_last_in_the_end(both):
+def test_a_pair_that_was_not_released_is_closed_by_the_next_and_the_last_in_the_end(both):
     before, after = paired(both, pair_cell()), paired(both, pair_cell())
     assert [group.handle.socket.closed for group in (*before, *after)] == [True, True, False, False]
     for backend in both:
@@ -144,7 +144,7 @@ def test_all_that_is_posted_finds_room_and_the_receiver_holds_64_mib_at_most(siz
 
 
 @pytest.mark.parametrize("size", [0, 1, zmq.COPY_THRESHOLD - 1, zmq.COPY_THRESHOLD, LARGE])
-def test_what_both_send_at_once_arrives_whatever_the_size(both, size):
+def test_what_both_send_at_once_arrives_for_any_size(both, size):
     groups = paired(both, pair_cell(size=size, window=3))
     sent = [np.random.default_rng([size, rank]).integers(0, 256, size, np.uint8) for rank in (0, 1)]
     came = [[np.zeros(size, np.uint8) for _ in range(3)] for _ in (0, 1)]
@@ -215,7 +215,7 @@ def test_a_message_of_another_size_is_no_data():
     assert re.search(r"^4 bytes .*rank 1 \(node1, pid 101\) .* 9 ", failure(5, short)[0])
 
 
-def test_a_stranger_who_comes_first_is_no_rank(monkeypatch):
+def test_a_foreign_connection_that_comes_first_is_rejected(monkeypatch):
     contexts = [zmq.Context(), zmq.Context()]
     with meeting(timeout_s=20.0) as links:
         beside = at_once(lambda: links[0].connect(1, 1), lambda: links[1].connect(0, 1))

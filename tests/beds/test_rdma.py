@@ -118,7 +118,7 @@ def test_its_card_is_a_virtual_one_at_its_place(seen: Seen) -> None:
     assert card["ports"][0]["mtu_bytes"] == 9000
 
 
-def test_libibverbs_says_the_same(seen: Seen) -> None:
+def test_libibverbs_reports_the_same(seen: Seen) -> None:
     (theirs,) = rdma_tools.read_ibv_devinfo(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
     (ours,) = seen.rdma["nics"]
     (gathered,) = network.read(seen.archive).nics

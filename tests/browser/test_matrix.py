@@ -52,7 +52,7 @@ def group(page: Page, row: int, column: int) -> dict[str, float]:
     return over(svg, data, units, ((row + 0.5) / 10, (column + 0.5) / 10))
 
 
-def test_a_cell_of_groups_says_their_slowest_pair(many: Page) -> None:
+def test_a_cell_of_groups_reports_their_slowest_pair(many: Page) -> None:
     svg = many.locator("#pairs-0-bandwidth svg")
     svg.hover(position=group(many, 3, 5))  # type: ignore[arg-type]
     told(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")

@@ -87,13 +87,13 @@ def _background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor"))
 
 
-def test_the_page_asks_nobody_for_anything_and_has_no_error(seen: Seen, report: Path) -> None:
+def test_the_page_requests_nothing_and_has_no_error(seen: Seen, report: Path) -> None:
     assert seen.asked == [report.as_uri()]
     assert seen.said == []
     assert seen.page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
-def test_every_chart_is_drawn_says_what_it_shows_and_has_its_table(page: Page) -> None:
+def test_every_chart_is_drawn_with_its_caption_and_its_table(page: Page) -> None:
     figures = page.evaluate(FIGURES)
     assert len(figures) >= 4
     for figure in figures:
@@ -153,7 +153,7 @@ def test_light_and_dark_follow_the_system_until_the_button_is_pressed(page: Page
 
 
 @pytest.mark.parametrize("look", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str)
-def test_whatever_is_drawn_stands_out_from_the_paper(page: Page, look: dict[str, Any]) -> None:
+def test_every_drawing_is_visible_on_the_paper(page: Page, look: dict[str, Any]) -> None:
     page.emulate_media(**look)
     if "forced_colors" in look:
         page.evaluate("document.documentElement.dataset.theme = 'dark'")  # the button's earlier choice does not apply here

@@ -86,7 +86,7 @@ def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(si
     assert isinstance(found, Unavailable) and "missing abort, " in found.why
 
 
-def test_an_own_name_stays_the_projects_and_the_plug_in_is_told_beside_it(site: Path) -> None:
+def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site: Path) -> None:
     package(site, "maker", "[collbench.backends]\nmpi = good_code:Good\n", CODE)
     assert backends.backend_class("mpi").__module__ == "collbench.backends.mpi"
     fact = BrokenPlugin("mpi", "good_code:Good", "has a name that collbench itself uses", "rename its entry point, or uninstall maker")
@@ -116,7 +116,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("place", OPERATIONS)
-def test_a_broken_operation_is_left_out_and_told(place: str, site: Path) -> None:
+def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> None:
     own = dict(operations.operations())
     operations._found.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nscan = good_code:SCAN\n", CODE)

@@ -109,7 +109,7 @@ def test_a_sealed_call_that_is_not_sound_gets_no_answer(bad: dict[str, object], 
     assert calls == []
 
 
-def test_nobody_answers_where_rank_0_is_not(here: CallAddresses) -> None:
+def test_no_answer_comes_where_rank_0_is_not(here: CallAddresses) -> None:
     assert rank_1(here, NOBODY_S) is None
 
 

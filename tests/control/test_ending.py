@@ -27,14 +27,14 @@ class Told:
         return self.done
 
 
-def test_what_rank_0_has_not_said_by_then_is_said_before_the_others_end() -> None:
+def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end() -> None:
     assert Told(for_all=True, watched=True).at(0.5) == []
     assert Told(for_all=True, watched=True).at(0.5, 1.1, 1.4) == ["interrupted by SIGTERM 143"]  # once, and the others stay for 1.5 s
     assert Told(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
 
 
 @pytest.mark.parametrize(("for_all", "watched", "first"), [(True, True, ["interrupted by SIGTERM 143"]), (False, False, [])])
-def test_then_everybody_ends(for_all: bool, watched: bool, first: list[str]) -> None:
+def test_then_all_ranks_end(for_all: bool, watched: bool, first: list[str]) -> None:
     assert Told(for_all, watched).at(1.1, 2.1) == [*first, "kill", "end"]
 
 

@@ -18,7 +18,7 @@ SECRET = "only-the-ranks-of-this-launch-know-it"
 
 
 @pytest.mark.in_turn
-def test_a_stranger_is_told_of_and_no_secret_is(tmp_path: Path) -> None:
+def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> None:
     port = free_port()
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLLBENCH_SECRET": SECRET}
     folders = [tmp_path / "rank0", tmp_path / "rank1"]

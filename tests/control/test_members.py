@@ -40,7 +40,7 @@ def test_hosts_are_in_the_order_of_their_first_rank() -> None:
     assert [member.rank for member in found.on_host("a")] == [1]
 
 
-def test_a_rank_speaks_through_the_first_rank_of_its_host() -> None:
+def test_a_rank_is_relayed_by_the_first_rank_of_its_host() -> None:
     members = [Member(rank, host, 0, rank, ()) for rank, host in enumerate("aabb")]
     assert [above(member, members).rank for member in members] == [0, 0, 0, 2]
 

@@ -84,7 +84,7 @@ def test_a_file_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_none(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_rejected(tmp_path: Path) -> None:
     path = private(tmp_path / "mine", "sixteen or more letters")
     os.chown(path, 12345, -1)
     with pytest.raises(UsageError, match="chmod 600"):

@@ -97,7 +97,7 @@ STRANGERS: dict[str, Callable[[Here], object]] = {
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], here: Here) -> None:
+def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here], object], here: Here) -> None:
     hub = here.hub()
     stranger(here)
     until(hub.remarks, "a remark about the foreign connection")
@@ -108,7 +108,7 @@ def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], h
     assert set(hub.part.down.rejected.addresses) <= {"127.0.0.1"}
 
 
-def test_the_address_of_who_knows_the_protocol_is_told(here: Here) -> None:
+def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here) -> None:
     hub = here.hub()
     converse(here, GREETING, b"\x04\x06\x05HELLO")
     until(hub.remarks, "a remark about the foreign connection")
@@ -155,7 +155,7 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
 
 
-def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_alone(here: Here) -> None:
+def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(here: Here) -> None:
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
     again = here.spoke(1)
@@ -169,14 +169,14 @@ def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_a
     assert heard == [(1, "still here")]
 
 
-def test_a_place_that_is_taken_on_this_host_says_so() -> None:
+def test_a_place_that_is_taken_on_this_host_reports_it() -> None:
     with launch(n=2, each=2) as here:
         here.hub()
         with pytest.raises(UsageError, match="MASTER_PORT"):
             here.hub()
 
 
-def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collbench.control.security._FLOOD", 3)
     hub, spoke = here.hub(), here.spoke(1)
     for _ in range(6):
@@ -194,7 +194,7 @@ def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatc
     assert heard == [(1, "still here")]
 
 
-def test_many_strangers_are_counted_and_few_addresses_kept() -> None:
+def test_many_foreign_connections_are_counted_and_few_addresses_kept() -> None:
     rejected = RejectedPeers()
     assert rejected.fact() is None
     for number in range(1000):

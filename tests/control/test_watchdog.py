@@ -23,7 +23,7 @@ class Ended:
         return self._event.wait(seconds)
 
 
-def test_a_phase_that_does_not_move_is_ended_and_told_where_it_stood():
+def test_a_phase_that_does_not_move_is_ended_and_reported_with_its_position():
     ended = Ended()
     dog = Watchdog(0.2, "rank 1 (node2, pid 7)", ended)
     began = time.monotonic()

@@ -85,7 +85,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
     assert "rank 2 of 3 did not join" in found[1].said[1]
 
 
-def test_without_rank_0_the_others_say_whom_they_looked_for(meeting):
+def test_without_rank_0_the_others_report_rank_0_as_missing(meeting):
     (found,) = ends([start(TALK, 1, 2, meeting, timeout_s=0.5)])
     assert found.code == 4
     assert found.said[0] == "WaitExpired"
@@ -125,7 +125,7 @@ def main(world):
         assert found[rank].said[1].endswith("/x cannot be written")
 
 
-def test_ranks_in_different_steps_say_so(meeting):
+def test_ranks_in_different_steps_report_it(meeting):
     body = """
 def main(world):
     if world.rank == 1:
@@ -151,7 +151,7 @@ def main(world):
     assert found[0].said[1].startswith(told) and "'opening gloo'" in found[0].said[1]
 
 
-def test_two_processes_that_say_they_are_one_rank(meeting):
+def test_two_processes_that_claim_one_rank(meeting):
     found = ends([start(TALK, rank, 3, meeting, timeout_s=10) for rank in (0, 1, 1)])
     assert [one.code for one in found] == [4, 4, 4], found
     assert found[0].said[0] == "RunFailed"

@@ -83,7 +83,7 @@ def test_memory_is_the_drivers_and_goes_back_with_its_last_reference(gpus):
     assert gpus[0].free_bytes() == before
 
 
-def test_too_much_is_a_memory_error_that_says_what_is_free(gpus):
+def test_too_much_is_a_memory_error_that_shows_what_is_free(gpus):
     gpu = gpus[1]
     with pytest.raises(MemoryError, match=rf"^GPU {gpu.index} \({re.escape(gpu.name)}\) .*3 TiB.* is free$"):
         gpu.allocate(3 << 40)
@@ -227,7 +227,7 @@ def test_right_data_is_found_right_and_one_flip_at_its_index(make, gpus, streams
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_type_is_told_in_the_words_of_the_host(make, gpus, streams, dtype):
+def test_every_type_is_reported_in_the_words_of_the_host(make, gpus, streams, dtype):
     """A dropped rank, an element here and there, what never arrived: the sentence is the same."""
     buffers = make(dtype=dtype, count=3001)
     host = on_the_host(buffers)

@@ -28,7 +28,7 @@ def test_what_is_asked_for_is_taken_as_it_is() -> None:
     assert fitting_size(gpus(80_000), 1040) == 1040
 
 
-def test_what_does_not_fit_is_said_before_it_is_tried() -> None:
+def test_what_does_not_fit_is_reported_before_it_is_tried() -> None:
     with pytest.raises(UsageError, match=r"3 arrays of 1 GiB .* GPU 1 .* 3 GiB is free"):
         fitting_size(gpus(80_000, 3072), 1024 * MIB)
     with pytest.raises(UsageError, match=r"3 arrays of 1 MiB .* GPU 0"):

@@ -127,7 +127,7 @@ def test_nowhere_to_write_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_in_the_xdg_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLLBENCH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cubin("sm_90").parent == tmp_path / "xdg/collbench"
@@ -136,7 +136,7 @@ def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cubin("sm_90").parent == tmp_path / "home/.cache/collbench"
 
 
-def test_an_unknown_gpu_and_broken_kernels_are_told_apart(nvrtc: Compiler) -> None:
+def test_an_unknown_gpu_and_broken_kernels_are_distinguished(nvrtc: Compiler) -> None:
     nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
     with pytest.raises(UsageError, match=r"NVRTC 13\.5 .*sm_130 .* nvidia-cuda-nvrtc"):
         cubin("sm_130")

@@ -53,5 +53,5 @@ def test_the_driver_and_lspci_name_a_model_differently() -> None:
     assert not codes(dgx(), replace(SECOND, gpus=tuple(replace(gpu, model=f"NVIDIA {gpu.model}") for gpu in SECOND.gpus)))
 
 
-def test_what_a_node_does_not_tell_is_no_difference() -> None:
+def test_what_a_node_does_not_show_is_no_difference() -> None:
     assert not codes(dgx(), Machine("dgx02"), with_system(THIRD, driver=None, kernel=None))

@@ -142,14 +142,14 @@ def test_every_code_has_a_page_and_every_page_a_rule() -> None:
     assert set(re.findall(r'"(CB2\d{3})"', texts)) == {code for code in pages() if code.startswith("CB2")}
 
 
-def test_every_page_says_something_and_where_it_stands() -> None:
+def test_every_page_has_text_and_its_place() -> None:
     for each in pages().values():
         assert all(len(text) > 10 for text in (each.title, each.means, each.check, each.remedy)), each.code
         assert each.sources
         assert all(url.startswith("https://") for url in each.sources), each.code
 
 
-def test_every_rule_says_which_code_it_is() -> None:
+def test_every_rule_reports_which_code_it_is() -> None:
     for rule in (*RULES, *JOB_RULES, *LOG_RULES):
         assert re.match(r"CB2\d{3}", rule.__doc__ or ""), rule
 

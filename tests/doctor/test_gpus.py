@@ -150,7 +150,7 @@ def test_a_link_that_is_down_at_one_end() -> None:
     assert "GPU 2 counts 4 links to GPU 3, which counts 3" in finding.evidence
 
 
-def test_the_same_position_on_other_machines_tells_design_from_loss() -> None:
+def test_the_same_position_on_other_machines_distinguishes_design_from_loss() -> None:
     fewer = xgmi({**DIES, (1, 7): 0}, hostname="n9")
     alone = lost(fewer)
     assert not [each for each in alone if each.severity == "severe"]

@@ -169,7 +169,7 @@ def test_devices_in_use_weigh_more_than_devices_that_are_listed() -> None:
     assert used.remedy.startswith("if mlx5_2 is not part of the compute network: NCCL_IB_HCA==mlx5_0 ")
 
 
-def test_the_machine_tells_which_gpus_have_nvls() -> None:
+def test_the_machine_shows_which_gpus_have_nvls() -> None:
     """The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none."""
     gpus = tuple(Gpu(f"gpu{place}", place, architecture="sm_90") for place in range(4))
     switched = Machine("n1", gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "switch", 18) for gpu in gpus))

@@ -67,7 +67,7 @@ def test_nics_that_are_far_from_one_gpu_are_no_finding() -> None:
     assert found(dgx(), "CB2512", logs=(log("Using network IB", far.format(4)),)).severity == "warning"
 
 
-def test_an_hca_both_enabled_and_disabled_accuses_nobody() -> None:
+def test_an_hca_both_enabled_and_disabled_names_none() -> None:
     """From a log of a GB10."""
     lines = ("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
     assert not codes(logs=(log("Using network IB", *lines),))

@@ -150,7 +150,7 @@ def test_a_storage_port_of_another_rate_is_no_rail() -> None:
         ("CB2224", {"rp_cnp_handled": 5_000_000}),
     ],
 )
-def test_counters_that_tell(code: str, counters: dict[str, int]) -> None:
+def test_counters_with_a_finding(code: str, counters: dict[str, int]) -> None:
     machine = with_port(dgx(), "mlx5_2", counters=counters)
     assert codes(machine) == [code]
     assert found(machine, code).evidence.startswith(f"mlx5_2 port 1: {next(iter(counters))}")

@@ -110,7 +110,7 @@ def test_acs_of_a_root_port_alone_is_a_note() -> None:
     assert (finding.severity, finding.what.partition(":")[0]) == ("note", "ACS is on at 1 root port above GPUs or NICs")
 
 
-def test_acs_inside_an_amd_card_harms_nobody() -> None:
+def test_acs_inside_an_amd_card_is_harmless() -> None:
     """Such a card is a switch with the GPU alone below; the kernel switches its ACS on with the IOMMU."""
     card = (
         bridge("0000:01:00.0", "0000:00:01.0", 0, link=GEN4_X16),
@@ -123,7 +123,7 @@ def test_acs_inside_an_amd_card_harms_nobody() -> None:
     assert not codes(Machine("amd", system=System(virtualization=""), pci=(*roots, *card, nic), gpus=(gpu,)))
 
 
-def test_acs_above_the_only_card_harms_nobody() -> None:
+def test_acs_above_the_only_card_is_harmless() -> None:
     pci = (bridge("0000:00:01.0", None, 0, "root", acs=("SrcValid", "ReqRedir")), gpu_device("0000:01:00.0", "0000:00:01.0", 0))
     gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia")
     assert not codes(Machine("desk", system=System(virtualization="", iommu="translating"), pci=pci, gpus=(gpu,)))
@@ -138,14 +138,14 @@ def test_the_only_gpu_on_half_its_lanes_is_a_warning() -> None:
     assert finding.severity == "warning" and "8 of 16 lanes" in finding.what
 
 
-def test_where_nobody_says_whether_it_is_virtual_acs_is_a_warning() -> None:
+def test_where_no_source_has_whether_it_is_virtual_acs_is_a_warning() -> None:
     unknown = replace(dgx(), system=replace(dgx().system, virtualization=None))
     finding = found(changed(unknown, "pci", GPU_PORT, acs=("SrcValid",)), "CB2105")
     assert finding.severity == "warning"
     assert "virtual machine" in finding.evidence
 
 
-def test_acs_where_it_harms_nobody() -> None:
+def test_acs_where_it_is_harmless() -> None:
     """Above NVSwitches alone, in a virtual machine, on a machine without GPUs, and other bits."""
     switches = (
         bridge("0000:82:00.0", None, 0, acs=("SrcValid",)),

@@ -105,7 +105,7 @@ def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert finding.remedy
 
 
-def test_nobody_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "library", lambda env: pytest.fail("mpi4py was asked"))
     assert list(host.mixed_mpiexec(None, {"PATH": ""})) == []
 

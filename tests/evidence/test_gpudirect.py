@@ -68,7 +68,7 @@ def test_inside_one_host_there_is_nothing_to_prove() -> None:
     assert found.state == "capable, not used" and found.why.endswith(f"; {CAPABLE}")
 
 
-def test_without_a_log_it_is_unknown_and_says_why() -> None:
+def test_without_a_log_it_is_unknown_and_gives_the_reason() -> None:
     found = state_of_run({"transports": {}, "why": "NCCL_DEBUG=WARN is set"}, [dgx()])
     assert found == Capability("unknown", f"NCCL_DEBUG=WARN is set; {CAPABLE}")
     assert state_of_run({}, [laptop()]).state == "unknown"

@@ -156,7 +156,7 @@ def test_the_subsystems_of_the_user_stay(env: dict[str, str]) -> None:
         ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
     ],
 )
-def test_what_the_user_set_stays_and_is_told(user: dict[str, str], why: str, env: dict[str, str]) -> None:
+def test_what_the_user_set_stays_and_is_reported(user: dict[str, str], why: str, env: dict[str, str]) -> None:
     env.update(user)
     log = prepare(env)
     found = log.facts()
@@ -217,6 +217,6 @@ def test_devices_that_do_the_same_are_one_part_of_the_sentence(env: dict[str, st
     assert together([facts("a", *lines, *inside, env=env)])["sentence"] == "NET/IB/0,1/GDRDMA on 16 of 24 channels, P2P/CUMEM on 24"
 
 
-def test_ranks_without_a_log_say_why() -> None:
+def test_ranks_without_a_log_give_the_reason() -> None:
     found = together([{"host": "a", "why": "NCCL wrote no log"}])
     assert (found["sentence"], found["told"], found["transports"]) == ("NCCL wrote no log", 0, {})

@@ -149,7 +149,7 @@ def test_another_server_is_not_taken_for_ras() -> None:
     assert found.sentence is None and found.why is not None and "answers 'HTTP/1.1 400 Bad Request'" in found.why
 
 
-def test_nobody_listens() -> None:
+def test_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     found = ask({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})

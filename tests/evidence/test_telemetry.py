@@ -62,7 +62,7 @@ def test_switched_off_it_reads_nothing():
     assert (lines, rest, ended, gauges.reads) == ([], "", True, 0)
 
 
-def test_a_process_without_nvml_samples_nothing_and_disturbs_nobody():
+def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)
     telemetry.switch(True)

@@ -117,7 +117,7 @@ def test_of_two_builds_at_once_both_get_a_whole_one(monkeypatch: pytest.MonkeyPa
 FIRST = "import cupy; r = cupy.cuda.runtime\n"
 
 
-def test_it_says_that_it_is_a_double() -> None:
+def test_it_reports_that_it_is_a_double() -> None:
     said = python(FIRST + "print(cupy.__version__, r.getDeviceProperties(0)['name'].decode())", environment())
     assert said == "14.2.0+FAKE FAKE GPU (test double)"
 

@@ -91,7 +91,7 @@ class TestKilled:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_sigterm_is_told_by_the_code(backend: str, launch: Callable[..., Launch]) -> None:
+def test_sigterm_is_reported_by_the_code(backend: str, launch: Callable[..., Launch]) -> None:
     one = launch(*LONG, "--backend", backend)
     (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()
     os.kill(int(parent), signal.SIGTERM)
@@ -160,7 +160,7 @@ class TestBroken:
 
     @pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_an_exception_nobody_expected(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
+    def test_an_exception_without_a_handler(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
         done = broken(backend, rank, "watched", "time_cell", "raise ZeroDivisionError('made by the test')")
         assert done.returncode == 4
         assert "ZeroDivisionError: made by the test" in done.stderr and "a defect of collbench" in done.stderr
@@ -204,7 +204,7 @@ def test_mpiexec_lets_the_last_rank_leave_in_peace(tmp_path: Path) -> None:
     assert "BAD TERMINATION" not in done.stdout
 
 
-def test_a_launcher_that_started_fewer_ranks_than_was_said(tmp_path: Path) -> None:
+def test_a_launcher_that_started_fewer_ranks_than_announced(tmp_path: Path) -> None:
     line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 6 --out run"))
     with socket.create_server(("", 0)) as free:
         port = str(free.getsockname()[1])

@@ -170,7 +170,7 @@ class TestWhatIsAccused:
             ("results no longer written: no space left; 31 of 32 ranks wait", set()),
         ],
     )
-    def test_who(self, sentence: str, ranks: set[int]) -> None:
+    def test_the_ranks_that_a_sentence_names(self, sentence: str, ranks: set[int]) -> None:
         assert accused(sentence) == ranks
 
 
@@ -221,7 +221,7 @@ class TestJudging:
         found = judged(replace(KILLED, fault=fault, phase=phase), replace(SEEN, said=said, codes=[4] * 4))
         assert any("names the phase" in words for words in found) != right
 
-    def test_a_full_disk_is_the_users_to_mend_before_the_first_cell(self) -> None:
+    def test_a_full_disk_is_the_users_to_fix_before_the_first_cell(self) -> None:
         case = replace(KILLED, fault="disk", phase="init")
         full = replace(
             SEEN, said=["run folder runs/x: No space left on device: make room"], codes=[2] * 4, finished=[], cells=[], stored_code=None

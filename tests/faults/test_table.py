@@ -35,6 +35,6 @@ def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and
 
 
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
-def test_the_folder_tells_what_its_lines_say(folder: Path) -> None:
+def test_the_folder_shows_what_its_lines_report(folder: Path) -> None:
     make = fault_matrix.readme if folder == MATRIX else fault_random.readme
     assert (folder / "README.md").read_text(encoding="utf-8") == make(fault_matrix.played(folder))

@@ -106,7 +106,7 @@ def test_sysfs_files_that_tar_padded_to_a_page_read_as_they_were(opened):
     assert opened(packed((RATE, b"400 Gb/sec (4X NDR)\n" + bytes(4076)))).text("/" + RATE) == "400 Gb/sec (4X NDR)"
 
 
-def test_files_of_proc_that_tar_copied_as_empty_are_told(opened):
+def test_files_of_proc_that_tar_copied_as_empty_are_reported(opened):
     archive = opened(packed(*MACHINE[:3], ("proc/cpuinfo", "")))
     assert archive.doubts[0].startswith("machine.tar: its files of /proc are empty")
 

@@ -77,7 +77,7 @@ def test_what_is_no_difference(odd: dict[str, Any]) -> None:
     assert differences(nodes(32, **odd)) == []
 
 
-def test_a_difference_is_told_once() -> None:
+def test_a_difference_is_reported_once() -> None:
     assert differences(nodes(8, system=replace(SYSTEM, kernel="6.5.0"))) == ["node07 has kernel 6.5.0, the other 7 have kernel 6.8.0"]
 
 

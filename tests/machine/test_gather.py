@@ -172,7 +172,7 @@ def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
     assert any("/net/enx" in file for file in files)
 
 
-def test_a_job_stays_a_job_and_names_nobody(tmp_path):
+def test_a_job_stays_a_job_and_names_none(tmp_path):
     archive = open_archive(packed(Tree(FILES, LINKS), tmp_path / "m.tar"))
     assert archive.text("/proc/self/cgroup") == "1:cpu:/slurm/masked/job_0/masked\n0::/masked/slurm/masked"
     assert linux.read(archive).system.container == linux.read(Tree(FILES, LINKS)).system.container == "slurm"
@@ -206,7 +206,7 @@ def test_a_hostname_that_is_a_word_of_the_kernels_breaks_no_path(hostname, tmp_p
 
 
 @pytest.mark.parametrize("suffix", gather.SUFFIXES)
-def test_the_suffix_says_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
+def test_the_suffix_shows_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gather, "COMMANDS", {"echo.txt": ("echo", "NVLink"), "gone.txt": ("no-such-tool",), "fails.txt": ("false",)})
     target = tmp_path / f"machine{suffix}"
     assert gather.gather(target) == FINE

@@ -63,7 +63,7 @@ def test_a_real_nic(sysfs):
 
 
 @pytest.mark.parametrize("speed", ["-1\n", "0\n", "", "unknown\n", None])
-def test_a_real_nic_that_does_not_tell_its_speed(sysfs, speed):
+def test_a_real_nic_that_does_not_show_its_speed(sysfs, speed):
     found = sysfs("eth0", "ixgbe", speed=speed)
     assert (found.speed_bits_per_s, found.virtual) == (None, None)
 
@@ -71,7 +71,7 @@ def test_a_real_nic_that_does_not_tell_its_speed(sysfs, speed):
 @pytest.mark.parametrize(
     ("driver", "why"), [("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's")]
 )
-def test_a_virtual_machines_nic_has_no_speed_whatever_it_says(sysfs, driver, why):
+def test_a_virtual_machines_nic_has_no_speed_in_any_case(sysfs, driver, why):
     found = sysfs("eth0", driver, speed="10000\n")
     assert (found.speed_bits_per_s, found.virtual) == (None, why)
 

@@ -35,7 +35,7 @@ def test_each_list_that_a_file_leaves_out_has_its_reason_in_json(text: str, tmp_
     assert not set(missing) - {"gpus", "nics", "gpu_links", "peer_access"}
 
 
-def test_a_matrix_without_columns_of_nics_does_not_say_that_there_are_none(tmp_path: Path) -> None:
+def test_a_matrix_without_columns_of_nics_does_not_report_that_there_are_none(tmp_path: Path) -> None:
     machine = read(MATRIX, tmp_path)
     assert "no columns of NICs" in machine.unknown["nics"]
     assert title(machine).endswith("NICs unknown (the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see)")
@@ -64,7 +64,7 @@ def test_what_one_source_leaves_out_another_knows() -> None:
     assert merge([silent, Machine(doubts=("a note",))]).unknown["nics"] == "a does not list NICs"
 
 
-def test_a_tree_without_the_classes_of_networks_does_not_say_that_there_are_none() -> None:
+def test_a_tree_without_the_classes_of_networks_does_not_report_that_there_are_none() -> None:
     gpu = pci("pci0000:00/0000:00:02.0", **{"class": "0x030200"}, vendor="0x10de", device="0x2330")
     machine = merge(readings(tree(gpu)))
     assert "/sys/class/net and /sys/class/infiniband " in machine.unknown["nics"]

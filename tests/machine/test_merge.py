@@ -42,7 +42,7 @@ def test_one_source_alone_stays_as_it_is() -> None:
 
 
 class TestFacts:
-    def test_the_first_that_says_it_wins(self) -> None:
+    def test_the_first_that_reports_it_wins(self) -> None:
         tool = Machine(sources=("lspci",), system=System(architecture="aarch64", kernel="6.1"), numa_nodes=(NumaNode(0, "0-47"),))
         merged = merge([SYSFS, tool])
         assert merged.system == System(architecture="x86_64", threads=96, kernel="6.1")
@@ -53,7 +53,7 @@ class TestFacts:
         assert (other.path, other.taken, other.taken_from) == ("system/architecture", "x86_64", "sysfs")
         assert (other.other, other.other_from) == ("aarch64", "lspci")
 
-    def test_a_default_says_nothing(self) -> None:
+    def test_a_default_reports_nothing(self) -> None:
         quiet = Machine(sources=("first",), nics=(Nic("mlx5_0"),), pci=(PciDevice(A),))
         loud = Machine(sources=("second",), nics=(Nic("mlx5_0", rdma=True, gdr=False),), pci=(PciDevice(A, "gpu", virtual=True),))
         merged = merge([quiet, loud])
@@ -115,7 +115,7 @@ class TestGpus:
         links = Machine(sources=("nvlink",), gpus=(Gpu("gpu0", 0, uuid="GPU-b"),), gpu_links=(GpuLink("gpu0", None, 18),))
         assert merge([numbered, links]).links_of(B) == 18
 
-    def test_unequal_numbers_are_not_matched_but_told(self) -> None:
+    def test_unequal_numbers_are_not_matched_but_reported(self) -> None:
         container = replace(MATRIX, gpus=MATRIX.gpus[:1])
         merged = merge([SYSFS, container])
         assert [gpu.key for gpu in merged.gpus] == [A, B] and merged.paths == {} and merged.gpu_links == ()
@@ -208,7 +208,7 @@ def test_parents_that_go_round_between_sources_end_the_tree() -> None:
     assert len(merged.doubts) == 1 and f"PCI device {A} is above itself" in merged.doubts[0]
 
 
-def test_merging_again_changes_nothing_and_remembers_who_said_it() -> None:
+def test_merging_again_changes_nothing_and_keeps_its_source() -> None:
     merged = merge([SYSFS, MATRIX])
     again = merge([merged])
     assert replace(again, origins={}) == replace(merged, origins={})

@@ -117,14 +117,14 @@ def test_any_value_in_any_place_is_read_or_refused(name: str, value: Any) -> Non
 
 
 class TestClusters:
-    def test_equal_machines_stand_once_with_their_names(self) -> None:
+    def test_equal_machines_appear_once_with_their_names(self) -> None:
         other = replace(NODE, hostname="node2", gpus=(replace(NODE.gpus[0], uuid="GPU-2"),))
         lesser = replace(NODE, hostname="node3", gpus=())
         document = topology_json([NODE, lesser, other])
         assert document["schema"] == 1
         assert [entry["hostnames"] for entry in document["machines"]] == [["node1", "node2"], ["node3"]]
 
-    def test_what_tells_equal_machines_apart_is_unknown_not_one_of_them(self) -> None:
+    def test_what_distinguishes_equal_machines_is_unknown_not_one_of_them(self) -> None:
         both = topology_json([NODE, replace(NODE, hostname="node2")])["machines"][0]
         assert both["gpus"][0]["uuid"] is None and both["nics"][0]["guid"] is None
         assert both["nics"][0]["ports"][0]["lid"] is None and both["nics"][0]["ports"][0]["counters"] == {}

@@ -113,7 +113,7 @@ class TestKinds:
             (NCCL, "NCCL topology XML"),
         ],
     )
-    def test_the_content_tells_the_kind_and_not_the_name(self, text: str, kind: str, tmp_path: Path) -> None:
+    def test_the_content_shows_the_kind_and_not_the_name(self, text: str, kind: str, tmp_path: Path) -> None:
         (machine,) = read_paths(saved(tmp_path, output_log=text))
         assert machine.sources == (f"{kind} output.log",)
 

@@ -98,7 +98,7 @@ def test_only_the_busiest_hosts_pairs_share(operation: str, share: int) -> None:
     assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
 
 
-def test_an_oversubscribed_fabric_is_told() -> None:
+def test_an_oversubscribed_fabric_is_reported() -> None:
     ceiling, bound = of([node(), node()], oversubscription=2.0)
     assert (ceiling.bytes_per_s, bound.bytes_per_s) == (50e9, 50e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s, fabric 2:1"

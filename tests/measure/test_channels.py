@@ -70,7 +70,7 @@ class TestFigures:
         row = from_rates(ROW, np.array([1e9, 1.1e9, 1.2e9]))
         assert (row.bytes_per_s, row.ci_low, row.flags) == (1.1e9, None, ("no_interval",))
 
-    def test_a_link_that_nobody_knows_says_why(self) -> None:
+    def test_a_link_that_is_unknown_gives_the_reason(self) -> None:
         row = from_rates(against(ROW, unknown("interface eth0: veth has no speed of its own")), np.full(10, 1e9))
         assert (row.of_bytes_per_s, row.percent, row.limited_by) == (None, None, "interface eth0: veth has no speed of its own")
 
@@ -106,7 +106,7 @@ def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     assert ChannelJob(ROW, fail).run().na == why
 
 
-def test_what_goes_wrong_at_one_end_is_told() -> None:
+def test_what_goes_wrong_at_one_end_is_reported() -> None:
     def refused() -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -148,7 +148,7 @@ def test_rails_go_by_name_else_by_order() -> None:
         ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
     ],
 )
-def test_the_way_that_mpi_took_is_what_the_counters_say(ports: Any, interfaces: Any, way: PathBytes) -> None:
+def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, way: PathBytes) -> None:
     assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
 
 
@@ -193,7 +193,7 @@ class TestOnTheDouble:
         assert all(row["na"] is None and row["bytes_per_s"] > 0 for name in ("h2d", "d2h", "h2d_d2h", "gpu_peer") for row in found[name])
         assert all("FAKE GPU" in row["limited_by"] for row in found["h2d"])
 
-    def test_without_peer_access_it_says_so(self) -> None:
+    def test_without_peer_access_it_reports_it(self) -> None:
         found = measured(double.environment(2, inherit=environment(ALONE), peer=0))
         assert {row["limited_by"].partition(":")[0] for row in found["gpu_peer"]} == {"through host memory"}
 

@@ -176,7 +176,7 @@ def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: A
     assert nic.na == ("some nodes do not have the interface eth7",) and pair.na == (None,)
 
 
-def test_run_json_says_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
+def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
     found = hunt(ask("pairs", (0, 1)), ask("pairs", (2, 3)))
     keys = ("by", "backend", "virtual", "size_bytes", "window", "promised", "rounds", "no_groups", "nics")
     assert [found.about[key] for key in keys] == ["rank", "simulated", True, SIZE, 4, 2, 2, None, []]
@@ -194,7 +194,7 @@ def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: st
     assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
 
 
-def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     acted: list[Any] = []
     agree = World.agree
 
@@ -270,7 +270,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_what_is_refused_has_no_figure_and_says_why(hunt: Any, backend: Any) -> None:
+def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: Any) -> None:
     backend(Fussy)
     pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
     assert pairs.na == (None, "ranks 1 and 2 are disconnected", None)
@@ -318,7 +318,7 @@ def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:
     assert (found.code, found.told.acted) == (2, [])
 
 
-def test_wrong_data_ends_with_4_and_nobody_is_drained_for_it(hunt: Any, backend: Any) -> None:
+def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend: Any) -> None:
     backend(Careless)
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
     assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])

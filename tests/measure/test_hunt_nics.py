@@ -47,7 +47,7 @@ def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
     assert rails_of(world_of(), Places("rank", ("rank 0 (a)", "rank 1 (a)"), ((0,), (1,)))) == {}
 
 
-def test_this_host_tells_neither_loopback_nor_what_is_down() -> None:
+def test_this_host_reports_neither_loopback_nor_what_is_down() -> None:
     found = rounds._addresses()
     assert "lo" not in found and not any(is_loopback(address) for known in found.values() for address in known.values())
 
@@ -96,7 +96,7 @@ def test_both_ways_are_measured_and_the_interval_is_the_slower_ones(monkeypatch:
     ],
     ids=["listen", "reach", "arrive", "elsewhere", "come elsewhere", "stall"],
 )
-def test_what_has_no_figure_says_why(offer: Any, source: Any, target: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_figure_gives_the_reason(offer: Any, source: Any, target: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = played(monkeypatch, (offer, source, target), GOOD)
     assert (one.na, one.speed_bytes_per_s) == ((why,), (None,))
 
@@ -133,7 +133,7 @@ def streamed(folder: Path, nic: str, addresses: list[str], more: str = "") -> di
     return first.said
 
 
-def test_real_streams_of_several_pairs_at_once_and_who_is_in_none_rests(tmp_path: Path) -> None:
+def test_real_streams_of_several_pairs_at_once_and_a_rank_in_none_is_idle(tmp_path: Path) -> None:
     one = streamed(tmp_path, "lo", LOOPBACK)
     assert (one["na"], one["wrong"], one["flags"], one["groups"]) == ([None, None], [0, 0], [], [[0, 1], [2, 4]])
     assert all(rate > 1e6 for way in ("speed_bytes_per_s", "backward_bytes_per_s") for rate in one[way])

@@ -78,7 +78,7 @@ def test_iterations_are_those_between_the_readings(world, readings):
     instruments.close()
 
 
-def test_what_must_cross_in_several_operations_is_asked_of_whoever_joined_them(world, readings):
+def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_them(world, readings):
     instruments, cell, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
     cell.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
     instruments.begin(cell, world)

@@ -92,7 +92,7 @@ def test_one_that_a_rank_does_not_wait_in():
     assert (checked, [(one.rank, one.late) for one in early]) == (1, [(0, 1), (1, 0), (2, 1)])
 
 
-def test_one_that_nobody_waits_in_is_told_once_a_rank():
+def test_one_that_is_too_early_is_reported_once_a_rank():
     checked, early = Ranks(lambda rank: None).verify(calls=2)
     assert (checked, [(one.rank, one.wrong) for one in early]) == (2, [(0, 1), (1, 1), (2, 1)])
     assert all(0 <= one.after_s < one.delay_s for one in early)

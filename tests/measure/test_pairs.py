@@ -103,7 +103,7 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
     assert np.all((found.matrix.low <= found.matrix.bandwidth) | ~apart) and np.all(found.matrix.wrong[apart] == 0)
 
 
-def test_the_rounds_told_and_stored_are_the_same(play):
+def test_the_rounds_reported_and_stored_are_the_same(play):
     found = play(5)
     assert found.told.rounds == found.rounds
     assert [done for done, total, pairs in found.told.done if (total, pairs) == (5, 2)] == [1, 2, 3, 4, 5]
@@ -120,7 +120,7 @@ def test_the_rounds_told_and_stored_are_the_same(play):
     assert [event["text"] for event in events if event["kind"] == "finding"] == ["node1 is slow"]
 
 
-def test_a_round_says_how_it_was_measured(play):
+def test_a_round_shows_how_it_was_measured(play):
     (one, _, _) = play(4, budget=Budget(10, 8, 1)).rounds
     assert one.n == (8, 8, 8) and {"simulated", "pairs_at_once", "few_samples"} <= set(one.flags) and one.na == (None, None)
     assert all(low <= value <= high for value, (low, high) in zip(one.forward_s, one.forward_ci_s, strict=True))
@@ -138,13 +138,13 @@ def test_one_to_all(play):
     assert found.about["possible"] == found.about["measured"] == 4
 
 
-def test_a_sample_says_of_how_many(play):
+def test_a_sample_has_its_total(play):
     found = play(6, sample=2)
     assert (len(found.rounds), found.about["measured"]) == (2, 6) and found.about["sampled"].startswith("6 of 15 pairs ")
     assert any("6 of 15 pairs" in note for note in found.told.notes)
 
 
-def test_a_budget_samples_rounds_and_says_so(play):
+def test_a_budget_samples_rounds_and_reports_it(play):
     found = play(6, budget=Budget(1.0, 8, 1), budget_s=6.5)
     sampled = PairsSampled(6, 15, 6.5, needed_s=15.0)
     assert (len(found.rounds), decode(found.about["sampled_fact"], PairsSampled)) == (2, sampled)
@@ -152,7 +152,7 @@ def test_a_budget_samples_rounds_and_says_so(play):
 
 
 @pytest.mark.parametrize("ranks", [4, 5])
-def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
+def test_the_smallest_budget_leaves_none_without_a_pair(play, ranks):
     found = play(ranks, budget_s=0.001)
     assert {place for one in found.rounds for pair in one.pairs for place in pair} == set(range(ranks))
     assert len(found.rounds) == 1 + ranks % 2
@@ -279,7 +279,7 @@ def test_wrong_data_stops_the_tournament_where_that_is_asked_for(play, backend):
     assert any(f"round {len(found.rounds)} of 3 (--stop-on-wrong)" in note for note in found.told.notes)
 
 
-def test_without_verification_nothing_is_said_of_the_data(play):
+def test_without_verification_nothing_is_reported_of_the_data(play):
     found = play(3, check=0)
     assert all(one.wrong == (None,) for one in found.rounds) and np.isnan(found.matrix.wrong).all()
 
@@ -319,7 +319,7 @@ def test_one_to_all_of_nodes_is_the_node_of_the_rank():
 
 @given(st.integers(2, 40), st.floats(0.01, 2000), st.integers(1, 30) | st.none(), st.none() | st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
-def test_a_sentence_says_exactly_when_pairs_are_left_out(n, budget_s, sample, at_once):
+def test_a_sentence_states_exactly_when_pairs_are_left_out(n, budget_s, sample, at_once):
     asked = PairsRequest(LAUNCH, budget_s=budget_s, sample=sample if sample is None else min(sample, n - 1), concurrent=at_once)
     by_host = [[place] for place in range(n)]
     plan = schedule_of(asked, places_of(asked, [str(place) for place in range(n)], by_host), by_host, 0)

@@ -75,7 +75,7 @@ def test_a_broken_launch_is_a_sentence() -> None:
         together({"COLLBENCH_WORKER": "{}"}, 5.0, lambda machines: 0)
 
 
-def test_three_ranks_of_a_host_are_one_machine_told_once(tmp_path: Path) -> None:
+def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path: Path) -> None:
     first, *others = ranks(tmp_path, 3, "return 1")
     assert first == [[[socket.gethostname()]], 1]
     assert others == [[[], 1], [[], 1]]

@@ -116,7 +116,7 @@ def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
     assert [event["kind"] for event in stored.events if event["kind"] != "note"] == ["abort", "resumed"]
 
 
-def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
+def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
     assert (found.code, found.told.measured) == (0, 0)
@@ -249,7 +249,7 @@ def test_of_a_torn_run_that_is_refused_not_even_half_a_line_is_cut(tmp_path, who
     assert (found.told.measured, len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
 
 
-def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, whole):
+def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     found = start(MIXED, resume=torn(tmp_path / "run"))
     stored = read_run(tmp_path / "run")
@@ -324,7 +324,7 @@ def test_what_is_new_with_every_start_is_no_difference(path):
 
 
 @pytest.mark.parametrize("content", [{}, {"hosts": 3, "rank_map": [7, {}], "backends": "no", "asked": [1], "environment": None}])
-def test_a_run_json_of_a_stranger_is_a_difference_and_no_traceback(content):
+def test_a_run_json_of_another_program_is_a_difference_and_no_traceback(content):
     assert difference(content, ABOUT).startswith("collbench was None ")
 
 
@@ -383,7 +383,7 @@ def test_a_run_that_goes_on_elsewhere_is_refused(tmp_path):
     assert start(resume=tmp_path / "run").code == 0
 
 
-def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
+def test_every_row_shows_what_it_took_in_its_loop_and_beside_it(tmp_path):
     began = time.monotonic()
     walls = [row.evidence["wall_s"] for row in start(MIXED, out=tmp_path / "run").rows]
     elapsed = time.monotonic() - began
@@ -392,7 +392,7 @@ def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
     assert sum(wall["measured"] + wall["harness"] for wall in walls) < elapsed
 
 
-def test_every_row_says_when_it_was_measured_by_the_clock_of_the_run_that_was_begun(tmp_path):
+def test_every_row_shows_when_it_was_measured_by_the_clock_of_the_run_that_was_begun(tmp_path):
     broken_off(tmp_path / "run", 3)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     began = datetime.fromisoformat(info["started_utc"]) - timedelta(hours=1)
@@ -405,7 +405,7 @@ def test_every_row_says_when_it_was_measured_by_the_clock_of_the_run_that_was_be
 
 
 @pytest.mark.parametrize("altered", [None, "yesterday", 5, "2026-11-21"])
-def test_a_run_that_does_not_say_when_it_began_cannot_say_when_its_rows_were_measured(tmp_path, altered):
+def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_were_measured(tmp_path, altered):
     broken_off(tmp_path / "run", 1)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": altered}))

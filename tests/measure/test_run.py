@@ -78,7 +78,7 @@ def start(tmp_path):
     return these
 
 
-def test_rows_are_stored_told_and_equal(start):
+def test_rows_are_stored_reported_and_equal(start):
     found = start(ALLREDUCE, sizes=(8, 1024, 2**20), order_seed=1)
     assert (found.code, found.ended) == (0, [0])
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
@@ -216,7 +216,7 @@ def test_a_root_that_is_no_rank_ends_before_anything_is_made(start, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_too_little_memory_is_said_before_the_first_cell(start, tmp_path):
+def test_too_little_memory_is_reported_before_the_first_cell(start, tmp_path):
     with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* 8 TiB "):
         start(ALLREDUCE, sizes=(8, 2**40))
     assert not (tmp_path / "run").exists()
@@ -234,7 +234,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(start):
         start(ALLREDUCE)
 
 
-def test_rounded_sizes_are_flagged_and_said(start):
+def test_rounded_sizes_are_flagged_and_reported(start):
     found = start(ALLREDUCE, sizes=(1023,))
     assert found.rows[0].size_bytes == 1020
     assert "size_rounded" in found.rows[0].flags

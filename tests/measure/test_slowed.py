@@ -44,7 +44,7 @@ def by_size(found):
     return {row.size_bytes: row for row in found.rows}
 
 
-def test_rows_that_were_slowed_say_so(measured):
+def test_rows_that_were_slowed_report_it(measured):
     plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
     small, large = (found[size] for size in SIZES)
     assert set(small.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
@@ -80,7 +80,7 @@ def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
     assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
 
 
-def test_pairs_say_it_too(tmp_path):
+def test_pairs_report_it_too(tmp_path):
     line = ["pairs", "--backend", "simulated", "--ranks", "2", "--max-time", "0.05", "--out", "run", "--slowed", "by=100% sizes=1M"]
     assert run_here(tmp_path, *line).returncode == 0
     found = read_run(tmp_path / "run")

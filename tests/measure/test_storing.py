@@ -47,7 +47,7 @@ def wrong(monkeypatch):
     return at
 
 
-def test_a_row_of_wrong_data_tells_rank_place_wanted_and_got_and_the_rest_is_measured(tmp_path, wrong):
+def test_a_row_of_wrong_data_has_rank_place_wanted_and_got_and_the_rest_is_measured(tmp_path, wrong):
     wrong(3)
     found = start(out=tmp_path / "run", order_seed=1)
     assert (found.code, len(found.rows)) == (4, 8)

@@ -247,13 +247,13 @@ def test_asynchronous_training_needs_real_ranks(train):
     assert found.rows[1].na is None
 
 
-def test_slowed_steps_say_so(train):
+def test_slowed_steps_report_it(train):
     (row,) = train(BUCKETS, slowed=["by=50% sizes=4096"]).rows
     plain = 2 * lasts(4096) + lasts(1024)
     assert "slowed" in row.flags and row.time_s.p50 == pytest.approx(plain + lasts(4096), rel=0.06)
 
 
-def test_the_folder_says_what_was_measured(train):
+def test_the_folder_shows_what_was_measured(train):
     found = train(BUCKETS, SERVER)
     about = json.loads((found.folder / "run.json").read_text())
     assert (about["operation"], about["exit_code"], about["rows"]) == ("workload", 0, 2)
@@ -306,7 +306,7 @@ def test_a_path_waits_where_ranks_are_shared_and_nowhere_else():
     assert path_s(replace(plan, order=(0, 0, 1, 1, 1, 2)), {0: 1.0, 1: 2.0, 2: 4.0}) == 2 + 3 * 2
 
 
-def test_an_error_is_told_in_the_library_s_words_where_a_rank_rests_in_the_first_exchange():
+def test_an_error_is_reported_in_the_library_s_words_where_a_rank_rests_in_the_first_exchange():
     resting, calling = Program(((),)), Program(((PythonCall("call", print),),), explain=lambda code: "no such communicator")
     found = [SimpleNamespace(program=each) for each in (resting, calling)]
     assert _program(found, [(0, 0), (1, 0), (1, 0)]).explain(5) == "no such communicator"
@@ -328,7 +328,7 @@ def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
 
 
 @pytest.mark.parametrize("path", [None, OtherPath("simulated", "a", "out", 0, 1 << 30)])
-def test_bytes_that_took_another_path_have_no_percentage_and_it_is_said(train, monkeypatch, path):
+def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(train, monkeypatch, path):
     monkeypatch.setattr(monitored.MonitoredMeasurement, "other_path", path)
     found = train(BUCKETS)
     (row,) = found.rows
@@ -352,7 +352,7 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
         training._check_deadline(turn, step, [look], world)
 
 
-def test_asynchronous_training_that_does_not_fit_the_memory_says_so(monkeypatch):
+def test_asynchronous_training_that_does_not_fit_the_memory_reports_it(monkeypatch):
     pairs = [Exchange("p2p_bandwidth", (pair,), 2**40, "x") for pair in ((1, 0), (0, 1))]
     me = SimpleNamespace(rank=0, host="node1")
     world = SimpleNamespace(on_host=lambda: [me, SimpleNamespace(rank=1)], me=me)

@@ -113,7 +113,7 @@ def test_a_moved_block_shifted_by_one_element_is_found(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nothing_arrived_is_found_and_said(dtype):
+def test_nothing_arrived_is_found_and_reported(dtype):
     place, got, _ = received(BROADCAST, 1, 2, dtype=dtype, redop=None, root=0)
     poison(got)
     found = compare(BROADCAST, place, got)
@@ -155,7 +155,7 @@ def test_long_buffers_are_checked_to_their_last_element(dtype):
     assert compare(BROADCAST, place, got).wrong == 3
 
 
-def test_later_blocks_are_told_by_their_place_in_the_whole_buffer():
+def test_later_blocks_are_reported_by_their_place_in_the_whole_buffer():
     place, got, _ = received(ALLTOALL, 1, 4, 100, redop=None)
     got[317] += 1
     assert compare(ALLTOALL, place, got).index == 317
@@ -197,7 +197,7 @@ def test_averages_over_a_power_of_two_are_exact_and_others_a_few_units_off():
     assert compare(ALLREDUCE, place, got).index == 5
 
 
-def test_an_average_that_the_type_has_no_share_for_is_told():
+def test_an_average_that_the_type_has_no_share_for_is_reported():
     wanted = AverageNotRepresentable("float8_e4m3fn", 513, 512)
     assert unrepresentable_average(DTYPES["float8_e4m3fn"], 513) == wanted
     for dtype, n in (("float8_e4m3fn", 512), ("float8_e5m2", 2**16), ("float16", 5000)):

@@ -74,7 +74,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_who_sends_and_who_receives(name):
+def test_senders_and_receivers(name):
     places = [make_place(rank, 4, 10, redop=None, root=1) for rank in range(3)]
     assert [(ALL[name].sends(place), ALL[name].receives(place)) for place in places] == SHAPES[name]
 

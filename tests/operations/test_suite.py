@@ -86,7 +86,7 @@ operations = ["broadcast"]
     assert all((table.values["backends"], table.values["sizes"]) == (["mpi"], ["1K"]) for table in found.sweeps)
 
 
-def test_a_path_is_meant_from_the_file_it_stands_in(suite: Any, tmp_path: Path) -> None:
+def test_a_path_is_meant_from_the_file_it_is_in(suite: Any, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
     (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
@@ -280,13 +280,13 @@ def test_a_long_list_of_several_types_is_compared_in_time(suite: Any) -> None:
         suite(f'{ONE}sizes = [{sizes}, "7K"]')
 
 
-def test_more_sweeps_than_anybody_writes(suite: Any) -> None:
+def test_more_sweeps_than_the_limit(suite: Any) -> None:
     with pytest.raises(UsageError, match=r"^suite a.toml .*1,001 sweeps.* 1,000"):
         suite("schema = 1\n" + "[[sweeps]]\n" * 1001)
 
 
 @pytest.mark.parametrize(("key", "most"), [("ranks", 4096), ("ranks_per_node", 4096), ("gpus_per_process", 1024), ("launches", 10000)])
-def test_a_stranger_starts_no_million_processes(key: str, most: int, suite: Any) -> None:
+def test_an_untrusted_suite_cannot_start_a_million_processes(key: str, most: int, suite: Any) -> None:
     assert suite(f"{ONE}[run]\n{key} = {most}").run == {key: most}
     with pytest.raises(UsageError, match=rf"\[run\]: {key} = {most + 1} .* 1 to {most}"):
         suite(f"{ONE}[run]\n{key} = {most + 1}")

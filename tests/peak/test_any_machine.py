@@ -52,14 +52,14 @@ def _check(machine, nodes, operation):
 
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
 @settings(max_examples=50, deadline=None)
-def test_ceilings_are_above_0_or_say_why_not(machine, nodes, operation):
+def test_ceilings_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 
 @pytest.mark.long
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
 @settings(max_examples=5000, deadline=None)
-def test_ceilings_of_many_machines_are_above_0_or_say_why_not(machine, nodes, operation):
+def test_ceilings_of_many_machines_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 

@@ -169,7 +169,7 @@ def test_an_unknown_operation_is_refused():
         (Job((given_node(8, UserOverride()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
     ],
 )
-def test_what_is_unknown_is_said_and_not_0(job, why):
+def test_what_is_unknown_is_reported_and_not_0(job, why):
     found = ceilings("allreduce", job)
     assert (found.ring.bytes_per_s, found.ring.limited_by, found.bound.bytes_per_s, found.achievable) == (None, why, None, None)
 

@@ -125,5 +125,5 @@ def test_pairs_without_a_known_way_leave_the_others_known():
     assert "PCIe link of 0000:10:00.0" in limited_by and "--pcie" in limited_by
 
 
-def test_what_the_readers_doubted_stands_beside_the_ceilings():
+def test_what_the_readers_doubted_is_beside_the_ceilings():
     assert node_of(replace(switched(2, 12), doubts=("a vendor's template",))).doubts == ("a vendor's template",)

@@ -80,7 +80,7 @@ def test_a_disturbance_that_passes_leaves_no_trace():
     assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
 
 
-def test_a_reference_that_stays_disturbed_has_the_whole_range_and_says_so():
+def test_a_reference_that_stays_disturbed_has_the_whole_range_and_reports_it():
     found = settled([around(10e9), around(4e9), around(9e9), around(3e9), around(6e9)])
     assert (found.value, found.disturbed) == (6e9, True)
     assert (found.low, found.high) == (pytest.approx(2.94e9), pytest.approx(10.2e9))

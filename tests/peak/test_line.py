@@ -16,7 +16,7 @@ def said(measured, job=FOUR, operation="allreduce"):
     return headline(measured and measured * 1e9, ceilings(operation, job))
 
 
-def test_the_headline_has_both_percentages_whatever_the_rate():
+def test_the_headline_has_both_percentages_for_any_rate():
     assert said(42) == "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)"
     assert said(60) == "60.0 of 50.0 GB/s: 120 % of the ring reference, 93 % of the hard limit (64.6 GB/s)"
     assert said(70) == "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful"

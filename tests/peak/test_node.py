@@ -239,12 +239,12 @@ def test_a_shaped_port_lets_through_what_the_shaper_does():
         ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
     ],
 )
-def test_an_unknown_egress_says_why_and_is_never_nothing(nics, why):
+def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)
 
 
-def test_a_nic_without_ports_beside_others_is_told():
+def test_a_nic_without_ports_beside_others_is_reported():
     node = node_of(Machine(gpus=gpus(2), nics=(*infiniband(1, 100), Nic("0000:99:00.0"))))
     assert any(doubt.startswith("not counted: 0000:99:00.0 ") for doubt in node.doubts)
 

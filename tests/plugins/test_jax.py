@@ -166,7 +166,7 @@ def test_every_cell_is_right_or_not_applicable(n):
 
 
 @pytest.mark.in_turn
-def test_a_row_tells_versions_and_settings_and_nothing_else_is_on_stdout(tmp_path):
+def test_a_row_shows_versions_and_settings_and_nothing_else_is_on_stdout(tmp_path):
     done = collbench_of("jax", tmp_path, *SMALL, "--dtype", "float32,bfloat16,float8_e5m2", "--format", "json", env={"XLA_FLAGS": ""})
     assert done.returncode == 0, done.stderr
     rows = {row["dtype"]: row for row in rows_of(done)}

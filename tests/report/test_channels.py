@@ -82,7 +82,7 @@ def test_json_has_the_documented_shape() -> None:
     assert {none[key] for key in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent", "limited_by")} == {None}
 
 
-def test_another_tools_row_tells_its_commands() -> None:
+def test_another_tools_row_has_its_commands() -> None:
     theirs = replace(
         NIC, channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
     )

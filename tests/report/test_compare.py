@@ -74,7 +74,7 @@ def test_each_word(both: tuple[Path, Path]) -> None:
     assert "WRONG 35 in B, simulated in B" in lines["4", "KiB"]
 
 
-def test_one_launch_each_says_that_another_may_differ(tmp_path: Path) -> None:
+def test_one_launch_each_reports_that_another_may_differ(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", 1.0, 1, []), side(tmp_path / "b", 1.0, 1, [])
     out, _ = printed(a, b)
     assert "intervals: within one launch each" in out
@@ -139,7 +139,7 @@ def test_a_hostile_run_moves_no_cursor(tmp_path: Path) -> None:
     assert "<b>" not in printed(a, b, "markdown")[0]
 
 
-def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
+def test_what_could_not_be_read_is_reported(tmp_path: Path) -> None:
     a, b = (store(tmp_path / name, [make_row(8)]) for name in "ab")
     with (b / "cells.jsonl").open("a") as file:
         file.write("{}\nhalf")

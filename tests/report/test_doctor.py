@@ -43,7 +43,7 @@ def test_without_a_severe_one_the_exit_code_is_0() -> None:
     assert told(NOTE)[1] == 0
 
 
-def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
+def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
     text, code = told()
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
@@ -51,7 +51,7 @@ def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
     assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
 
 
-def test_the_same_finding_on_several_nodes_is_told_once() -> None:
+def test_the_same_finding_on_several_nodes_is_reported_once() -> None:
     machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
     text, _ = told(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
     assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"

@@ -52,13 +52,13 @@ def test_both_sections(tmp_path: Path) -> None:
     assert [line.text for line in found if line.style == "head"] == ["latency and bandwidth (α–β fit)", "ranks that end last"]
 
 
-def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:
     assert lines([], []) == []
     assert lines([Run(Path("run"))], [make_row(), not_measured("no")]) == []
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
 
 
-def test_a_latency_that_large_sizes_cannot_tell_has_an_upper_end_only() -> None:
+def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
     rng = np.random.default_rng(5)
     rows = [cell(size, 1e-9, 10e9 * (1 + 0.05 * rng.normal())) for size in SIZES[13:]]
     rows[6] = cell(SIZES[19], 1e-9, 10e9 / 25)
@@ -75,7 +75,7 @@ def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+def test_several_runs_are_distinguished(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
     assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
 
@@ -97,7 +97,7 @@ def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
 
-def test_exit_skew_is_told_without_arrays_too() -> None:
+def test_exit_skew_is_reported_without_arrays_too() -> None:
     row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
     assert texts([Run(Path("run"), rows=[row])], []) == [
         "",

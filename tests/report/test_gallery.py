@@ -56,7 +56,7 @@ def test_there_is_no_other_page_than_those_of_the_script() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_tells_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
+def test_a_page_shows_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert not re.search(r"/(?:work|root|home|tmp)/", text)
     links = re.findall(r'<a [^>]*href="([^"#]+)"', text)

@@ -42,7 +42,7 @@ def test_faster_and_nothing_recorded() -> None:
     assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: no recorded change$", line) for line in told)
 
 
-def test_notes_and_gaps_are_told() -> None:
+def test_notes_and_gaps_are_reported() -> None:
     found = history("base", nights(8, lambda number, backend, size: None if size == 8 and number < 4 else 1.0), ["left out: x\x1b[2J"])
     told = [line.text for line in history_lines(found, "table")]
     assert told[1] == "left out: x?[2J"

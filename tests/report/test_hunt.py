@@ -71,7 +71,7 @@ def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.M
     assert command in said and max(len(line) for line in said if line != command) <= 40
 
 
-def test_nobody_and_no_verdict_say_so() -> None:
+def test_no_suspect_and_no_verdict_are_reported() -> None:
     assert text_of(about(result="nobody")).splitlines()[1] == "no slow endpoint or path found"
     assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "no slow endpoint or path found: 1 cleared"
     few = about(result="no verdict", verdict={"no_verdict": "only two places"})
@@ -79,7 +79,7 @@ def test_nobody_and_no_verdict_say_so() -> None:
     assert text_of(about(UNDECIDED, result="no verdict")).splitlines()[1] == "no verdict: 1 inconclusive"
 
 
-def test_where_all_are_equally_slow_nobody_is_accused_and_the_ceiling_speaks() -> None:
+def test_where_all_are_equally_slow_none_is_named_and_the_ceiling_is_reported() -> None:
     said = text_of(about(result="nobody", verdict={"middle": 3e9}))
     assert "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
     assert "at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)" in said
@@ -103,7 +103,7 @@ def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Pat
         reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
 
-def test_what_was_found_alone_is_told() -> None:
+def test_what_was_found_alone_is_reported() -> None:
     assert "at 50 % of the others (49 % to 52 %): the interface eth1" in text_of(about({**SICK, "part": "the interface eth1"}))
 
 
@@ -167,7 +167,7 @@ def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
     assert reported(run, csv=Path("-"))[1] == text_of(about(SICK), "csv", run="run")
 
 
-def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
+def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": {**about(), "verdict": None, "rounds": None}})
     folder.append_round(a_round().as_json(), HUNT)
     folder.end_early("abort", "rank 3 was killed", 4)
@@ -177,7 +177,7 @@ def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
     assert "without a verdict" in out and "confirmed" not in out
 
 
-def test_a_page_and_metrics_say_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:
+def test_a_page_and_metrics_report_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:
     err = reported(run, markdown=tmp_path / "page.md")[2]
     assert err.startswith(f"{run} has a hunt") and f"`collbench report {run}`" in err
     assert "has a hunt" in (tmp_path / "page.md").read_text()
@@ -199,7 +199,7 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
     assert (record["state"], record["ratio"]) == ("inconclusive", "")
 
 
-def test_a_recommendation_that_cannot_be_read_is_said_and_the_hunt_is_shown(run: Path) -> None:
+def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(run: Path) -> None:
     (run / FILE).write_text("{")
     code, out, err = reported(run)
     assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SICK))}")

@@ -96,7 +96,7 @@ def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
     assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
-def test_two_values_and_why_cells_stopped_stand_in_the_comments() -> None:
+def test_two_values_and_why_cells_stopped_are_in_the_comments() -> None:
     modes = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
     rows = [make_row(8, modes=modes, flags=("two_modes",), stopped="max_time"), make_row(16, stopped="precision")]
     foot = [line for line in text_of(rows).splitlines() if line.startswith(("# bimodal", "# stopped", "# flag"))]
@@ -165,7 +165,7 @@ def test_a_barrier_has_its_time_alone() -> None:
     )
 
 
-def test_groups_are_told_in_the_comments_and_by_their_colours() -> None:
+def test_groups_are_reported_in_the_comments_and_by_their_colours() -> None:
     groups = {"count": 2, "ranks": 2, "p50_s": [1e-3, 1e-3], "busbw_bytes_per_s": [9.45e9, 9.41e9], "total_busbw_bytes_per_s": 18.86e9}
     text = text_of([make_row(group="MOD 2", groups=groups)])
     assert "# groups at 64 MiB: 2 groups of 2 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total\n" in text
@@ -173,6 +173,6 @@ def test_groups_are_told_in_the_comments_and_by_their_colours() -> None:
     assert "# Collective test starting: allreduce on nccl, isolated, fixed buffers, groups MOD 2\n" in text
 
 
-def test_traffic_and_streams_are_told_in_the_head() -> None:
+def test_traffic_and_streams_are_reported_in_the_head() -> None:
     text = text_of([make_row(operation="alltoallv", redop=None, traffic="skew 4", streams=2)])
     assert "# Collective test starting: alltoallv on nccl, isolated, fixed buffers, traffic skew 4, 2 streams\n" in text

@@ -32,7 +32,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read == ["through"] and pipe.is_fifo()
 
 
-def test_what_cannot_be_written_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--html .*/no/page .*\(No such file or directory\)"):
         write_whole(tmp_path / "no" / "page", "", "--html")
     with pytest.raises(UsageError, match="Is a directory"):

@@ -46,7 +46,7 @@ def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, b
     return [line.text for line in heatmap(matrix, findings(matrix), width, color, blocks)]
 
 
-def test_nodes_that_met_with_several_ranks_say_how_many() -> None:
+def test_nodes_that_met_with_several_ranks_report_how_many() -> None:
     assert text_of(even(5), about={**ABOUT, "ranks_per_place": 2}).startswith("pairs of 5 nodes of 2 ranks, over socket, ")
 
 
@@ -78,7 +78,7 @@ def test_the_whole_table() -> None:
     ]
 
 
-def test_nobody_and_what_was_sampled() -> None:
+def test_no_slow_place_and_what_was_sampled() -> None:
     sampled = only(even(6), [(0, 1), (2, 3), (4, 5)])
     lines = text_of(sampled, about={**ABOUT, "rounds": 1, "sampled": "3 of 15 pairs are sampled (--sample 1)"}).splitlines()
     assert lines[0].endswith("6 of 30 directed pairs, in one round, 3 of 15 pairs are sampled (--sample 1)")
@@ -86,7 +86,7 @@ def test_nobody_and_what_was_sampled() -> None:
     assert "? not measured" in lines[-1]
 
 
-def test_two_places_say_why_nobody_is_named() -> None:
+def test_two_places_give_the_reason_none_is_named() -> None:
     lines = text_of(half(even(2), 0)).splitlines()
     assert lines[1].startswith("two endpoints: one pair")
     assert "no slow endpoint or pair found" not in lines
@@ -239,7 +239,7 @@ def test_a_stored_run_as_csv(tmp_path: Path) -> None:
         report_run([folder], tmp_path / "no" / "pairs.csv", "json", io.StringIO())
 
 
-def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_tells_them_apart(tmp_path: Path) -> None:
+def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_distinguishes_them(tmp_path: Path) -> None:
     runs, out = [stored(tmp_path / name, rounds(even(5))) for name in ("before", "=after")], io.StringIO()
     assert report_run(runs, tmp_path / "pairs.csv", "csv", out, err=io.StringIO()) == 0
     records = list(csv.DictReader(io.StringIO(out.getvalue())))

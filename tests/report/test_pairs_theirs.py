@@ -39,7 +39,7 @@ def text(*rows: Row) -> list[str]:
     return [line.text for line in their_lines(rows, matrix(), "socket")]
 
 
-def test_theirs_stand_beside_ours() -> None:
+def test_theirs_are_beside_ours() -> None:
     around = theirs("p2p_bandwidth", MIB / 7.07e9, MIB, ("n2", "n1"), backend="ucx_perftest", flags=(*FLAGS, "other_path"))
     lines = text(theirs("p2p_bandwidth", MIB / 0.1194e9, MIB), around, theirs("p2p_latency", 23.6e-6, 8, backend="fi_pingpong"))
     assert lines[:6] == [

@@ -60,7 +60,7 @@ def test_links_of_a_mesh_and_numa_nodes_without_parts() -> None:
     assert line(mesh(), "NUMA node 0") == "├─ NUMA node 0: CPUs 0-5,48-53, 64 GiB"
 
 
-def test_a_slow_link_says_what_it_could_be() -> None:
+def test_a_slow_link_shows_what_it_could_be() -> None:
     assert line(pcie_box(), "0000:82:00.0").endswith("PCIe Gen4 x8 of Gen4 x16 (downtrained)")
     machine = dgx()
     idle = tuple(replace(device, link=PcieLink(2.5, 16, 32.0, 16)) for device in machine.pci)
@@ -123,7 +123,7 @@ def test_sixteen_gpus() -> None:
     ]
 
 
-def test_parts_that_are_told_apart_are_not_told_as_one() -> None:
+def test_parts_that_are_distinguished_are_not_reported_as_one() -> None:
     gpus = tuple(Gpu(f"gpu{index}", index, numa=0, model="H100") for index in range(4))
     links = tuple(GpuLink(gpu.key, SWITCH, 18 if gpu.index != 2 else 17) for gpu in gpus)
     found = [text.strip("│├└─ ") for text in tree(Machine(gpus=gpus, gpu_links=links))[2:8]]
@@ -152,7 +152,7 @@ def test_nothing_known() -> None:
     assert tree(Machine()) == ["host name unknown: GPUs unknown, NICs unknown", "└─ NUMA nodes unknown", "read from: nothing"]
 
 
-def test_reasons_doubts_and_disagreements_are_told() -> None:
+def test_reasons_doubts_and_disagreements_are_reported() -> None:
     machine = replace(
         laptop(),
         unknown={

@@ -81,7 +81,7 @@ def test_formats_for_programs_print_as_measured(format: str) -> None:
         assert len(out.getvalue().splitlines()) == head + count
 
 
-def test_both_placings_meet_on_one_line_of_nccl_tests_whatever_the_order() -> None:
+def test_both_placings_meet_on_one_line_of_nccl_tests_for_any_order() -> None:
     rows = [make_row(size, in_place=in_place) for size in (8, 16) for in_place in (False, True)]
     out = io.StringIO()
     with make_reporter("nccl-tests", out, io.StringIO()) as reporter:

@@ -220,7 +220,7 @@ def _check_survivors(path: Path, finished: int) -> None:
     assert not run.finished
 
 
-def test_a_finished_folder_that_nobody_has_any_longer_holds_no_file_open(tmp_path):
+def test_a_finished_folder_without_references_holds_no_file_open(tmp_path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
         RunFolder.create(tmp_path / str(number), "allreduce", {}).finish()

@@ -73,7 +73,7 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
         (None, "the version that wrote it"),
     ],
 )
-def test_a_newer_schema_says_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
+def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
     path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
     (warning,) = read_run(path).warnings
     assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {told} " in warning
@@ -178,7 +178,7 @@ def with_lines(tmp_path: Path, before: bytes) -> tuple[Path, bytes]:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x\n", b'{"a": 1}\n'])
-def test_lines_that_say_nothing_end_the_reading(line: bytes, tmp_path: Path) -> None:
+def test_lines_that_report_nothing_end_the_reading(line: bytes, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, line * 10_000)
     run = read_run(path)
     assert (run.rows, len(run.warnings)) == ([], 2)

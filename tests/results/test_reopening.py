@@ -166,7 +166,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path:
 
 
 @pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])
-def test_a_lock_of_another_host_or_a_stranger_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_a_lock_of_another_host_or_program_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
     with pytest.raises(UsageError, match=r"still runs: .*remove the file"):
         Lock(tmp_path)

@@ -88,7 +88,7 @@ def test_an_end_that_cannot_be_written_gives_the_folder_up_all_the_same(run: Run
     assert (stored.info["exit_code"], stored.info["rows"], stored.events) == (4, 2, [])  # run.json goes another way
 
 
-def test_an_early_end_says_why_and_how_much_there_is(run: RunFolder) -> None:
+def test_an_early_end_gives_the_reason_and_how_much_there_is(run: RunFolder) -> None:
     run.end_early("hang", "rank 1 is stopped", 4, ranks=[1])
     stored = read_run(run.path)
     assert (stored.info["exit_code"], stored.info["rows"], stored.finished) == (4, 2, True)

@@ -138,7 +138,7 @@ def test_an_error_within_a_batch_names_its_iteration(kind):
         make(Recorder(fail_at=11), kind, sync=("s",)).run(4, batch=3)
 
 
-def test_an_error_of_the_synchronisation_is_told_in_its_own_words(kind):
+def test_an_error_of_the_synchronisation_is_reported_in_its_own_words(kind):
     words = {"native": "errno 15", "fallback": "OSError: errno 15", "python": "ValueError: no route"}[kind]
     with pytest.raises(CallFailed, match=f"synchronisation failed in iteration 1: {words}$"):
         make(Recorder(fail_at=3), kind).run(3)

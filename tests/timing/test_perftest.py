@@ -40,7 +40,7 @@ def test_any_text_gives_a_rate_or_none(text: str) -> None:
     assert rate is None or rate >= 0
 
 
-def test_its_own_words_are_told() -> None:
+def test_its_own_words_are_reported() -> None:
     assert complaint("ib_write_bw: unrecognized option\n Parser function exited with Error\n----\n") == (
         "perftest: Parser function exited with Error"
     )

@@ -26,7 +26,7 @@ def test_as_many_equal_ones_as_fit_and_the_rest(parameters, bucket, unit, found)
     assert list(buckets(shape(parameters, bucket), unit)) == found
 
 
-def test_what_fills_up_is_said():
+def test_what_fills_up_is_reported():
     assert filled_up(shape(10, 28), 3).startswith("the last bucket is padded by 2 of 3 ")
     assert filled_up(shape(9, 28), 3) == ""
 

@@ -27,7 +27,7 @@ def test_ranks_that_take_turns_on_the_hosts():
     assert step.exchanges[1].groups == ((0, 1, 2), (3, 4, 5))
 
 
-def test_an_odd_number_of_gradients_is_filled_up_and_that_is_said():
+def test_an_odd_number_of_gradients_is_filled_up_which_is_reported():
     step = laid_out("hierarchical", {"model": "7"}, (0, 0, 0, 1, 1, 1))
     assert [one.size_bytes for one in step.exchanges] == [(7 + 2) * 4, 3 * 4, (7 + 2) * 4]
     assert step.note.rpartition("; ")[2].startswith("the last bucket is padded by 2 of 3 ")

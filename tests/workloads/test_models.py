@@ -65,7 +65,7 @@ def test_no_whole_number_of_parameters(text):
 
 
 @given(st.text(max_size=60))
-def test_whatever_is_typed_is_a_model_or_one_printable_sentence(text):
+def test_any_text_is_a_model_or_one_printable_sentence(text):
     try:
         assert model_named(text).parameters >= 1
     except UsageError as error:
@@ -80,7 +80,7 @@ ROW = 'name = "small"\nparameters = 3\nsource = "typed"\n'
     [("= 3", "TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
      (f"schema = 1\n[[model]]\n{ROW}heads = 3", "heads"), ('schema = 1\n[[model]]\nname = "small"', "parameters")],
 )  # fmt: skip
-def test_a_table_with_a_fault_says_which(text, wrong):
+def test_a_table_with_a_fault_reports_which(text, wrong):
     with pytest.raises(UsageError, match=wrong):
         parse(text)
 

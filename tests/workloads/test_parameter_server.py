@@ -75,7 +75,7 @@ def test_only_asynchronous_is_asynchronous():
         ((0, 1, 0, 1), {"servers": "2"}, (0, 1)),
     ],
 )
-def test_servers_are_spread_over_the_hosts_and_everybody_else_works(hosts, typed, servers):
+def test_servers_are_spread_over_the_hosts_and_all_others_are_workers(hosts, typed, servers):
     assert who(hosts, **typed) == Roles(servers, tuple(rank for rank in range(len(hosts)) if rank not in servers))
 
 

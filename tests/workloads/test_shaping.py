@@ -64,7 +64,7 @@ def test_what_cannot_be_is_one_sentence(typed, sentence):
         ("expert-parallel", {"seed": "1.5"}, "--seed '1.5' is not a valid seed"),
     ],
 )
-def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name, typed, sentence):
+def test_a_regimes_own_words_are_read_before_the_places_of_ranks_are_known(name, typed, sentence):
     with pytest.raises(UsageError) as caught:
         shape_of(regime_named(name), typed, ())
     assert str(caught.value).startswith(sentence)

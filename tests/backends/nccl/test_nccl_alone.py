@@ -204,7 +204,7 @@ def test_a_hang_is_aborted_although_other_communicators_have_work_on_the_same_gp
     assert " 2.25 s (iteration " in answer["error"]
 
 
-def test_an_asynchronous_error_is_told_in_nccl_s_words(run):
+def test_an_asynchronous_error_is_reported_in_nccl_s_words(run):
     answer, rows = run("async")
     assert (answer["code"], rows) == (4, [])
     assert ": ncclRemoteError (6): " in answer["error"]
@@ -220,7 +220,7 @@ def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
     }
 
 
-def test_a_process_drives_as_many_ranks_as_it_is_told(run):
+def test_a_process_drives_as_many_ranks_as_configured(run):
     answer, _ = run("open")
     assert (answer["ranks"], answer["driven"], answer["flags"]) == (3, [0, 1, 2], [])
     assert answer["gpus"] == [f"0000:{bus}:00.0" for bus in ("10", "20", "30")]
@@ -238,26 +238,26 @@ def test_a_tuning_is_forgotten_once_its_communicator_is_made(run):
     assert run("tuned")[0]["tuning left"] == []
 
 
-def test_a_tuning_that_nccl_refuses_is_said(run):
+def test_a_tuning_that_nccl_refuses_is_reported(run):
     answer, _ = run("refused")
     assert answer["error"].startswith("rank 0 (")
     assert "ncclInvalidUsage (5)" in answer["error"]
 
 
-def test_ranks_share_gpus_only_where_the_user_says_so(run):
+def test_ranks_share_gpus_only_where_the_user_allows_it(run):
     answer, _ = run("shared")
     assert (answer["flags"], answer["gpus"]) == (["shared_gpu"], ["0000:30:00.0"] * 2)
     assert run("too many")[0]["error"].startswith("more ranks than GPUs: 5 ")
     assert run("too many")[0]["code"] == 2
 
 
-def test_a_communicator_that_cannot_be_made_is_said_with_the_remedy(run):
+def test_a_communicator_that_cannot_be_made_is_reported_with_the_remedy(run):
     error = run("init")[0]["error"]
     assert error.startswith("rank 0 (")
     assert "NCCL_DEBUG=INFO" in error and "collbench doctor" in error
 
 
-def test_the_library_is_told_with_its_path_version_and_errors(run):
+def test_the_library_is_reported_with_its_path_version_and_errors(run):
     answer, _ = run("load")
     assert answer["path"].endswith("/nccl/libnccl.so.2")
     assert answer["version"] == [2, 32, 3]

@@ -73,7 +73,7 @@ class FakeGpu:
 RANK = SimpleNamespace(gpu=FakeGpu(), stream=SimpleNamespace(address=13))
 
 
-def test_what_cannot_be_captured_is_said():
+def test_what_cannot_be_captured_is_reported():
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
     with pytest.raises(NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
         Graphs((), "error {}".format).capture([RANK], [refusing], 3)

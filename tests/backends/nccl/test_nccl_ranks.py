@@ -55,7 +55,7 @@ def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(t
 
 
 @pytest.mark.in_turn
-def test_one_gpu_carries_two_processes_where_the_user_says_so(tmp_path):
+def test_one_gpu_carries_two_processes_where_the_user_allows_it(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
 
 
 @pytest.mark.in_turn
-def test_a_size_that_does_not_fit_is_said_before_anything_is_allocated(tmp_path):
+def test_a_size_that_does_not_fit_is_reported_before_anything_is_allocated(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--sizes", "8,64M", memory=96 << 20)
     assert (code, rows) == (2, [])
     assert stderr.startswith("collbench: allreduce 64 MiB on nccl (float32, sum) needs ")

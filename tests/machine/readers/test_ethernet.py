@@ -59,7 +59,7 @@ def test_without_interfaces_the_machine_is_empty():
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "4294967295", "1000000000000000000", "", "fast"])
-def test_a_speed_that_is_none_is_unknown_and_says_why(speed):
+def test_a_speed_that_is_none_is_unknown_and_gives_the_reason(speed):
     machine = Net().real("eth0", speed=speed).read()
     assert machine.nics[0].ports[0].rate_bits_per_s is None
     assert (
@@ -75,7 +75,7 @@ def test_one_that_is_down_has_no_rate():
 
 
 @pytest.mark.parametrize(("carrier", "state"), [("1", "active"), ("0", "down"), ("", None)])
-def test_a_driver_without_link_detection_tells_by_its_carrier(carrier, state):
+def test_a_driver_without_link_detection_shows_by_its_carrier(carrier, state):
     assert Net().real("eth0", operstate="unknown", carrier=carrier).read().nics[0].ports[0].state == state
 
 

@@ -118,7 +118,7 @@ def test_the_pci_tree_and_its_kinds() -> None:
     assert (at(machine, "0000:03:00.0").vendor_id, at(machine, "0000:03:00.0").class_id) == (0x10DE, 0x030200)
 
 
-def test_gpus_have_what_the_driver_says() -> None:
+def test_gpus_have_what_the_driver_reports() -> None:
     first = hwloc.read(WHOLE, "m").gpus[0]
     assert (first.key, first.index, first.address, first.vendor) == ("0000:03:00.0", 0, "0000:03:00.0", "nvidia")
     assert (first.model, first.numa, first.uuid) == ("NVIDIA H100 80GB HBM3", 0, "GPU-0")

@@ -46,7 +46,7 @@ def test_every_adapters_cable():
     )
 
 
-def test_a_link_below_what_both_ends_could_is_told():
+def test_a_link_below_what_both_ends_could_is_reported():
     (doubt,) = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").doubts
     assert "'Could be 106.25 Gbps'" in doubt
 

@@ -36,14 +36,14 @@ def test_a_fat_tree_as_it_is_printed() -> None:
     assert fabric.source == f"ibnetdiscover {FAT_TREE}"
 
 
-def test_ports_of_p_tell_the_same_fabric() -> None:
+def test_ports_of_p_show_the_same_fabric() -> None:
     text = fat_tree()
     plain, by_port = read(text.plain(), "x"), read(text.by_port(), "x")
     assert (by_port.nodes, set(by_port.cables), by_port.lids) == (plain.nodes, set(plain.cables), plain.lids)
     assert sorted(node.host for node in read_fabric(TINY).nodes.values() if node.host) == ["node01", "node02", "node03"]
 
 
-def test_the_sample_files_are_what_the_texts_say() -> None:
+def test_the_sample_files_are_what_the_texts_have() -> None:
     assert FAT_TREE.read_text() == fat_tree().plain()
     assert TINY.read_text() == star().by_port()
 
@@ -87,7 +87,7 @@ def test_lines_of_ports_that_cannot_be_read_are_counted() -> None:
     assert len(read(text, "x").doubts) == 1 and "ibnetdiscover: 2 lines" in read(text, "x").doubts[0]  # both ends
 
 
-def test_switches_with_one_description_are_told_apart_by_guid() -> None:
+def test_switches_with_one_description_are_distinguished_by_guid() -> None:
     nodes = {guid: FabricNode(guid, "switch", "SwitchIB") for guid in ("aa", "bb")} | {
         "cc": FabricNode("cc", "switch", "leaf3"),
         "dd": FabricNode("dd", "switch"),

@@ -151,7 +151,7 @@ def test_a_huge_text_is_refused():
         read_ibstat("".join(f"CA 'mlx5_{number}'\n" for number in range(2000)), "ibstat.txt")
 
 
-def test_it_is_told_from_other_tools():
+def test_other_tools_are_recognised():
     assert looks_like_ibstat(WHOLE, "x")
     assert looks_like_ibstat(STATUS, "x")
     assert not looks_like_ibstat("hca_id:\tmlx5_0\n", "x")

@@ -148,14 +148,14 @@ def test_software_rdma_is_virtual():
     assert read_ibv_devinfo(WHOLE.replace("mlx5_0", "rxe0"), "ibv.txt").nics[0].virtual == "software RDMA (rxe)"
 
 
-def test_a_machine_without_devices_says_so():
+def test_a_machine_without_devices_reports_it():
     assert looks_like_ibv_devinfo("No IB devices found\n", "ibv.txt")
     assert read_ibv_devinfo("No IB devices found\n", "ibv.txt") == Machine(
         sources=("ibv_devinfo ibv.txt",), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
     )
 
 
-def test_a_device_without_ports_says_so():
+def test_a_device_without_ports_reports_it():
     machine = read_ibv_devinfo(DEVICE, "ibv.txt")
     assert machine.nics[0].ports == ()
     assert list(machine.unknown) == ["nics/mlx5_0/ports"] and "no port" in machine.unknown["nics/mlx5_0/ports"]
@@ -174,7 +174,7 @@ def test_a_huge_text_is_refused():
         read_ibv_devinfo("".join(f"hca_id: mlx5_{number}\n" for number in range(2000)), "ibv.txt")
 
 
-def test_it_is_told_from_other_tools():
+def test_other_tools_are_recognised():
     assert looks_like_ibv_devinfo(WHOLE, "x")
     assert looks_like_ibv_devinfo("$ ibv_devinfo\n" + WHOLE, "x")
     assert not looks_like_ibv_devinfo("CA 'mlx5_0'\n\tCA type: MT4129\n", "x")

@@ -67,7 +67,7 @@ def test_no_devices_is_an_empty_machine():
 
 
 @pytest.mark.parametrize(("state", "phys_state"), [("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled")])
-def test_a_port_that_is_down_has_no_rate_whatever_it_prints(state, phys_state):
+def test_a_port_that_is_down_has_no_rate_in_any_output(state, phys_state):
     machine, nic = only(tree(port={**PORT, "state": state, "phys_state": phys_state}))
     assert (nic.ports[0].rate_bits_per_s, nic.ports[0].rate_text) == (None, "400 Gb/sec (4X NDR)")
     assert "the port is down" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
@@ -102,7 +102,7 @@ def test_sdr_of_an_old_adapter_is_believed_with_a_doubt():
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "-400 Gb/sec (4X NDR)", "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)"])
-def test_a_rate_that_is_none_is_unknown_and_says_why(rate):
+def test_a_rate_that_is_none_is_unknown_and_gives_the_reason(rate):
     machine, nic = only(tree(port={**PORT, "rate": rate}))
     assert nic.ports[0].rate_bits_per_s is None
     assert "\x1b" not in (nic.ports[0].rate_text or "")
@@ -164,14 +164,14 @@ def test_the_link_of_a_xeon_phi_is_no_network_port():
     assert (nic.name, nic.virtual, nic.ports) == ("scif0", "scif", ())
 
 
-def test_counters_are_the_errors_and_congestion_the_kernel_tells():
+def test_counters_are_the_errors_and_congestion_the_kernel_shows():
     counters = {"counters/symbol_error": "3", "counters/port_xmit_wait": "2489603687", "counters/link_downed": "N/A (no PMA)"}
     hardware = {"hw_counters/out_of_sequence": "7", "hw_counters/lifespan": "12", "counters/port_xmit_data": "9"}
     port = only(tree(port={**PORT, **counters, **hardware}))[1].ports[0]
     assert port.counters == {"symbol_error": 3, "port_xmit_wait": 2489603687, "out_of_sequence": 7}
 
 
-def test_a_missing_device_link_is_told():
+def test_a_missing_device_link_is_reported():
     files = Tree({"/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)"})
     machine, nic = only(files)
     assert nic.address is None

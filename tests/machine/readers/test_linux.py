@@ -72,7 +72,7 @@ def test_virtual_functions_for_guests_are_no_gpus_of_the_host() -> None:
     assert [each.address for each in linux.read(tree(gpu("19"), virtual, ({}, physfn))).gpus] == ["0000:19:00.0"]
 
 
-def test_amd_gpus_have_what_kfd_tells() -> None:
+def test_amd_gpus_have_what_kfd_shows() -> None:
     node = "/sys/class/kfd/kfd/topology/nodes"
     properties = "simd_count 1216\nlocation_id {}\ndomain 0\ngfx_target_version 90402"
     link = "type 11\nnode_to {}\nmin_bandwidth 64000\nmax_bandwidth 64000"
@@ -129,7 +129,7 @@ def test_a_xeon_phi_and_a_boards_vga_are_no_gpus() -> None:
     assert (machine.system.sockets, machine.system.cores, len(machine.pci)) == (2, 16, 137)
 
 
-def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_says_so() -> None:
+def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_reports_it() -> None:
     folder = CAPTURED_MACHINES / "gpud-h100-8ndr-sysfs"
     if not folder.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
@@ -138,7 +138,7 @@ def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_says_so() -> None:
     assert "no PCI bus" in machine.unknown["gpus"]
 
 
-def test_this_machine_is_as_others_say() -> None:
+def test_this_machine_is_as_other_tools_report() -> None:
     machine = linux.read(Folder(Path("/")))
     assert machine.system.threads == psutil.cpu_count()
     assert machine.system.memory_bytes == psutil.virtual_memory().total

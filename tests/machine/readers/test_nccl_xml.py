@@ -167,7 +167,7 @@ class TestPorts:
     def test_a_guid_reads_the_same_in_both_byte_orders(self, guid):
         assert topology(nic(ADDRESS, net("mlx5_0", more=f'guid="{guid}"'))).nics[0].guid == "b859:9f03:0007:053a"
 
-    def test_a_card_without_a_port_is_a_nic_whose_rate_nobody_knows(self):
+    def test_a_card_without_a_port_is_a_nic_whose_rate_is_unknown(self):
         machine = topology(pci(ADDRESS, "", "0x020000", 'vendor="0x1d0f" device="0xefa0"'))
         (found,) = machine.nics
         assert (found.name, found.ports, found.rdma, found.model) == (ADDRESS, (), True, "Elastic Fabric Adapter")

@@ -55,7 +55,7 @@ class TestPci:
             ("0000:01:00.0", 'vendor="0x104c" device="0x8232"'),
         ],
     )
-    def test_bridges_that_somebody_made_up_are_virtual(self, address, ids):
+    def test_bridges_that_were_made_up_are_virtual(self, address, ids):
         machine = topology(pci(address, gpu(ADDRESS), more=f"{ids} {GEN5}"))
         assert (by_address(machine)[address].virtual, by_address(machine)[address].link) == (True, PcieLink())
         assert "link of a virtual function" in machine.unknown[f"pci/{address}/link"]
@@ -70,7 +70,7 @@ class TestPci:
         assert (machine.gpus, machine.nics) == ((), ())
         assert machine.unknown["nics"] == machine.unknown["gpus"] and machine.unknown["nics"].startswith("2 PCI functions ")
 
-    def test_a_comment_may_say_that_they_are_nics(self):
+    def test_a_comment_may_report_that_they_are_nics(self):
         text = "<!-- GPUs are not reported in this file. -->" + system('<pci busid="0000:45:00.0"><pci busid="0000:4f:00.0"/></pci>')
         machine = read(text, "topo.xml")
         assert [nic.address for nic in machine.nics] == ["0000:4f:00.0"]
@@ -94,7 +94,7 @@ class TestCpus:
         assert topology(gpu(ADDRESS), more=f'affinity="{mask}"').numa_nodes[0].cpus == cpus
 
     @pytest.mark.parametrize("numa", ["-1", "", "x", "99999"])
-    def test_a_numa_node_that_nobody_knows_is_none(self, numa):
+    def test_a_numa_node_that_is_unknown_is_none(self, numa):
         machine = topology(gpu(ADDRESS), numa=numa)
         assert (machine.numa_nodes, machine.gpus[0].numa) == ((), None)
 

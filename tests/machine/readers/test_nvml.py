@@ -126,7 +126,7 @@ def card(bus, links=(), mbps=26562, **changes):
     return SimpleNamespace(**{**facts, **changes}, links=[f"00000000:{end}:00.0" if end and len(end) == 2 else end for end in links])
 
 
-def test_a_gpu_with_what_nvml_tells_of_it():
+def test_a_gpu_with_the_facts_that_nvml_has():
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 18)]))
     assert machine.sources == ("NVML",)
     assert machine.system.driver == "570.86.10"
@@ -162,7 +162,7 @@ def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
     assert not any("clique" in path for path in machine.unknown)
 
 
-def test_an_idle_gpus_link_is_told_as_it_is_now_and_as_the_gpu_could():
+def test_an_idle_gpus_link_is_reported_as_it_is_now_and_as_the_gpu_could():
     device = nvml.read(FakePynvml([card("19")])).pci[0]
     assert device.link == PcieLink(2.5, 16, 32.0, 16)
     assert (device.address, device.kind, device.vendor_id, device.device_id) == ("0000:19:00.0", "gpu", 0x10DE, 0x2335)
@@ -231,7 +231,7 @@ def test_an_older_driver_knows_one_speed_for_all_links():
 
 
 @pytest.mark.parametrize("speeds", [{}, {(164, 0): 10**18, (164, 1): 10**18}])
-def test_a_speed_that_is_not_told_or_cannot_be_is_unknown(speeds):
+def test_a_speed_that_is_not_reported_or_cannot_be_is_unknown(speeds):
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds=speeds)]))
     assert machine.gpu_links[0].bytes_per_s is None
     assert "speed of an NVLink" in machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"]
@@ -243,7 +243,7 @@ def test_links_at_different_speeds_have_no_common_one_and_raise_a_doubt():
     assert len(machine.doubts) == 1 and "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s" in machine.doubts[0]
 
 
-def test_peer_access_speaks_nvidia_smis_words():
+def test_peer_access_uses_nvidia_smis_words():
     machine = nvml.read(FakePynvml([card("01"), card("c1")], peers={("01:00.0", "c1:00.0"): 2, ("c1:00.0", "01:00.0"): 1}))
     assert machine.peer_access == {("0000:01:00.0", "0000:c1:00.0"): "GNS", ("0000:c1:00.0", "0000:01:00.0"): "CNS"}
 
@@ -286,11 +286,11 @@ def test_a_lost_gpu_is_listed_with_the_reason():
         ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
     ],
 )
-def test_without_a_driver_the_machine_is_empty_and_says_why(error, why):
+def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
     assert nvml.read(FakePynvml([], {"nvmlInit": error})) == Machine(unknown={"gpus": why})
 
 
-def test_without_the_package_the_machine_is_empty_and_says_why(monkeypatch):
+def test_without_the_package_the_machine_is_empty_and_gives_the_reason(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
 

@@ -50,7 +50,7 @@ def test_every_function_has_its_parent_from_its_real_path_in_the_order_of_addres
     assert list(by_address(box())) == sorted(by_address(box()))
 
 
-def test_ports_of_a_switch_are_told_from_root_ports() -> None:
+def test_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
     assert [device.kind for device in by_address(box()).values()] == ["other", "bridge", "switch", "switch", "switch", "gpu", "nic"]
 
 

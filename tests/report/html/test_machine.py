@@ -129,7 +129,7 @@ def test_hosts_without_a_probe_show_their_interfaces(tmp_path: Path) -> None:
     assert rows[1] == ("eth0", "unknown (veth or the like has no speed of its own)", "1500", "host unknown")
 
 
-def test_runs_that_tell_nothing_have_no_section(tmp_path: Path) -> None:
+def test_runs_that_show_nothing_have_no_section(tmp_path: Path) -> None:
     assert section(Material([read_run(store(tmp_path / "run", [make_row()]))], tmp_path / "page.html")) is None
 
 

@@ -69,7 +69,7 @@ def test_an_inspector_row_has_the_calls_of_all_ranks_as_samples() -> None:
     assert (list(found.hosts), found.doubts, gather.slowest_ranks) == (["node01", "node02"], [], {})
 
 
-def test_an_inspector_file_of_one_rank_says_which() -> None:
+def test_an_inspector_file_of_one_rank_reports_which() -> None:
     lines = [line for line in (SAMPLES / "nccl_inspector.jsonl").read_text().splitlines() if json.loads(line)["header"]["rank"] == 1]
     pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
     (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs

@@ -15,13 +15,13 @@ def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: in
 
 
 @pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
-def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
+def test_what_the_output_reports_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
     assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(
         told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
     )
 
 
-def test_ranks_that_nobody_knows_are_refused() -> None:
+def test_unknown_ranks_are_refused() -> None:
     with pytest.raises(UsageError, match="number of ranks"):
         ranks_and_nodes(UserInput(), None, None, "a.log")
 

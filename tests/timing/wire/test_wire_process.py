@@ -61,7 +61,7 @@ def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> N
             client.sendall(b"once")
 
 
-def test_a_server_that_ends_says_why() -> None:
+def test_a_server_that_ends_gives_the_reason() -> None:
     with Tool(shell("echo unable to start listener >&2; exit 1"), 5) as server, pytest.raises(RunFailed) as failed:
         server.await_listening(1, 5)
     assert str(failed.value) == "sh ended before it listened: unable to start listener"
@@ -81,7 +81,7 @@ def names(folder: Path) -> list[str]:
     return found
 
 
-def test_who_is_killed_leaves_no_tool_behind(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_tool_behind(tmp_path: Path) -> None:
     program = "from collbench.measure.wire_tools import once; once(['sleep', '80'], 60)"
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until(lambda: "sleep" in names(tmp_path), "the tool", 20)  # which setpriv and timeout have become, or started, by then

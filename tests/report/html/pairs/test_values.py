@@ -40,7 +40,7 @@ def test_texts_are_in_order_from_slow_to_fast() -> None:
     assert cell_texts(drawn(matrix)[0])[0][0].startswith("0.500")  # number 0: the diagonal has it, and the script never asks for it
 
 
-def test_a_pair_measured_twice_and_wrong_data_are_said() -> None:
+def test_a_pair_measured_twice_and_wrong_data_are_reported() -> None:
     matrix = even(4)
     matrix.wrong[0, 1] = matrix.wrong[1, 0] = 3
     texts = cell_texts(drawn(matrix, again=[(2, 3)])[0])
