@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import Hosts, SlurmBed
 from tests.cli.command import ROOT, environment
+from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("2x2")]
 

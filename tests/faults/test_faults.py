@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.beds import SlurmBed
 from tests.cli.command import BIN, PROGRAM, Finished, environment, run, running, until
 from tests.conftest import sample
 from tests.faults.launch import TIMEOUT_S, Launch
+from tests.testbeds import SlurmBed
 
 MPICH = BIN / "mpiexec"
 # Far more than any test waits for, so that every fault comes in the middle.

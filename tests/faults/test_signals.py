@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import SlurmBed
 from tests.cli.command import BIN, PROGRAM, environment, run
 from tests.conftest import sample
 from tests.faults.launch import TIMEOUT_S, Launch
 from tests.faults.test_faults import LONG, MPICH
+from tests.testbeds import SlurmBed
 
 pytestmark = [
     pytest.mark.in_turn,

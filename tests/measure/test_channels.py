@@ -33,9 +33,9 @@ from collbench.measure.tasks.channels import (
 )
 from collbench.measure.tcp_streams import HostPair, attempt
 from collbench.results.steps import Channel
-from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
+from tests.testbeds import SlurmBed
 
 ROW = Channel("tcp_1", "a", "b")
 SLOT = Link(31.5e9, "PCIe Gen4 x16", "sysfs")

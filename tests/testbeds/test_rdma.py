@@ -20,9 +20,9 @@ import pytest
 
 from collbench.machine.files import Archive, open_archive
 from collbench.machine.readers import network, rdma_tools
-from tests.beds.bed import processes
-from tests.beds.rdma import RdmaVm
 from tests.conftest import cannot, enter
+from tests.testbeds.bed import processes
+from tests.testbeds.rdma import RdmaVm
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.in_turn("one boot of the virtual machine"), pytest.mark.timeout(200)]  # emulated: a busy machine takes minutes

@@ -13,14 +13,14 @@ import pytest
 
 from collbench.backends.slowing import parse_slowing
 from collbench.operations.cell import Cell
-from tests.beds import gate_trial, gate_trials
-from tests.beds.bed import Finished
-from tests.beds.gate_done import Done, drawn, right
-from tests.beds.gate_places import LINK_MBIT, Link
-from tests.beds.gate_trial import Effort, Trial, Trials, sizes_in
 from tests.cli.command import run_here
 from tests.helpers import make_cell
 from tests.results.rows import make_row, make_times, store
+from tests.testbeds import gate_trial, gate_trials
+from tests.testbeds.bed import Finished
+from tests.testbeds.gate_done import Done, drawn, right
+from tests.testbeds.gate_places import LINK_MBIT, Link
+from tests.testbeds.gate_trial import Effort, Trial, Trials, sizes_in
 
 CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
 
