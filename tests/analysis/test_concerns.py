@@ -18,7 +18,7 @@ from collbench.results.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.results.flags import FLAGS
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from tests.analysis.pair_matrices import Made
+from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.results.rows import make_row, not_measured
 
 DONE = {"finished_utc": "2026-11-21T06:59:15.362Z"}
@@ -132,7 +132,7 @@ def test_slow_ranks_are_findings() -> None:
 
 
 def test_pairs_show_slow_places_and_pairs_with_wrong_data() -> None:
-    sick = Made(8, seed=1).slow(2).matrix()
+    sick = SyntheticMatrix(8, seed=1).slow(2).matrix()
     wrong = np.zeros((8, 8))
     wrong[1, 3] = wrong[3, 1] = 5
     effect = PairEffects(replace(sick, wrong=wrong))

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Section
 from collbench.report.html.material import Material
-from tests.browser.pages import Seen
+from tests.browser.pages import ObservedPage
 from tests.report.html.matrices import cell_texts, drawn, even, slowed
 
 PLACES = 100
@@ -26,7 +26,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_of, "SECTIONS", [lambda _: Section("pairs", "Pairs", charts=charts)])
         page_of.write_html(Material([], path))
-    seen = Seen.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
+    seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
     yield seen.page
     assert seen.said == []
     seen.page.close()

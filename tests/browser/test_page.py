@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.pages import EVIL, Seen, hostile_page
+from tests.browser.pages import EVIL, ObservedPage, hostile_page
 
 FIGURES = """() => [...document.querySelectorAll("figure")].map((figure) => {
   const picture = figure.querySelector(".drawing svg, .drawing img");
@@ -87,7 +87,7 @@ def _background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor"))
 
 
-def test_the_page_requests_nothing_and_has_no_error(seen: Seen, report: Path) -> None:
+def test_the_page_requests_nothing_and_has_no_error(seen: ObservedPage, report: Path) -> None:
     assert seen.asked == [report.as_uri()]
     assert seen.said == []
     assert seen.page.evaluate("performance.getEntriesByType('resource').length") == 0
@@ -236,7 +236,7 @@ def test_without_a_script_all_is_read_the_first_key_skips_the_contents_and_folde
 
 
 def test_hostile_text_is_shown_and_does_nothing(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen.opening(browser.new_page(), path := hostile_page(tmp_path / "evil.html", monkeypatch))
+    seen = ObservedPage.opening(browser.new_page(), path := hostile_page(tmp_path / "evil.html", monkeypatch))
     assert (seen.asked, seen.said) == ([path.as_uri()], [])
     assert seen.page.title() == "collbench"
     assert seen.page.locator("section > p").first.inner_text() == EVIL

@@ -9,7 +9,7 @@ from collbench.control.diagnosis import RankStalled
 from collbench.control.watchdog import Watchdog
 
 
-class Ended:
+class EndRecorder:
     """Instead of ending the process: remembers the sentence."""
 
     def __init__(self):
@@ -24,7 +24,7 @@ class Ended:
 
 
 def test_a_phase_that_does_not_move_is_ended_and_reported_with_its_position():
-    ended = Ended()
+    ended = EndRecorder()
     dog = Watchdog(0.2, "rank 1 (node2, pid 7)", ended)
     began = time.monotonic()
     with dog.phase("allreduce 64 MiB on mpi: measuring"):
@@ -37,7 +37,7 @@ def test_a_phase_that_does_not_move_is_ended_and_reported_with_its_position():
 
 
 def test_outside_loops_there_is_no_iteration_to_name():
-    ended = Ended()
+    ended = EndRecorder()
     dog = Watchdog(0.1, "rank 0", ended)
     with dog.phase("opening gloo"):
         assert ended.within(10)
@@ -47,7 +47,7 @@ def test_outside_loops_there_is_no_iteration_to_name():
 
 def test_it_is_quiet_while_progress_moves():
     """For longer than the deadline, of which a pause of this process itself is not to fill the whole."""
-    ended = Ended()
+    ended = EndRecorder()
     dog = Watchdog(2.0, "rank 0", ended)
     end = time.monotonic() + 3
     with dog.phase("measuring"):
@@ -59,7 +59,7 @@ def test_it_is_quiet_while_progress_moves():
 
 
 def test_it_is_quiet_outside_phases_and_while_something_else_keeps_the_deadline():
-    ended = Ended()
+    ended = EndRecorder()
     dog = Watchdog(0.1, "rank 0", ended)
     time.sleep(0.2)
     with dog.phase("measuring"), dog.elsewhere():
@@ -69,7 +69,7 @@ def test_it_is_quiet_outside_phases_and_while_something_else_keeps_the_deadline(
 
 
 def test_after_an_inner_phase_the_outer_one_is_watched_again():
-    ended = Ended()
+    ended = EndRecorder()
     dog = Watchdog(0.1, "rank 0", ended)
     with dog.phase("outer"):
         with dog.phase("inner"):

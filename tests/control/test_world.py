@@ -52,7 +52,7 @@ def test_three_ranks_join_in_any_order_and_talk(meeting, order):
         assert said["members"] == said["mates"] == [0, 1, 2]
         assert said["me"] == [rank, True]
         assert said["hosts"] == 1
-        assert said["decide"] == [0, "said"]
+        assert said["decide"] == [0, "text"]
         assert said["agree"] == [0, 10, 20]
         assert (said["first"], said["none"]) == ("early", None)
         if rank:
@@ -204,7 +204,7 @@ def test_a_master_port_that_is_taken(tmp_path):
 def test_when_all_candidates_are_taken(monkeypatch):
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://127.0.0.1", "token", secret="token")
     with taken_port() as taken:
-        monkeypatch.setattr("collbench.control.addresses.candidate_ports", lambda secret: [taken.getsockname()[1]])
+        monkeypatch.setattr("collbench.control.server.candidate_ports", lambda secret: [taken.getsockname()[1]])
         with pytest.raises(UsageError, match=r"ports \[\d+\]"):
             World(info, 1.0)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
-from tests.faults.matrix.outcome import Outcome, Seen, accused, findings_of, judged
+from tests.faults.matrix.outcome import Observation, Outcome, accused, findings_of, judged
 from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, matrix, path_matrix
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
@@ -25,7 +25,7 @@ QUICK = [
 ]  # fmt: skip
 KILLED = Case("killed", "timed", "gloo", "by hand", 2)
 SAID = "hang: allreduce 1 MiB on gloo: measuring: rank 2 (h2, pid 7) never entered iteration 3; 3 of 4 ranks wait"
-SEEN = Seen([SAID], [4, 4, 137, 4], 4, [8, 16], [8, 16], [], [], 1.0, 1.5, [])
+SEEN = Observation([SAID], [4, 4, 137, 4], 4, [8, 16], [8, 16], [], [], 1.0, 1.5, [])
 
 
 @pytest.fixture(scope="module")

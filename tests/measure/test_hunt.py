@@ -50,7 +50,7 @@ def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str
     return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
 
 
-class Thinker:
+class ScriptedHunter:
     """Asks what it was given, one after the other, and comes to a result."""
 
     def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
@@ -97,7 +97,7 @@ def hunt(tmp_path: Path) -> Any:
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
-        told, codes = Thinker(list(asks), result, refusal), list[int]()
+        told, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, told, codes.append)
@@ -203,7 +203,7 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
             raise PeerFailed("rank 3 is gone")
         return agree(world, value, what)
 
-    monkeypatch.setattr(Thinker, "act", lambda *told: acted.append(told))
+    monkeypatch.setattr(ScriptedHunter, "act", lambda *told: acted.append(told))
     monkeypatch.setattr(World, "agree", gone)
     with pytest.raises(PeerFailed, match="rank 3 is gone"):
         hunt(ask("pairs", (0, 1)), result="confirmed")

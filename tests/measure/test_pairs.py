@@ -38,8 +38,8 @@ from collbench.results.rounds import read_pairs
 SIZE = 4096
 
 
-class Told:
-    """Everything that a listener heard; `again_rounds` are measured again, and the verdict is `result`."""
+class RecordingListener:
+    """Records everything that a listener receives; `again_rounds` are measured again, and the verdict is `result`."""
 
     def __init__(self, again_rounds=(), result="nobody"):
         self.rounds_again, self.result, self.notes, self.done, self.played = list(again_rounds), result, [], [], []
@@ -75,7 +75,7 @@ def play(tmp_path):
             "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
             order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
-        told, codes, world = Told(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        told, codes, world = RecordingListener(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, told, codes.append)
         finally:

@@ -36,8 +36,8 @@ PLAN = Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"], DTYPES["int8"]), redops=("
 MIXED = replace(PLAN, operations=(ALLREDUCE, P2P_LATENCY), sizes=SIZES[:2], redops=("sum", "band"))
 
 
-class Told:
-    """Rows and notes that a listener heard."""
+class RecordingListener:
+    """Records the rows and notes that a listener receives."""
 
     def __init__(self):
         self.rows, self.notes, self.measured = [], [], 0
@@ -64,7 +64,7 @@ def start(sweep=PLAN, fails_at=None, **more):
         "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
     )  # fmt: skip
-    told, world = Told(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+    told, world = RecordingListener(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
     if fails_at is not None:
         told.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
     try:

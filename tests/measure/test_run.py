@@ -30,8 +30,8 @@ from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
 
 
-class Told:
-    """Everything that a listener heard."""
+class RecordingListener:
+    """Records everything that a listener receives."""
 
     def __init__(self):
         self.began, self.titles, self.rows, self.notes = None, [], [], []
@@ -67,7 +67,7 @@ def start(tmp_path):
             "allreduce", sweep, (backend,), frozenset([backend]),
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
         )  # fmt: skip
-        told, codes, world = Told(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        told, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run(request, world, told, codes.append)
         finally:

@@ -40,8 +40,8 @@ SERVER = [
 ]
 
 
-class Told:
-    """Everything that a listener heard."""
+class RecordingListener:
+    """Records everything that a listener receives."""
 
     def __init__(self):
         self.notes, self.rows, self.titles = [], [], []
@@ -69,7 +69,7 @@ def train(tmp_path):
     def these(*trainings, ranks=4, slowed=(), **asked):
         asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
         each = [one if isinstance(one, dict) else {"exchanges": one} for one in trainings]
-        told, codes, world = Told(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        told, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run_workload(request_of({**asked, "trainings": each}, list(slowed)), world, told, codes.append)
         finally:

@@ -48,7 +48,7 @@ def carry(server_talk, worker_talk):
     return here, there
 
 
-class Played:
+class ScriptedWorkers:
     """Workers with rounds in a chosen order; a round has two halves: the push, then the pull."""
 
     def __init__(self, roles):
@@ -72,7 +72,7 @@ class Played:
 def test_the_model_is_the_sum_of_all_updates(dtype):
     width = DTYPES[dtype].size
     roles = roles_of(step((100 * width, 73 * width), dtype=dtype), 4)
-    played = Played(roles)
+    played = ScriptedWorkers(roles)
     for rank in (1, 2, 3, 3, 2, 3):
         played.round(rank)
     assert played.shard.applied == {1: 1, 2: 2, 3: 3}
@@ -82,7 +82,7 @@ def test_the_model_is_the_sum_of_all_updates(dtype):
 
 
 def test_staleness_is_how_many_updates_of_others_came_in_between():
-    played = Played(roles_of(step(), 4))
+    played = ScriptedWorkers(roles_of(step(), 4))
     for rank in (1, 2, 3, 2, 2, 1, 3):
         played.round(rank)
     # 1 pulled after its first; 2, 3, 2, 2 came before its second: 4. 2: after 3 one, then none. 3: after its first 2, 2, 1.
@@ -95,14 +95,14 @@ def test_the_quantiles_of_staleness_are_values_that_occurred():
 
 
 def test_an_update_out_of_turn_ends_the_run():
-    played = Played(roles_of(step(), 2))
+    played = ScriptedWorkers(roles_of(step(), 2))
     played.round(1)
     with pytest.raises(RunFailed, match="update 3 of rank 1"):
         played.round(1, number=3)
 
 
 def test_what_a_server_lost_or_added_wrongly_is_named():
-    played = Played(roles_of(step(), 3))
+    played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     played.round(2)
     (lost,) = lost_updates(played.shard, {1: 1, 2: 2}, 0)
@@ -116,7 +116,7 @@ def test_what_a_server_lost_or_added_wrongly_is_named():
 
 
 def test_what_workers_pull_in_the_end_is_compared():
-    played = Played(roles_of(step(), 3))
+    played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     for updates, wrong in (([1, 0], 0), ([1, 1], 150)):
         found = []
@@ -142,7 +142,7 @@ def test_pieces_larger_than_what_a_worker_sends_from(monkeypatch):
     pieces = step((1000, 1000, 1000, 52)).exchanges
     back = tuple(Exchange("p2p_bandwidth", ((0, 1),), one.size_bytes, "pull") for one in pieces[:4])
     roles = roles_of(Step((*pieces[:4], *back), 4), 2)
-    played = Played(roles)
+    played = ScriptedWorkers(roles)
     played.round(1)
     assert len(played.pupils[1]._gradients[0]) < roles.elements(0)
     assert differences(played.shard.model, gradient(0, 0), 0, "sum") == []

@@ -19,7 +19,7 @@ from collbench.report.cells import NOTHING
 from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, heatmap, place_lines, place_rows, write_pairs
 from collbench.report.runs import report_run
 from collbench.results.rounds import PairMatrix, PairRound
-from tests.analysis.pair_matrices import Made, only
+from tests.analysis.pair_matrices import SyntheticMatrix, only
 
 ABOUT = {"by": "node", "backend": "socket", "rounds": 7, "sampled": None}
 
@@ -104,13 +104,13 @@ def test_five_classes_below_the_median() -> None:
 
 
 def test_scatter_widens_the_classes_so_that_noise_stays_in_the_first() -> None:
-    classes, step = classes_of(Made(32, sigma=0.02).matrix())
+    classes, step = classes_of(SyntheticMatrix(32, sigma=0.02).matrix())
     assert step > 2 * -np.log(0.95)
     assert (classes > 0).sum() < 10
 
 
 def test_pairs_inside_a_host_are_compared_among_themselves() -> None:
-    made = Made(8, names=[f"rank {i} (node{i // 4})" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
+    made = SyntheticMatrix(8, names=[f"rank {i} (node{i // 4})" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
     assert (classes_of(made.matrix())[0] <= 0).all()
     assert picture(made.matrix())[-1].startswith("· from 9")
     assert "of the median of such paths" in picture(made.matrix())[-1]

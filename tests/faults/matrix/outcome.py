@@ -58,10 +58,10 @@ _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The state at the end of a run.
 
-    said         collbench's own sentences on stderr
+    `said`       collbench's own sentences on stderr
     codes        exit codes of the launcher, or by rank where there is none
     stored_code  run.json's; None if it is missing
     finished     sizes that rank 0 had stored before the end, cells: those that are read back; wrong: of those the wrong ones, with why
@@ -141,7 +141,7 @@ def failures(said: Sequence[str]) -> list[str]:
     return [sentence for sentence in said if accused(sentence) or _OF_ITSELF in sentence or _DISK.search(sentence)]
 
 
-def judged(case: Case, seen: Seen) -> list[str]:
+def judged(case: Case, seen: Observation) -> list[str]:
     """What is not as it has to be, in words; nothing where all is."""
     if not seen.struck:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
@@ -156,11 +156,11 @@ def judged(case: Case, seen: Seen) -> list[str]:
     return found + (_of_data(case, seen) if case.fault == "wrong data" else _of_sentences(case, seen) + _of_codes(case, seen))
 
 
-def _of_a_sound_run(seen: Seen) -> list[str]:
+def _of_a_sound_run(seen: Observation) -> list[str]:
     return [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)} before anything was done to it"]
 
 
-def _of_ends(case: Case, seen: Seen) -> list[str]:
+def _of_ends(case: Case, seen: Observation) -> list[str]:
     goes_on = case.harmless or case.fault == "wrong data"
     found = [f"{what} was left" for what in seen.left]
     if seen.seconds > WITHIN_S and not goes_on:
@@ -171,7 +171,7 @@ def _of_ends(case: Case, seen: Seen) -> list[str]:
     return found + (["a traceback was shown"] if seen.traceback else [])
 
 
-def _of_cells(case: Case, seen: Seen) -> list[str]:
+def _of_cells(case: Case, seen: Observation) -> list[str]:
     lost = sorted(set(seen.finished) - set(seen.cells))
     found = [f"the cells of {lost} bytes were stored and are lost"] if lost else []
     if len(seen.finished) < case.cells:
@@ -179,7 +179,7 @@ def _of_cells(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def _of_a_pause(case: Case, seen: Seen) -> list[str]:
+def _of_a_pause(case: Case, seen: Observation) -> list[str]:
     found = [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
     if case.fault == "paused" and case.phase in ("warm-up", "timed", "gather") and "straggler" not in seen.flags:
         found.append("no row is flagged as a straggler's")
@@ -188,7 +188,7 @@ def _of_a_pause(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def _of_a_path(case: Case, seen: Seen) -> list[str]:
+def _of_a_path(case: Case, seen: Observation) -> list[str]:
     """A run over a bad path either comes to its end, or ends in time and names the path, or nothing; never a rank alone."""
     found = _of_cells(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
     told = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
@@ -222,7 +222,7 @@ def findings_of(case: Case, sentence: str) -> str | None:
     return "cause" if cut else None
 
 
-def _of_data(case: Case, seen: Seen) -> list[str]:
+def _of_data(case: Case, seen: Observation) -> list[str]:
     """Wrong data do not stop the run."""
     found = [f"a row has {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail]
     after = len(seen.cells) - case.cells
@@ -233,7 +233,7 @@ def _of_data(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def _of_sentences(case: Case, seen: Seen) -> list[str]:
+def _of_sentences(case: Case, seen: Observation) -> list[str]:
     told = failures(seen.said)
     if not told:
         return [f"no sentence reports it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
@@ -252,7 +252,7 @@ def _may_be(case: Case, ranks: frozenset[int]) -> bool:
     return any(ranks <= suspects for suspects in case.suspects)
 
 
-def _of_codes(case: Case, seen: Seen) -> list[str]:
+def _of_codes(case: Case, seen: Observation) -> list[str]:
     wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first case the user can fix it
     if case.launcher == "by hand":
         others = {code for rank, code in enumerate(seen.codes) if not (case.ended and rank == case.victim)}

@@ -31,7 +31,7 @@ _SRUN_MPI = {"gloo": "none", "MPICH": "pmi2", "Open MPI": "pmix"}
 
 
 @dataclass
-class Started:
+class StartedRun:
     """The processes that were started: the launcher's, or where there is none each rank's."""
 
     processes: list[subprocess.Popen[str]]
@@ -76,7 +76,7 @@ def line_of(case: Case, plan: Path, out: Path) -> list[str]:
     return [python, "-m", "tests.faults.matrix.rank", str(plan), case.operation, *WORDS, "--backend", case.backend, "--out", str(out)]
 
 
-def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> Started:
+def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> StartedRun:
     """Starts the ranks and returns at once."""
     # If only the control link will be cut, the control plane uses it.
     address = bed.control[0] if case.fault == "control" else bed.addresses[0]
@@ -84,7 +84,7 @@ def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Pa
     if case.fault == "control" or case.launcher == "by hand":
         env |= {"MASTER_ADDR": address, "MASTER_PORT": PORT}
     line = line_of(case, plan, out)
-    started = Started([], *(TemporaryFile("w+", errors="replace") for _ in range(2)))  # noqa: SIM115 (closed by `close`)
+    started = StartedRun([], *(TemporaryFile("w+", errors="replace") for _ in range(2)))  # noqa: SIM115 (closed by `close`)
     for command, more in _commands(bed, case, line, slurm):
         whole = (slurm if case.launcher == "srun" and slurm else bed).environment({**environment(), **env, **more})
         process = subprocess.Popen(

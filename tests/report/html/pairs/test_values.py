@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from collbench.analysis.pairs import PairEffects
 from collbench.report.html.pairs import MatrixInput, charts
 from collbench.units import format_rate, format_time
-from tests.analysis.pair_matrices import Made
+from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.report.html.matrices import cell_texts, drawn, even, slowed
 
 ANY = st.floats() | st.just(0.0) | st.floats(1e-9, 1e12)
 
 
 def test_each_text_has_the_figure_that_is_printed_elsewhere() -> None:
-    matrix = Made(70).matrix()
+    matrix = SyntheticMatrix(70).matrix()
     bandwidth, latency = drawn(matrix)
     rates, times = cell_texts(bandwidth), cell_texts(latency)
     median = np.nanmedian(matrix.bandwidth)
@@ -71,6 +71,6 @@ def test_no_figure_ends_in_a_traceback(rates: list[float], times: list[float]) -
 
 
 def test_values_of_many_places_stay_small() -> None:
-    bandwidth, latency = drawn(Made(200).matrix())
+    bandwidth, latency = drawn(SyntheticMatrix(200).matrix())
     assert len(json.dumps(bandwidth.data)) < 65_000  # of 39,800 pairs
     assert len(json.dumps(latency.data)) < 45_000
