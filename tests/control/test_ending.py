@@ -29,9 +29,8 @@ class EndRecorder:
 
 def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end() -> None:
     assert EndRecorder(for_all=True, watched=True).at(0.5) == []
-    assert EndRecorder(for_all=True, watched=True).at(0.5, 1.1, 1.4) == [
-        "interrupted by SIGTERM 143"
-    ]  # once, and the others stay for 1.5 s
+    once = ["interrupted by SIGTERM 143"]  # and the others stay for 1.5 s
+    assert EndRecorder(for_all=True, watched=True).at(0.5, 1.1, 1.4) == once
     assert EndRecorder(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
 
 
