@@ -161,22 +161,22 @@ class TestBroken:
     @pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
     @pytest.mark.parametrize("rank", [0, 1])
     def test_an_exception_without_a_handler(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
-        done = broken(backend, rank, "watched", "time_cell", "raise ZeroDivisionError('made by the test')")
+        done = broken(backend, rank, "monitored", "time_cell", "raise ZeroDivisionError('made by the test')")
         assert done.returncode == 4
-        assert "ZeroDivisionError: made by the test" in done.stderr and "a defect of collbench" in done.stderr
+        assert "ZeroDivisionError: made by the test" in done.stderr and "a bug of collbench" in done.stderr
         until(lambda: not running(tmp_path), "the ranks' end", 10)
         assert read_run(tmp_path / "run").rows == []
 
     def test_one_that_dies_while_the_others_join(self, broken: Callable[..., Finished], tmp_path: Path) -> None:
-        done = broken("gloo", 1, "opening", "_open_one", "os.kill(os.getpid(), 9)")
+        done = broken("gloo", 1, "session", "_open_one", "os.kill(os.getpid(), 9)")
         assert done.returncode == 4 and re.search(r"collbench: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\)", done.stderr)
         assert "Traceback" not in done.stderr
         until(lambda: not running(tmp_path), "the ranks' end", 10)
         assert not (tmp_path / "run").exists()
 
     def test_ranks_that_were_given_different_arguments(self, broken: Callable[..., Finished]) -> None:
-        done = broken("mpi", 1, "tasks.run", "check_memory", "[arguments[1].agree(None, 'x') for _ in range(2)]")
-        assert done.returncode == 4 and re.search(r"rank 1 \(.*different arguments", done.stderr)
+        done = broken("mpi", 1, "tasks.cells", "check_memory", "[arguments[1].agree(None, 'x') for _ in range(2)]")
+        assert done.returncode == 4 and re.search(r"rank 1 .*'x': .*arguments", done.stderr)
 
 
 # Rank 0 is the last to leave, long after the other.
