@@ -15,9 +15,9 @@ from typing import NoReturn, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.beds import Hosts, Missing, SlurmBed
-from tests.beds.bed import Bed
 from tests.fake_gpu import Missing as NoDouble
+from tests.testbeds import Hosts, Missing, SlurmBed
+from tests.testbeds.bed import Bed
 
 ROOT = Path(__file__).parent.parent
 LONG = "COLLBENCH_LONG"  # a variable as well as an option: lists are sampled at import, in child processes too

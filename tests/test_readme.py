@@ -15,10 +15,10 @@ import pytest
 from collbench.machine.sources import read_paths
 from collbench.report.machine_picture import picture
 from collbench.results.flags import FLAGS
-from tests.beds import Hosts, SlurmBed
-from tests.beds.sweep import links_table, table
 from tests.conftest import enter
 from tests.fake_gpu import environment
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.sweep import links_table, table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ def bundle(folder: Path, version: str, cuda_major: int, libraries: bool) -> int:
     base = folder / "base"
     wheels = base / "wheels"
     wheels.mkdir(parents=True)
-    for name in ("collbench", "cuda_kernels", "scripts", "tests/beds", "tests/device", "tests/fake_gpu"):
+    for name in ("collbench", "cuda_kernels", "scripts", "tests/testbeds", "tests/device", "tests/fake_gpu"):
         shutil.copytree(ROOT / name, base / "collbench" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE", "tests/conftest.py", "tests/helpers.py"):
         shutil.copy(ROOT / name, base / "collbench" / name)

@@ -18,7 +18,7 @@ RATE, LATENCY_S = 10e9, 20e-6
 Figures = NDArray[np.float64]
 
 
-class Made:
+class SyntheticMatrix:
     """A made cluster: change `rates` [n × n] and `latencies`, then take matrices of it."""
 
     def __init__(self, n: int, seed: int = 0, sigma: float = 0.015, hosts: Sequence[str] = ()) -> None:
@@ -30,7 +30,7 @@ class Made:
         self.modes = self.drawn.random((n, n)) < 0.1
         self.places = self.drawn.normal(0, 0.005, n)
 
-    def slow(self, place: int, ratio: float = 0.5, sends: bool = True, receives: bool = True) -> Made:
+    def slow(self, place: int, ratio: float = 0.5, sends: bool = True, receives: bool = True) -> SyntheticMatrix:
         """One place's rate, as a bound of all its pairs."""
         if sends:
             self.rates[place] = np.minimum(self.rates[place], RATE * ratio)
@@ -38,7 +38,7 @@ class Made:
             self.rates[:, place] = np.minimum(self.rates[:, place], RATE * ratio)
         return self
 
-    def across(self, groups: Sequence[int], ratio: float) -> Made:
+    def across(self, groups: Sequence[int], ratio: float) -> SyntheticMatrix:
         """Pairs of places in different groups are slower."""
         apart = np.array(groups)[:, None] != np.array(groups)[None, :]
         self.rates[apart] *= ratio

@@ -60,7 +60,7 @@ def test_a_largest_size_off_the_fit_has_no_percentage() -> None:
 
 
 @pytest.mark.parametrize("flag", ["oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"])
-def test_cases_without_one_honest_time_are_left_out_and_said(flag: str) -> None:
+def test_cases_without_one_honest_time_are_left_out_and_reported(flag: str) -> None:
     rows = [case(size) for size in SIZES]
     rows[5] = case(SIZES[5], 3 * ALPHA, flags=("simulated", flag))
     rows[6] = not_measured("no", size_bytes=SIZES[6])

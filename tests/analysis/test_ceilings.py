@@ -50,10 +50,9 @@ def test_a_slower_link_is_named_with_its_host_and_comes_first(tmp_path: Path) ->
         CeilingChange("allreduce", "mpi", "ring", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
         CeilingChange("allreduce", "mpi", "bound", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
     )
-    assert lost.sentences() == [
-        "eth0 of n2: 1 → 0.5 Gb/s",
-        "expected bandwidth of allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %), limited by NIC eth0 0.5 Gb/s, TCP of n2",
-    ]
+    of_link, of_ceiling = lost.sentences()
+    assert of_link == "eth0 of n2: 1 → 0.5 Gb/s"
+    assert "allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %)" in of_ceiling and of_ceiling.endswith(SLOW.limited_by)
 
 
 def test_a_link_that_became_faster_or_stayed_is_no_loss(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
     changes = fallen_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
     (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
-    assert shown.ceiling.limited_by == "NIC eth0 0.5 Gb/s, TCP of n2, fallen from NIC eth0 1 Gb/s, TCP in before"
+    assert shown.ceiling.limited_by == f"{SLOW.limited_by}, fallen from {FAST.limited_by} in before"
     others = [row(FAST, 0.119e9), row(SLOW, 0.06e9, backend="gloo"), row(COPY, 1e9)]
     assert with_ceilings_before(changes, "before", others) == others
 

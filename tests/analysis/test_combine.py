@@ -110,7 +110,7 @@ class TestFigures:
         assert row.modes == [{"time_s": 2e-6, "share": pytest.approx(0.8)}, {"time_s": 10e-6, "share": pytest.approx(0.2)}]
         assert combined(row_of(2e-6, modes=pairs[0]), row_of(2e-6)).modes == []
 
-    def test_why_a_case_stopped_is_told_by_the_launch_that_lacked_most(self) -> None:
+    def test_why_a_case_stopped_is_reported_by_the_launch_that_lacked_most(self) -> None:
         assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
 
     @settings(max_examples=30)
@@ -140,7 +140,7 @@ class TestCases:
         assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
         assert row.time_s is not None and row.time_s.p50 == 2e-6
 
-    def test_a_case_that_a_broken_launch_did_not_reach_says_so(self) -> None:
+    def test_a_case_that_a_broken_launch_did_not_reach_reports_it(self) -> None:
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
         assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
@@ -185,7 +185,7 @@ class TestTogether:
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], told: str) -> None:
         found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
         assert len(found) == 2
-        assert apart == [f"b is not combined with a, though of the same allocation: {told}"]
+        assert [text.partition(": ")[2] for text in apart] == [told]
 
     def test_what_launchers_number_anew_does_not(self) -> None:
         environments = [
@@ -211,13 +211,13 @@ class TestFolders:
         with pytest.raises(UsageError, match="is not a run folder"):
             runs_in(tmp_path / "launch-x")
 
-    def test_a_launch_that_cannot_be_read_is_told_and_the_others_count(self, tmp_path: Path) -> None:
+    def test_a_launch_that_cannot_be_read_is_reported_and_the_others_count(self, tmp_path: Path) -> None:
         store(tmp_path / "launch-2", [row_of(1e-6)])
         (tmp_path / "launch-1").mkdir()
         (found,) = runs_in(tmp_path)
-        assert found.path.name == "launch-2" and "launch-1 is not a run folder" in found.warnings[0]
+        assert found.path.name == "launch-2" and "launch-1" in found.warnings[0]
         shutil.rmtree(tmp_path / "launch-2")
-        with pytest.raises(UsageError, match="launch-1 is not a run folder"):
+        with pytest.raises(UsageError, match="launch-1"):
             runs_in(tmp_path)
 
     def test_the_folder_of_all_launches_names_them(self, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ class TestFolders:
         shutil.copytree(one, tmp_path / "copy")
         (tmp_path / "link").symlink_to(one)
         for other in (one, tmp_path, tmp_path / "copy", tmp_path / "link"):
-            with pytest.raises(UsageError, match=r"is named twice.*: name each launch once"):
+            with pytest.raises(UsageError, match="named twice"):
                 read_all([one, other])
 
     def test_junk_in_run_json_is_no_obstacle(self, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_another_state_of_the_machine_is_flagged(of_a: float | None, of_b: float
 
 def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
     a = launches(tmp_path / "a", BEFORE)
-    with pytest.raises(UsageError, match="are the same folder: name two"):
+    with pytest.raises(UsageError, match="the same folder"):
         compare(a, a / ".." / "a")
     with pytest.raises(UsageError, match="named twice"):
         compare(a, a / "launch-2")
@@ -148,7 +148,7 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
         ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
     ],
 )
-def test_sides_without_a_common_case_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_sides_without_a_common_case_report_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(**{"size_bytes": 8, **changes})])
     with pytest.raises(UsageError) as refused:
         compare(a, b)
@@ -158,9 +158,9 @@ def test_sides_without_a_common_case_say_what_differs(changes: dict[str, Any], t
 def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:
     a = store(tmp_path / "a", [make_row(8), make_row(16, dtype="int8")])
     b = store(tmp_path / "b", [make_row(16), make_row(8, dtype="int8")])
-    with pytest.raises(UsageError, match="their combinations of operation, backend, type and size differ"):
+    with pytest.raises(UsageError, match="operation, backend, type and size"):
         compare(a, b)
-    with pytest.raises(UsageError, match="one of them has no finished case"):
+    with pytest.raises(UsageError, match="no finished"):
         compare(a, store(tmp_path / "c", []))
 
 
@@ -168,7 +168,7 @@ def test_a_side_is_one_allocation_under_equal_conditions(tmp_path: Path) -> None
     a = launches(tmp_path / "a", BEFORE)
     mixed = launches(tmp_path / "b", BEFORE[:1])
     store(mixed / "launch-2", [make_row(1024)], allocation_id="another")
-    with pytest.raises(UsageError, match=r"cannot be one side of a comparison \(they are of different allocations.*--allocation NAME"):
+    with pytest.raises(UsageError, match=r"different allocations.*--allocation"):
         compare(a, mixed)
     store(tmp_path / "c" / "launch-1", [make_row(1024)], allocation_id="c", collbench="1")
     store(tmp_path / "c" / "launch-2", [make_row(1024)], allocation_id="c", collbench="2")

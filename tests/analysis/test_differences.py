@@ -34,7 +34,7 @@ def told(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
     return [(each.kind, each.what, each.a, each.b) for each in differences(a, b)]
 
 
-def test_what_is_equal_is_not_told_nor_what_is_new_at_each_start(tmp_path: Path) -> None:
+def test_what_is_equal_is_not_reported_nor_what_is_new_at_each_start(tmp_path: Path) -> None:
     other = run(
         tmp_path, environment={"MPICH_CH4_NETMOD": "ofi", "SLURM_STEP_ID": "2", "PMI_FD": "9"}, rank_map=[{**p, "pid": 7} for p in PLACES],
         command=["collbench", "allreduce", "--sizes", "8", "--iterations", "20", "--out", "b", "--quiet"], started_utc="later",
@@ -42,7 +42,7 @@ def test_what_is_equal_is_not_told_nor_what_is_new_at_each_start(tmp_path: Path)
     assert told(run(tmp_path), other) == []
 
 
-def test_machines_that_one_run_alone_tells_of_are_one_difference(tmp_path: Path) -> None:
+def test_machines_that_one_run_alone_reports_are_one_difference(tmp_path: Path) -> None:
     topology = {"machines": [{"gpus": [{"key": str(number), "model": "H100"} for number in range(8)]}], "interfaces": [{"name": "eth0"}]}
     probed, other = run(tmp_path / "a", topology), run(tmp_path / "b", {"interfaces": [{"name": "eth1"}]})
     interface = ("topology", "interfaces 0 name", "eth0", "eth1")
@@ -50,7 +50,7 @@ def test_machines_that_one_run_alone_tells_of_are_one_difference(tmp_path: Path)
     assert ("topology", "machines", "–", "probed") in told(other, probed)
 
 
-def test_each_kind_is_told_in_the_order_of_importance(tmp_path: Path) -> None:
+def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> None:
     other = run(
         tmp_path, governor="powersave", backends={"mpi": {"mpi": "MPICH 5.0", "mpi_thread_level": "single"}}, environment={}, hosts=["n2"],
         launcher="mpirun", launcher_facts={}, rank_map=PLACES[:1], command=["collbench", "allreduce", "--sizes", "8,16", "-n", "20"],
@@ -79,13 +79,13 @@ def test_the_last_of_an_option_typed_twice_counts(tmp_path: Path) -> None:
     assert told(run(tmp_path), twice) == []
 
 
-def test_equal_changes_of_many_links_are_told_once(tmp_path: Path) -> None:
+def test_equal_changes_of_many_links_are_reported_once(tmp_path: Path) -> None:
     links = [{"schema": 1, "members": [], "interfaces": [{"name": f"eth{n}", "mtu": mtu} for n in range(3)]} for mtu in (1500, 9000)]
     a, b = run(tmp_path / "a", links[0]), run(tmp_path / "b", links[1])
     assert told(a, b) == [("topology", "interfaces * mtu (3 times)", "1500", "9000")]
 
 
-def test_long_texts_are_told_from_where_they_part(tmp_path: Path) -> None:
+def test_long_texts_are_reported_from_where_they_part(tmp_path: Path) -> None:
     names = [f"node{n:03d}" for n in range(200)]
     found = differences(run(tmp_path, hosts=names[:-1]), run(tmp_path, hosts=names))
     known, number = ((each.a, each.b) for each in found)

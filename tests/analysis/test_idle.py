@@ -26,7 +26,7 @@ def test_one_that_ranks_or_settings_use_stays_with_its_rate() -> None:
     assert without_idle({**eth0, **setting, **nic("br0", "bridge")}) == {**eth0, **setting, **nic("br0", "bridge")}
 
 
-def test_where_nothing_says_what_is_used_all_stay() -> None:
+def test_where_nothing_shows_what_is_used_all_stay() -> None:
     assert without_idle(nic("veth1", "veth or the like")) == nic("veth1", "veth or the like")
 
 

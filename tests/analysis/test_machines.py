@@ -1,4 +1,4 @@
-"""What is another thing in each fresh allocation is no change; one machine of many that changed is."""
+"""What differs in each fresh allocation is not a change; one machine of many that changed is one."""
 
 from __future__ import annotations
 

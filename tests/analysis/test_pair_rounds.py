@@ -37,7 +37,7 @@ def test_rounds_of_few_pairs_and_empty_matrices_stay_as_they_are() -> None:
     [([6, 6, 6, 6], [0.025, 0.025, -0.025, -0.025]), ([6, 6, 6, 5], [0.0, 0.0, -0.05, 0.0]), ([5, 5, 5, 5], [0.0] * 4)],
 )
 def test_rounds_are_levelled_around_their_middle_so_that_speeds_stay_speeds(cells: list[int], middles: list[float]) -> None:
-    """Two rounds are 5 % slower than the two others; a round of fewer than six cells says nothing."""
+    """Two rounds are 5 % slower than the two others; a round of fewer than six pairs is not judged."""
     turns = np.repeat(np.arange(4), cells)
     rest = np.array([0.0, 0.0, -0.05, -0.05])[turns]
     assert _middles(rest, turns, 4) == pytest.approx(middles)

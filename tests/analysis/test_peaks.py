@@ -60,7 +60,7 @@ def test_nothing_measured_and_figures_that_cannot_be() -> None:
     assert peaks([]) == []
 
 
-def test_a_ping_pong_is_told_by_its_shortest_time_not_by_a_bandwidth() -> None:
+def test_a_ping_pong_is_reported_by_its_shortest_time_not_by_a_bandwidth() -> None:
     rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
     (peak,) = peaks(rows)
     assert peak.row.size_bytes == 8

@@ -1,4 +1,4 @@
-"""Rows of a resumed run: how many launches have measured them, and that every command which shows them says so."""
+"""Rows of a resumed run: how many launches measured them, and that every command that shows them reports it."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) 
     assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
 
 
-def test_what_is_not_known_is_not_told_and_allocations_are(tmp_path: Path) -> None:
+def test_what_is_not_known_is_not_reported_and_allocations_are(tmp_path: Path) -> None:
     run = read_run(_resumed(tmp_path / "run", 3))
     assert sentence(run) == f"{run.path} was resumed: {TOLD}"
     strange = replace(run, info={**run.info, "resumed": [{}]})
-    assert "rows are of 2 launches; an interval" in str(sentence(strange))
+    assert "of 2 launches; " in str(sentence(strange))
     elsewhere = replace(run, info={**run.info, "resumed": [{"rows": 3, "allocation_id": "8"}]})
-    assert "are of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
+    assert "of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
     assert sentence(read_run(_resumed(tmp_path / "other", None))) is None
 
 
 @pytest.mark.parametrize("format", REPORTED)
-def test_every_report_says_it(tmp_path: Path, format: str) -> None:
+def test_every_report_shows_it(tmp_path: Path, format: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     report_run([_resumed(tmp_path / "run", 3)], None, format, out, err=err)
     assert err.getvalue() == f"{tmp_path / 'run'} was resumed: {TOLD}\n"
@@ -70,14 +70,14 @@ def test_every_report_says_it(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", COMPARED)
-def test_every_comparison_says_it(tmp_path: Path, format: str) -> None:
+def test_every_comparison_shows_it(tmp_path: Path, format: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     compare_runs(_resumed(tmp_path / "a", None), _resumed(tmp_path / "b", 3), format, out, err=err)
     assert err.getvalue() == f"{tmp_path / 'b'} was resumed: {TOLD}\n"
     assert ("B: b (1 launch, resumed)" in out.getvalue()) is (format in ("table", "markdown"))
 
 
-def test_launches_put_together_say_it_of_the_one_that_was(tmp_path: Path) -> None:
+def test_launches_put_together_report_it_of_the_one_that_was(tmp_path: Path) -> None:
     runs = [_resumed(tmp_path / f"launch-{number}", 3 if number == 2 else None) for number in (1, 2)]
     for run in runs:
         about = json.loads((run / "run.json").read_text())

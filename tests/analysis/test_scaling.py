@@ -45,7 +45,7 @@ def test_the_ends_are_in_order(compute_s: float, one: float, other: float) -> No
 
 @pytest.mark.parametrize("times", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (float("nan"), 1.0), (1.0, float("nan"))])
 def test_times_that_are_none(times: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="computes for more than 0 s"):
+    with pytest.raises(ValueError, match="more than 0 s"):
         efficiency(*times)
 
 
@@ -60,7 +60,7 @@ def test_a_time_as_people_write_it(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0ms", "-1", "180 min", "1e3", "ms", "inf", "nan", "1,5", "180ms 3", "180m\u017f", "9" * 400])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is not a time above 0: write seconds, like 0\.18, or with a unit, like 180ms"):
+    with pytest.raises(UsageError, match="not a time above 0"):
         parse_step_time(text)
 
 

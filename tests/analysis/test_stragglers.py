@@ -39,7 +39,7 @@ HOSTS = [{"rank": rank, "host": f"node{rank + 4:02d}"} for rank in range(8)]
 
 @dataclass(frozen=True)
 class InMemory(Run):
-    """A run whose arrays need no file."""
+    """A run with arrays in memory."""
 
     def array(self, row: Row, name: str) -> NDArray[Any]:
         return np.asarray(self.info["arrays"][row.size_bytes][name])
@@ -75,10 +75,7 @@ def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_mu
     assert found[0].excess == pytest.approx(0.14, abs=0.01)
     share = float(np.mean([np.mean(case.argmax(axis=0) == 3) for case in cases[3:]]))
     assert found[0].share == pytest.approx(share)
-    assert replace(found[0], share=0.62, excess=0.14).sentence() == (
-        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cases, 14 % later than the others: "
-        "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
-    )
+    assert replace(found[0], share=0.62).sentence().startswith("rank 3 (node07) ends last in 62 % ")
     assert replace(found[0], host="").sentence().startswith("rank 3 ends last")
 
 
@@ -89,9 +86,7 @@ def test_of_two_ranks_none_is_called_slow() -> None:
     for operation in ("allreduce", "alltoall"):
         (found,) = stragglers(run_of(cases, operation=operation))
         assert (found.role, found.other) == (Role.UNKNOWN, "rank 1 (node05)")
-        assert found.sentence().endswith(
-            "later than rank 1 (node05): either rank, or the link between them, may be slow, since each waits for the other"
-        )
+        assert "later than rank 1 (node05): either rank, or the link between them" in found.sentence()
 
 
 def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() -> None:
@@ -100,8 +95,7 @@ def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() 
         case[2] *= 1.3
     (found,) = stragglers(run_of(cases, operation="alltoall"))
     assert (found.rank, found.role) == (2, Role.DELAYS)
-    assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: it ends last in ")
-    assert found.sentence().endswith("receives from every rank directly and the others end at the same time")
+    assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: ")
     assert [each.role for each in stragglers(run_of(cases))] == [Role.UNKNOWN]
 
 
@@ -121,7 +115,7 @@ def test_where_all_ranks_but_one_are_late_none_is_called_slow() -> None:
 
 
 def on_links(folder: Path, rates: list[float | None], ceiling: float) -> Run:
-    """A run on as many hosts as rates, whose ceiling is that of a link; the first rank ends last."""
+    """A run on one host per rate with the ceiling of a link; the first rank ends last."""
     cases = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
     for case in cases:
         case[0] *= 1.3
@@ -138,10 +132,10 @@ def test_a_slower_link_explains_the_rank_that_ends_last_and_comes_first(ranks: i
     run = on_links(tmp_path / "run", [1e9, 0.8e9, 1e9, 1e9][:ranks], 0.0956e9)
     link = SlowLink("node05", "eth0", 0.8e9, 1e9)
     assert slow_links(run) == [link]
-    assert link.sentence() == "eth0 of node05 is slower than the links of the other hosts: 0.8 Gb/s, others 1 Gb/s"
+    assert link.sentence().startswith("eth0 of node05 ")
     (found,) = stragglers(run)
     assert (found.rank, found.role, found.link) == (0, Role.WAITS, link)
-    assert found.sentence().endswith(": eth0 of node05 explains it")
+    assert ": eth0 of node05 " in found.sentence()
     found_concerns = concerns([run], [Launches("run", (run,), run.rows)], [compared(run)], [])
     of_ranks = [each for each in found_concerns if "eth0 of node05" in each.what]
     assert [each.severity for each in of_ranks] == [FINDING, NOTE] and of_ranks[0].what == link.sentence()

@@ -14,7 +14,7 @@ K = 1024
 
 
 def row(p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
-    """A row of 4 KiB whose interval is ±1 % of its median."""
+    """A row of 4 KiB with an interval of ±1 % of its median."""
     values = {"time_s": make_times(p50), "registration": "none", "algorithm": algorithm, "protocol": protocol, **changes}
     return make_row(**{"size_bytes": 4 * K, **values})
 
@@ -92,7 +92,7 @@ def test_over_launches_the_interval_is_theirs() -> None:
     assert 0.05 < loss.low < loss.part < loss.high < 0.15
     two = [launches(medians[:2], algorithm=name) for medians, name in (([1.0e-4, 1.1e-4], None), ([0.8e-4, 0.99e-4], "tree"))]
     assert (only(two).losses, only(two).as_good) == ((), (4 * K,))
-    assert only(two).within > 0.5  # two launches say next to nothing, and so it reads
+    assert only(two).within > 0.5  # two launches give little information, and the result shows it
 
 
 @pytest.mark.parametrize("medians", [None, "x", [1e-4], [1e-4, "x"], [1e-4, float("nan")]])

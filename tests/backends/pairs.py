@@ -51,7 +51,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
 
 @contextmanager
 def meeting(n: int = 2, timeout_s: float = PATIENCE_S) -> Iterator[list[ConnectionMaker]]:
-    """The links of n ranks that have told one another where they listen."""
+    """Return the links of n ranks that have exchanged their addresses."""
     worlds = ranks(n)
     made = at_once(*(lambda world=world: ConnectionMaker(world, timeout_s) for world in worlds))
     assert all(isinstance(one, ConnectionMaker) for one in made), made

@@ -1,7 +1,7 @@
 """The same cases plain and slowed in one process, in turns: what the ratio of their times is. A rank of it, or the start of both.
 
 One JSON object as argument: backend, operation, sizes, mode, spec, looks, samples, and whether "within": then each iteration that is
-slowed is set against its own time before it was held, as calls of Python tell it, and not against another iteration that was not slowed.
+slowed is compared with its own time before the delay, as measured by Python calls, instead of with another iteration without a delay.
 Rank 0 prints {size: ratio} as its last line.
 """
 
@@ -69,7 +69,7 @@ def ratios(asked: dict[str, Any], world: World) -> dict[str, float]:
 
 
 def _told(program: Program, own_ns: list[int]) -> Program:
-    """The same, but before it is held it says how many nanoseconds the iteration took."""
+    """The same; it reports the duration of the iteration in nanoseconds before the delay."""
     hold = program.keep[1]  # type: ignore[index]
 
     def end() -> None:

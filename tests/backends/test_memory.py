@@ -60,7 +60,7 @@ def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has():
     assert make(count=2**22).page_bytes in (mmap.PAGESIZE, host._huge_page())
 
 
-def test_where_the_kernel_gives_no_huge_pages_it_is_told(monkeypatch):
+def test_where_the_kernel_gives_no_huge_pages_it_is_reported(monkeypatch):
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 0)
     assert make(count=2**21).page_bytes == mmap.PAGESIZE
     monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 2**30)

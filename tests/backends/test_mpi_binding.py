@@ -28,7 +28,7 @@ def mpi():
 
 
 def bound(mpi, name, count, **case):
-    """x for rank 1 of 4, over addresses that nobody reads."""
+    """x for rank 1 of 4, with addresses that are never read."""
     operation = ALL[name]
     parts = count * operation.parts(4)
     place = Place(1, 4, count, make_case("int8", parts, **{"redop": "sum" if operation.reduces else None, "root": 1, **case}))
@@ -69,7 +69,7 @@ def test_arrays_have_the_width_that_the_function_takes(mpi, count, kind):
 @pytest.mark.parametrize(
     ("name", "word", "at_the_root"), [("reduce", 0, True), ("gather", 0, True), ("scatter", 3, True), ("allgather", 0, False)]
 )
-def test_the_in_place_token_stands_where_mpi_defines_it(mpi, name, word, at_the_root):
+def test_the_in_place_token_is_where_mpi_defines_it(mpi, name, word, at_the_root):
     token = int(mpi.IN_PLACE) % 2**64
     (mine,), (elsewhere,) = called(mpi, name, 5, in_place=True), called(mpi, name, 5, in_place=True, root=0)
     assert mine.words[word] % 2**64 == token

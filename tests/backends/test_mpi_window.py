@@ -1,4 +1,4 @@
-"""One-sided MPI: which calls are made, where in the window they go, and what is said where there can be no window."""
+"""One-sided MPI: its calls, their offsets in the window, and the reason if a window is not possible."""
 
 import ctypes
 from types import SimpleNamespace

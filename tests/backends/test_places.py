@@ -1,4 +1,4 @@
-"""Which GPUs a process drives, and what is said of ranks and GPUs that do not fit together."""
+"""Which GPUs a process drives, and the error if ranks and GPUs do not fit together."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def place(driven, visible=(A, B), host="node1", **more):
         (5, 8, 1, 1, [0]),  # bound: each process sees its own
         (1, 2, 2, 2, [0, 1]),
         (1, 2, 2, 3, [0, 1]),
-        (0, 1, 2, 1, [0]),  # too few: said in `trouble`
+        (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
         (0, 1, 1, 0, []),
     ],
 )
@@ -64,30 +64,24 @@ def test_one_rank_per_gpu_is_fine(places, k):
     assert not shared(places)
 
 
-def test_more_ranks_than_gpus_is_said_as_that():
-    assert trouble([place([A]), place([A]), place([A])], 1) == (
-        "more ranks than GPUs: 3 ranks on host node1, which shows them 2 GPUs: start one rank per GPU (--ranks, or the launcher's "
-        "tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
-    )
+def test_more_ranks_than_gpus_is_reported_as_that():
+    said = trouble([place([A]), place([A]), place([A])], 1)
+    assert said.startswith("more ranks than GPUs: 3 ranks on host node1") and "CUDA_VISIBLE_DEVICES" in said
 
 
 def test_the_host_with_too_few_is_named():
     there = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
-    assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2, which shows them 2 GPUs")
+    assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2")
 
 
-def test_a_process_that_sees_fewer_than_it_drives_is_said():
-    assert trouble([place([A], [A]), place([B, C], [B, C, D])], 2) == (
-        "a process on host node1 drives 2 ranks and sees 1 GPU: let it see as many (CUDA_VISIBLE_DEVICES, srun --gpus-per-task)"
-    )
+def test_a_process_that_sees_fewer_than_it_drives_is_reported():
+    assert "host node1 drives 2 ranks and sees 1 GPU" in trouble([place([A], [A]), place([B, C], [B, C, D])], 2)
 
 
 def test_two_ranks_on_one_gpu_are_named_with_host_gpu_and_remedy():
     places = [place([B], [B], host="node0"), place([A]), place([A])]
-    assert trouble(places, 1) == (
-        f"ranks 1 and 2 drive the same GPU, {A} of host node1, and NCCL takes one rank per GPU: let each process see its own "
-        "(srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
-    )
+    said = trouble(places, 1)
+    assert said.startswith(f"ranks 1 and 2 drive the same GPU, {A} of host node1") and "srun --gpus-per-task=1" in said
 
 
 def test_ranks_are_those_of_the_job_where_processes_drive_several():
@@ -127,10 +121,8 @@ def test_half_an_agreement_is_none(places, k):
 
 def test_an_exclusive_gpu_takes_one_process():
     places = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
-    assert trouble(places, 1) == (
-        f"ranks 0 and 1 share GPU {A} of host node1, which is in exclusive mode and takes one process only: set it to the default mode "
-        f"(nvidia-smi -i {A} -c 0), or give each rank a GPU of its own"
-    )
+    said = trouble(places, 1)
+    assert said.startswith(f"ranks 0 and 1 share GPU {A} of host node1") and f"nvidia-smi -i {A} -c 0" in said
 
 
 def test_an_exclusive_gpu_takes_several_ranks_of_one_process():

@@ -82,7 +82,7 @@ def test_it_has_every_operation(world):
     assert backend.supports(ALLREDUCE, make_case("bfloat16", redop="avg")) is None
 
 
-def test_its_ceiling_and_versions_say_that_they_are_made_up(world):
+def test_its_ceiling_and_versions_report_that_they_are_simulated(world):
     backend = opened(world, 2)
     assert (backend.own_ceiling.kind, backend.own_ceiling.source) == ("simulated", "made up")
     assert "all made up" in backend.versions()["simulated"]

@@ -140,7 +140,7 @@ def test_a_wrong_call_of_the_library_is_named_as_ever():
 
 
 def host(program, clock=MonotonicClock):
-    """A host backend whose program and clock are given."""
+    """A host backend with a given program and clock."""
 
     class Host(HostBackend):
         name = api = "host"
@@ -216,7 +216,7 @@ def test_what_only_enqueues_work_cannot_be_held():
 def test_it_is_listed_but_carries_nothing_itself(world):
     assert backend_class("slowed") is SlowedBackend
     assert SlowedBackend.probe().about == "proves the gate's power: makes other backends slower on purpose, see --slowed"
-    with pytest.raises(UsageError, match="slowed makes another backend slower: name that one, like --backend mpi --slowed by=10%"):
+    with pytest.raises(UsageError, match="--backend mpi --slowed by=10%"):
         SlowedBackend().open(world, Settings())
 
 

@@ -1,4 +1,4 @@
-"""What --slowed says: by how much, which cases, which ranks; every mistake is one sentence."""
+"""--slowed: by how much, which cases, which ranks; every mistake is one sentence."""
 
 import numpy as np
 import pytest
@@ -104,7 +104,7 @@ def test_a_mistake_is_one_sentence(text, said):
 
 @given(st.lists(st.one_of(st.sampled_from([f"{key}=" for key in KEYS]), st.sampled_from(list("0159%-±+,;. =KMT")), st.text(max_size=3))))
 @settings(max_examples=60)
-def test_whatever_is_typed_is_read_or_refused(parts):
+def test_any_text_is_read_or_refused(parts):
     try:
         found = parse_slowing(["".join(parts)])
     except UsageError as error:
@@ -116,11 +116,9 @@ def test_whatever_is_typed_is_read_or_refused(parts):
 def test_a_spec_that_means_nothing_here_is_refused():
     cases = [of_size(8), of_size(MIB)]
     parse_slowing(["by=10% sizes=1M ranks=3"]).check(cases, 4)
-    with pytest.raises(
-        UsageError, match=r"--slowed 'by=10% sizes=16' means no case of this run, or a later one takes them all: name others"
-    ):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=16'"):
         parse_slowing(["by=10% sizes=16"]).check(cases, 4)
-    with pytest.raises(UsageError, match="'by=5%' means no case of this run, or a later one"):
+    with pytest.raises(UsageError, match="'by=5%'"):
         parse_slowing(["by=5%; by=10%"]).check(cases, 4)
-    with pytest.raises(UsageError, match="names rank 4, and there are 4: choose from 0 to 3"):
+    with pytest.raises(UsageError, match="rank 4"):
         parse_slowing(["by=10% ranks=2-9"]).check(cases, 4)

@@ -1,4 +1,4 @@
-"""The backend "socket" as users see it: right over any number of streams, told on the row, refused with a reason elsewhere."""
+"""The backend "socket" for users: correct over any number of streams, which the row shows; rejected with a reason elsewhere."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_what_was_not_released_is_closed_in_the_end(both):
     assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
-def test_a_pair_that_nobody_released_is_closed_by_the_next(both):
+def test_a_pair_that_was_not_released_is_closed_by_the_next(both):
     before, after = paired(both, pair_case()), paired(both, pair_case())
     assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
     assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
 
 
-def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
+def test_versions_show_the_kernel_the_path_and_in_the_end_the_buffers(both):
     before = both[0].versions()
     assert (before["kernel"], before["interface"], before["address"]) == (platform.release(), "lo", "127.0.0.1")
     assert before["congestion_control"] and [int(word) for word in before["tcp_rmem"].split()] and "send_buffer_bytes" not in before
@@ -91,7 +91,7 @@ def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
     assert sorted(facts) == ["receive_buffer_bytes", "send_buffer_bytes"] and facts.items() <= both[0].versions().items()
 
 
-def test_rows_say_where_python_moves_the_bytes(both, monkeypatch):
+def test_rows_report_where_python_moves_the_bytes(both, monkeypatch):
     assert both[0].flags == (() if native() else ("python_messages",))
     monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
     (alone,) = ranks(1)
@@ -136,7 +136,7 @@ def test_other_backends_have_one_stream(both):
         ("socket", None, "allreduce", None),
     ],
 )
-def test_cases_tell_their_streams_where_there_can_be_several(backend, asked, operation, planned):
+def test_cases_show_their_streams_where_there_can_be_several(backend, asked, operation, planned):
     sweep = Sweep((operations()[operation],), (8,), (DTYPES["int8"],), streams=asked, defaults=backend_defaults)
     assert [case.streams for case in sweep.cases(backend, 2)] == [planned]
 
@@ -207,7 +207,7 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {(row["backend"], row["na"]) for row in map(json.loads, done.stdout.splitlines())} == {
-        ("simulated", "--streams applies to socket only, not to simulated"), ("socket", None),
+        ("simulated", OptionUnsupported(("--streams",), "simulated", "socket").render()), ("socket", None),
     }  # fmt: skip
 
 

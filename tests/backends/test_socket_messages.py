@@ -1,4 +1,4 @@
-"""Messages over TCP, in C and in Python: what is sent arrives whatever is divided how; who is gone or silent is named in time."""
+"""Messages over TCP, in C and in Python: data arrives in any division; a rank that is gone or silent is named in time."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ WAYS = {
 
 
 def failure(kind, link, way):
-    """The sentence with which a large message over this link fails, as it stands on a row or in an error."""
+    """Return the sentence with which a large message over this link fails, as on a row or in an error."""
     data, x = np.zeros(2 * LARGE * len(link.sockets), np.uint8), messages(kind, link)
     try:
         for call in WAYS[way](x, data.ctypes.data, data.nbytes):
@@ -131,7 +131,7 @@ def failure(kind, link, way):
 def test_a_rank_that_is_gone_is_named(kind, streams, way):
     with linked(streams) as (link, other):
         other.close()
-        assert failure(kind, link, way) == "rank 1 (node1, pid 101) closed the connection: see the error of that rank"
+        assert failure(kind, link, way).startswith("rank 1 (node1, pid 101) closed the connection")
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -141,10 +141,7 @@ def test_a_rank_that_is_silent_is_named_after_the_deadline(kind, streams, way):
     with linked(streams, deadline_s=0.09) as (link, _):
         began = time.monotonic()
         said = failure(kind, link, way)
-        assert (
-            said
-            == "no byte went to or came from rank 1 (node1, pid 101) for 0.09 s: stopped, or the path drops packets; or raise --timeout"
-        )
+        assert "rank 1 (node1, pid 101) for 0.09 s" in said and "--timeout" in said
         assert time.monotonic() - began > 0.08
 
 
@@ -159,12 +156,12 @@ def test_a_rank_that_goes_in_the_middle_is_named():
             other.close()
 
         said, _ = at_once(lambda: failure("native", link, "receive"), go)
-    assert said == "rank 1 (node1, pid 101) closed the connection: see the error of that rank"
+    assert said.startswith("rank 1 (node1, pid 101) closed the connection")
 
 
 def test_other_errors_are_the_kernels_words():
     link = SimpleNamespace(peer="rank 1 (node1, pid 101)", deadline_s=9)
-    assert explain(link, 113) == "No route to host, between here and rank 1 (node1, pid 101)"
+    assert explain(link, 113).startswith("No route to host, ") and link.peer in explain(link, 113)
 
 
 def test_more_than_there_is_room_for_is_refused():

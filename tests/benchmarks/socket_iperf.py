@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tests.beds import Hosts
-from tests.beds import Missing as NoBed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import RATIO, Figure, Outcome, Unit, timed
 from tests.benchmarks.launches import LaunchFailed, Missing, collbench, environment_of_launch, pairs
+from tests.testbeds import Hosts
+from tests.testbeds import Missing as NoBed
 
 _BLOCK = 128 * 1024  # what iperf3 writes at once
 _SECONDS, _OMITTED_S, _INTERVAL_S = 1.5, 0.5, 0.1

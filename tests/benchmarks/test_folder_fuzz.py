@@ -47,7 +47,7 @@ def test_a_case_is_the_same_each_time(files: Files, tmp_path: Path) -> None:
         assert first == second
 
 
-def test_a_failing_case_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_case_is_reported_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(number: int, files: Files, folder: Path) -> None:
         raise RecursionError(f"case {number}")
 

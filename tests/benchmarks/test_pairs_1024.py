@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks import pairs_1024
 
 
-def test_who_is_slow_is_named() -> None:
+def test_slow_places_are_named() -> None:
     found = pairs_1024.one(ranks=64)
     assert found["pairs"] == 2016
     assert sorted(found["named"]) == sorted(pairs_1024.slow(64))

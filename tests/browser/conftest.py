@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.pages import Seen, real_page
+from tests.browser.pages import ObservedPage, real_page
 from tests.conftest import cannot
 
 HERE = Path(__file__).parent
@@ -43,15 +43,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def seen(browser: Browser, report: Path) -> Iterator[Seen]:
+def seen(browser: Browser, report: Path) -> Iterator[ObservedPage]:
     """The page, opened once, 1280 pixels wide, and what it did meanwhile."""
     page = browser.new_page(**AS_OPENED)
-    yield Seen.opening(page, report)
+    yield ObservedPage.opening(page, report)
     page.close()
 
 
 @pytest.fixture
-def page(seen: Seen) -> Iterator[Page]:
+def page(seen: ObservedPage) -> Iterator[Page]:
     """The page alone; afterwards, also of a test that failed, it is as it was opened."""
     yield seen.page
     seen.page.set_viewport_size(AS_OPENED["viewport"])

@@ -25,7 +25,7 @@ EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"doc
 
 
 @dataclass
-class Seen:
+class ObservedPage:
     """An opened page, with its requests, console messages and exceptions."""
 
     page: Page
@@ -33,7 +33,7 @@ class Seen:
     said: list[str] = field(default_factory=list)
 
     @classmethod
-    def opening(cls, page: Page, path: Path) -> Seen:
+    def opening(cls, page: Page, path: Path) -> ObservedPage:
         """Listens first, then opens the file."""
         seen = cls(page)
         page.on("request", lambda request: seen.asked.append(request.url))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.pages import REPORTS, Seen, gpu_page
+from tests.browser.pages import REPORTS, ObservedPage, gpu_page
 
 GALLERY = sorted((REPORTS / "gallery").glob("*.html"))
 EIGHT_GPUS = "eight-gpus"
@@ -44,7 +44,7 @@ def eight_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_page_has_no_console_message_and_draws_in_its_own_colours(name: str, browser: Browser, eight_gpus: Path) -> None:
     path = eight_gpus if name == EIGHT_GPUS else REPORTS / "gallery" / f"{name}.html"
     page = browser.new_page(color_scheme="light")
-    seen = Seen.opening(page, path)
+    seen = ObservedPage.opening(page, path)
     for scheme, wanted in (("light", LIGHT), ("dark", DARK)):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         found = page.evaluate(FILLS)

@@ -29,7 +29,7 @@ def _told(page: Page) -> str | None:
     return str(tip.evaluate("(tip) => tip.textContent")) if tip.is_visible() else None
 
 
-def test_every_spot_lies_in_its_drawing_and_says_something(page: Page) -> None:
+def test_every_spot_lies_in_its_drawing_and_reports_something(page: Page) -> None:
     spots = page.evaluate(f"[...document.querySelectorAll('{LIST}')].flatMap({PLACES})")
     assert len(spots) > 20
     assert all(spot["inside"] and spot["text"].strip() for spot in spots)

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Section
 from collbench.report.html.material import Material
-from tests.browser.pages import Seen
+from tests.browser.pages import ObservedPage
 from tests.report.html.matrices import case_texts, drawn, even, slowed
 
 PLACES = 100
@@ -26,7 +26,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_of, "SECTIONS", [lambda _: Section("pairs", "Pairs", charts=charts)])
         page_of.write_html(Material([], path))
-    seen = Seen.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
+    seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
     yield seen.page
     assert seen.said == []
     seen.page.close()
@@ -52,7 +52,7 @@ def group(page: Page, row: int, column: int) -> dict[str, float]:
     return over(svg, data, units, ((row + 0.5) / 10, (column + 0.5) / 10))
 
 
-def test_a_case_of_groups_says_their_slowest_pair(many: Page) -> None:
+def test_a_case_of_groups_reports_their_slowest_pair(many: Page) -> None:
     svg = many.locator("#pairs-0-bandwidth svg")
     svg.hover(position=group(many, 3, 5))  # type: ignore[arg-type]
     told(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")

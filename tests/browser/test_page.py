@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.pages import EVIL, Seen, hostile_page
+from tests.browser.pages import EVIL, ObservedPage, hostile_page
 
 FIGURES = """() => [...document.querySelectorAll("figure")].map((figure) => {
   const picture = figure.querySelector(".drawing svg, .drawing img");
@@ -19,7 +19,7 @@ FIGURES = """() => [...document.querySelectorAll("figure")].map((figure) => {
     width: box?.width ?? 0,
     height: box?.height ?? 0,
     marks: picture?.querySelectorAll("path, use, circle, rect, image, text").length ?? 0,
-    says: figure.querySelector("figcaption p").textContent,
+    caption: figure.querySelector("figcaption p").textContent,
     made: figure.querySelector("details > p").textContent,
     rows: figure.querySelectorAll("details tbody tr").length,
   };
@@ -87,20 +87,20 @@ def _background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor"))
 
 
-def test_the_page_asks_nobody_for_anything_and_has_no_error(seen: Seen, report: Path) -> None:
+def test_the_page_requests_nothing_and_has_no_error(seen: ObservedPage, report: Path) -> None:
     assert seen.asked == [report.as_uri()]
     assert seen.said == []
     assert seen.page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
-def test_every_chart_is_drawn_says_what_it_shows_and_has_its_table(page: Page) -> None:
+def test_every_chart_is_drawn_with_its_caption_and_its_table(page: Page) -> None:
     figures = page.evaluate(FIGURES)
     assert len(figures) >= 4
     for figure in figures:
         assert figure["width"] > 200, figure
         assert figure["height"] > 60, figure
         assert figure["marks"] > 3, figure
-        assert len(figure["says"]) > 10, figure
+        assert len(figure["caption"]) > 10, figure
         assert len(figure["made"]) > 40, figure
         assert figure["rows"] > 0, figure
 
@@ -153,7 +153,7 @@ def test_light_and_dark_follow_the_system_until_the_button_is_pressed(page: Page
 
 
 @pytest.mark.parametrize("look", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str)
-def test_whatever_is_drawn_stands_out_from_the_paper(page: Page, look: dict[str, Any]) -> None:
+def test_every_drawing_is_visible_on_the_paper(page: Page, look: dict[str, Any]) -> None:
     page.emulate_media(**look)
     if "forced_colors" in look:
         page.evaluate("document.documentElement.dataset.theme = 'dark'")  # the button's earlier choice does not apply here
@@ -236,7 +236,7 @@ def test_without_a_script_all_is_read_the_first_key_skips_the_contents_and_folde
 
 
 def test_hostile_text_is_shown_and_does_nothing(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen.opening(browser.new_page(), path := hostile_page(tmp_path / "evil.html", monkeypatch))
+    seen = ObservedPage.opening(browser.new_page(), path := hostile_page(tmp_path / "evil.html", monkeypatch))
     assert (seen.asked, seen.said) == ([path.as_uri()], [])
     assert seen.page.title() == "collbench"
     assert seen.page.locator("section > p").first.inner_text() == EVIL

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.beds import SlurmBed
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
 from tests.launch import captured
 from tests.launchers.stored import measured, stored
+from tests.testbeds import SlurmBed
 
 DOCTOR = ("doctor", "--launch")
 BARE = "/nowhere"  # a PATH without any launcher

@@ -83,10 +83,10 @@ def test_a_broken_backend_is_one_that_is_not_there(place: str, site: Path) -> No
 def test_a_class_without_the_methods_is_no_backend_and_what_it_lacks_is_named(site: Path) -> None:
     package(site, "maker", "[collbench.backends]\nfast = good_code:Half\n", CODE)
     found = answer("fast")
-    assert isinstance(found, Unavailable) and "is not a Backend: missing abort, " in found.why
+    assert isinstance(found, Unavailable) and "missing abort, " in found.why
 
 
-def test_an_own_name_stays_the_projects_and_the_plug_in_is_told_beside_it(site: Path) -> None:
+def test_an_own_name_stays_the_projects_and_the_plug_in_is_reported_beside_it(site: Path) -> None:
     package(site, "maker", "[collbench.backends]\nmpi = good_code:Good\n", CODE)
     assert backends.backend_class("mpi").__module__ == "collbench.backends.mpi"
     fact = BrokenPlugin("mpi", "good_code:Good", "has a name that collbench itself uses", "rename its entry point, or uninstall maker")
@@ -116,7 +116,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("place", OPERATIONS)
-def test_a_broken_operation_is_left_out_and_told(place: str, site: Path) -> None:
+def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> None:
     own = dict(operations.operations())
     operations._found.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nscan = good_code:SCAN\n", CODE)
@@ -138,11 +138,9 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
     wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): fix or uninstall maker"
     listed = run(tmp_path, "backends", env=env)
     assert (listed.returncode, listed.stderr) == (0, "") and f"fast       n/a        {wrong}\n" in listed.stdout
-    assert (
-        one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)) == f"backend fast is not available: {wrong}"
-    )
+    assert one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)).endswith(f": {wrong}")
     lost = "plug-in 'scan' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
     assert one_sentence(run(tmp_path, "scan", "--sizes", "8", env=env)) == lost
-    assert "n/a: plug-in 'scan' (nowhere) does not" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
+    assert "plug-in 'scan' (nowhere)" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--format", "json", env=env)
     assert (done.returncode, [json.loads(line)["wrong"] for line in done.stdout.splitlines()]) == (0, [0])

@@ -208,7 +208,7 @@ def test_mpi_has_allreduce_in_both_placings_and_takes_out_of_place():
     assert placings("mpi", "allreduce") == {(None, False, True), (True, True, True), (False, False, True)}
 
 
-def test_torch_has_allreduce_in_place_only_and_the_row_says_so():
+def test_torch_has_allreduce_in_place_only_and_the_row_reports_it():
     assert placings("gloo", "allreduce") == {(None, True, True), (True, True, True), (False, False, False)}
 
 
@@ -232,7 +232,7 @@ def test_broadcast_is_in_place_only(backend):
     assert placings(backend, "broadcast") == {(None, True, True), (True, True, True), (False, False, False)}
 
 
-def test_simulated_rows_say_so_and_others_do_not():
+def test_simulated_rows_report_it_and_others_do_not():
     assert all("simulated" in row.flags for row in launched("simulated", 2)[1].rows if row.na is None)
     assert not any("simulated" in row.flags for row in launched("mpi", 2)[1].rows)
 

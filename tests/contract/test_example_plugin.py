@@ -29,7 +29,7 @@ def test_a_backend_and_an_operation_are_short() -> None:
     assert sorted(lines) == ["connection.py", "swap.py"] and max(lines.values()) < 60
 
 
-def test_its_entry_points_are_all_that_it_tells_collbench() -> None:
+def test_its_entry_points_are_all_that_collbench_needs() -> None:
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {
         "collbench.backends": {"connection": "collbench_example.connection:ConnectionBackend"},

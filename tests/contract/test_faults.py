@@ -165,9 +165,9 @@ def test_a_rank_left_out_is_found(backend, spoilt):
 def test_a_swapped_block_is_found(backend, spoilt):
     row = row_of(backend, spoilt, "swapped")
     assert (row.checked, row.wrong) == (1, exchanged(row, spoilt))
-    assert re.match(rf"rank {spoilt_rank(spoilt.operation, spoilt.root)}: {row.wrong} wrong elements, first at \d+: ", row.wrong_detail)
+    assert re.match(rf"rank {spoilt_rank(spoilt.operation, spoilt.root)}: {row.wrong} wrong elements, ", row.wrong_detail)
     if spoilt.name in ("allgather", "alltoall", "gather", "hypercube"):  # where the halves are rank 0's block and rank 1's
-        assert "(that is what rank 1 sends)" in row.wrong_detail
+        assert "rank 1 sends" in row.wrong_detail
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

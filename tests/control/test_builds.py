@@ -1,4 +1,4 @@
-"""Ranks that cannot join compare their builds over UDP; a stranger gets no answer, and a recorded call changes nothing."""
+"""Ranks that cannot join compare their builds over UDP; unauthenticated queries get no answer, and a replayed call changes nothing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_sealed_call_that_is_not_sound_gets_no_answer(bad: dict[str, object], 
     assert calls == []
 
 
-def test_nobody_answers_where_rank_0_is_not(here: CallAddresses) -> None:
+def test_no_answer_comes_where_rank_0_is_not(here: CallAddresses) -> None:
     assert rank_1(here, NOBODY_S) is None
 
 

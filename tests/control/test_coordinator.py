@@ -70,7 +70,7 @@ def ended(part: Coordinator) -> HangDiagnosis:
         ([(2, KILLED), (1, EXITED)], 2),
     ],
 )
-def test_who_ended_first_is_the_reason(ends: list[tuple[int, ProcessEnd]], named: int) -> None:
+def test_the_rank_that_ended_first_is_the_reason(ends: list[tuple[int, ProcessEnd]], named: int) -> None:
     part = coordinator(child(1), child(2), child(3))
     for rank, how in ends:
         part._end_of(rank, how)
@@ -89,7 +89,7 @@ def test_a_connection_that_was_lost_before_is_an_end_too() -> None:
     assert list(part.gone) == [2, 1]
 
 
-def test_who_left_in_order_is_no_reason() -> None:
+def test_a_rank_that_left_in_order_is_not_the_reason() -> None:
     part = coordinator(child(1), child(2), child(3, cut=time.monotonic() - 0.01))
     part.left.add(3)
     part._end_of(3, EXITED)
@@ -107,7 +107,7 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
     assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
 
 
-def test_rank_0_that_stood_still_itself_accuses_nobody_else() -> None:
+def test_rank_0_that_was_stopped_itself_names_no_other_rank() -> None:
     paused = [0.0]
     part = coordinator(child(1), child(2), child(3))
     part.stand = lambda: RankState(0, MEASURING, paused_s=paused[0])
@@ -137,7 +137,7 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
 
 
 def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
-    """A coordinator, a connection of rank 1, and the steps in which it was told to send, in order."""
+    """A coordinator, a connection of rank 1, and the steps that it was asked to send, in order."""
     one, granted = child(1), list[int]()
     part = coordinator(one)
     part.down.send = lambda child, message: granted.append(message.step) if message.kind is MessageKind.GRANT else None

@@ -1,4 +1,4 @@
-"""The end of a launch: rank 0's reason is said before any rank ends, whatever its main thread is in."""
+"""The end of a launch: rank 0 prints its reason before any rank ends, even if its main thread is in a library call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from collbench.control.watchdog import EndProcess
 
 
-class Told:
-    """What an ending did, in its order."""
+class EndRecorder:
+    """Records the actions of an ending, in order."""
 
     def __init__(self, for_all: bool, watched: bool) -> None:
         self.done: list[str] = []
@@ -19,7 +19,7 @@ class Told:
         self.node = SimpleNamespace(descriptors=[1] if watched else [], kill=lambda *_: self.done.append("kill"))
 
     def at(self, *seconds: float) -> list[str]:
-        """What was done by so many seconds after its begin."""
+        """Return the actions within so many seconds after its begin."""
         began = time.monotonic()
         self.ending.begin("interrupted by SIGTERM", 143, self.node)  # type: ignore[arg-type]
         for each in seconds:
@@ -27,19 +27,20 @@ class Told:
         return self.done
 
 
-def test_what_rank_0_has_not_said_by_then_is_said_before_the_others_end() -> None:
-    assert Told(for_all=True, watched=True).at(0.5) == []
-    assert Told(for_all=True, watched=True).at(0.5, 1.1, 1.4) == ["interrupted by SIGTERM 143"]  # once, and the others stay for 1.5 s
-    assert Told(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
+def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end() -> None:
+    assert EndRecorder(for_all=True, watched=True).at(0.5) == []
+    once = ["interrupted by SIGTERM 143"]  # and the others stay for 1.5 s
+    assert EndRecorder(for_all=True, watched=True).at(0.5, 1.1, 1.4) == once
+    assert EndRecorder(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
 
 
 @pytest.mark.parametrize(("for_all", "watched", "first"), [(True, True, ["interrupted by SIGTERM 143"]), (False, False, [])])
-def test_then_everybody_ends(for_all: bool, watched: bool, first: list[str]) -> None:
-    assert Told(for_all, watched).at(1.1, 2.1) == [*first, "kill", "end"]
+def test_then_all_ranks_end(for_all: bool, watched: bool, first: list[str]) -> None:
+    assert EndRecorder(for_all, watched).at(1.1, 2.1) == [*first, "kill", "end"]
 
 
 def test_it_asks_to_be_called_again_for_its_word_and_for_its_end() -> None:
-    told, now = Told(for_all=True, watched=True), time.monotonic()
+    told, now = EndRecorder(for_all=True, watched=True), time.monotonic()
     told.at()
     assert told.ending.tick(now) == pytest.approx(now + 1.0, abs=0.5)
     assert told.ending.tick(now + 1.6) == pytest.approx(now + 2.0, abs=0.5)

@@ -1,4 +1,4 @@
-"""A rank that dies, stops or never comes, with real processes: one sentence names it and its phase, in time, and nobody is left behind."""
+"""A rank that dies, stops or never joins, with real processes: one sentence names it and its phase in time; no process remains."""
 
 import re
 import time
@@ -25,7 +25,7 @@ STOPPED_IN_A_CALL = """
         world.watchdog.progress.value = 40
         os.kill(os.getpid(), signal.SIGSTOP) if guilty else ctypes.CDLL(None).sleep(60)"""
 STOPPED_IN_A_WAIT = """
-    time.sleep(0.2)  # what was told before has been heard
+    time.sleep(0.2)  # earlier messages have arrived
     if guilty:
         os.kill(os.getpid(), signal.SIGSTOP)
     world.allgather(None, "gathering samples")"""
@@ -57,7 +57,7 @@ ECHO = """
 
 
 def told_by(what, guilty, tmp_path):
-    """(how each rank ended, everything that was said, seconds), of three ranks of which one goes wrong."""
+    """Return (exit of each rank, all output, seconds) of three ranks, one of which fails."""
     meeting, began = Meeting("ipc", tmp_path), time.monotonic()
     found = ends([start(BODY.format(guilty=guilty, what=what), rank, 3, meeting, timeout_s=TIMEOUT_S) for rank in range(3)])
     said = "\n".join(f"{one.stderr}{one.said[1] if isinstance(one.said, list) else ''}" for one in found)
@@ -67,7 +67,7 @@ def told_by(what, guilty, tmp_path):
 @pytest.mark.in_turn
 def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     found, said, _ = told_by(KILLED, 1, tmp_path)
-    assert re.search(r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed", said), said
+    assert re.search(r"rank 1 \(\S+, pid \d+\) .*allreduce 8 B on mpi: warm-up: killed", said), said
     assert found[0].code == found[2].code == 4, found
 
 
@@ -75,7 +75,7 @@ def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(SIGSTOP.*; 2 of 3 ranks wait"),
+        (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(.*SIGSTOP.*; 2 of 3 ranks wait"),
         (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
         (LEAVES, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during gathering samples: (exit code 0|killed)"),
         (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, but the host does"),
@@ -107,7 +107,7 @@ def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
 def test_rank_0_itself_is_named(what, sentence, tmp_path):
     found, said, seconds = told_by(what, 0, tmp_path)
     assert re.search(sentence, said), said
-    assert not found[2].stderr  # of a node one speaks
+    assert not found[2].stderr  # one rank of a node reports
     assert found[1].code == found[2].code == 4, found
     assert seconds < TIMEOUT_S + 10 + TIMEOUT_S
 

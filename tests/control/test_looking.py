@@ -1,4 +1,4 @@
-"""What can be seen of a process and of a host from outside: how it ended, whether it is stopped, its stack, whether anybody is there."""
+"""What is visible of a process and a host from outside: how it ended, whether it is stopped, its stack, whether the host answers."""
 
 import os
 import signal
@@ -66,12 +66,12 @@ def test_the_innermost_calls_of_the_main_thread(text, words):
     assert innermost(text) == words
 
 
-def test_a_process_tells_its_own_stack_from_any_thread():
+def test_a_process_has_its_own_stack_from_any_thread():
     told = []
     thread = threading.Thread(target=lambda: told.append(own_stack()))
     thread.start()
     thread.join()
-    assert "test_a_process_tells_its_own_stack_from_any_thread" in told[0]
+    assert "test_a_process_has_its_own_stack_from_any_thread" in told[0]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
+def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child):
     node = NodeProcesses()
     host = socket.gethostname()
     node.watch(3, {"host": host, "pid": child.pid, "began": began_of(child.pid)})
@@ -119,7 +119,7 @@ def test_an_early_exit_is_none_of_a_signal():
     assert not how_ended(process.pid).known
 
 
-def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():
+def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed():
     code = (
         "import os; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.2); "
         "os.kill(os.getpid(), 19)  # SIGSTOP"
@@ -127,7 +127,7 @@ def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
 
 
-def test_a_dead_man_that_is_wound_up_or_closed_does_nothing():
+def test_a_watchdog_that_is_rearmed_or_closed_does_nothing():
     code = (
         "import time; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.3); d.arm(60); "
         "e = StartupWatchdog(); e.arm(0.3); "
@@ -146,7 +146,7 @@ def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():
     assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]
 
 
-def test_a_standing_comes_back_as_it_was_told():
+def test_a_standing_comes_back_unchanged():
     one = RankState(3, "warm-up", False, 41, 0.5, 7, 1.25, True)
     assert rank_states([one.as_json()], {3}) == [one]
 

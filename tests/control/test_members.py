@@ -1,4 +1,4 @@
-"""Ranks as they presented themselves: their hosts, their cores, and the rank that they speak through."""
+"""Members of a launch: their hosts, their cores, and the rank that relays their messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_hosts_are_in_the_order_of_their_first_rank() -> None:
     assert [member.rank for member in found.on_host("a")] == [1]
 
 
-def test_a_rank_speaks_through_the_first_rank_of_its_host() -> None:
+def test_a_rank_is_relayed_by_the_first_rank_of_its_host() -> None:
     members = [Member(rank, host, 0, rank, ()) for rank, host in enumerate("aabb")]
     assert [above(member, members).rank for member in members] == [0, 0, 0, 2]
 
@@ -54,7 +54,7 @@ def test_all_hosts_use_one_family_and_rank_0_the_address_that_the_others_know() 
     old, new = of_host(2, "c", ("10.0.0.3", "10.0.0.1")), of_host(2, "c", ("2001:db8::3", "2001:db8::1"))
     assert [member.address for member in addressed([of_host(0, "a"), both, old])] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert [member.address for member in addressed([of_host(0, "a"), both, new])] == ["2001:db8::1", "2001:db8::2", "2001:db8::3"]
-    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 2\) cannot reach rank 0 over IPv4, and rank 1"):
+    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 2\) .* IPv4, and rank 1"):
         addressed([of_host(0, "a"), of_host(1, "b", ("10.0.0.2", "10.0.0.1")), new])
 
 

@@ -1,4 +1,4 @@
-"""What goes over the control plane comes back as it was; what is no message of ours is refused, whatever it is, in bounded memory."""
+"""Control messages arrive unchanged; any other input is rejected in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_message_comes_back_as_it_was(value: Any, raw: list[bytes], step: int)
     assert max(map(len, frames)) <= PIECE_BYTES
 
 
-def test_what_ranks_say_comes_back_by_rank() -> None:
+def test_what_ranks_report_comes_back_by_rank() -> None:
     big = bytes(range(256)) * 1000
     message = parsed(carried(Message(MessageKind.SAY, 3, [[4, "a", 1], [5, None, 0], [6, [1], 2]], [big, b"", b"x"]).frames()))
     assert [(rank, value, [bytes(part) for part in parts]) for rank, value, parts in entries(message, {4, 5, 6})] == [
@@ -56,8 +56,8 @@ def test_what_ranks_say_comes_back_by_rank() -> None:
 
 
 @pytest.mark.parametrize("ranks", [set(), {4}, {5, 6}])
-def test_nobody_speaks_for_others(ranks: set[int]) -> None:
-    with pytest.raises(Malformed, match="a rank of another connection"):
+def test_no_rank_sends_for_others(ranks: set[int]) -> None:
+    with pytest.raises(Malformed, match="another connection"):
         entries(Message(MessageKind.SAY, 1, [[4, None, 0], [5, None, 0]]), ranks)
 
 

@@ -1,4 +1,4 @@
-"""Processes of this node: how one has ended, as the kernel says it."""
+"""Processes of this node: how each ended, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_process_that_is_not_there_has_no_end() -> None:
 @pytest.mark.parametrize(
     ("changes", "watched"), [({}, True), ({"began": 1}, False), ({"began": None}, False), ({"host": "other"}, False), ({"pid": 1}, False)]
 )
-def test_only_a_process_that_is_what_it_says_is_watched(changes: dict[str, object], watched: bool) -> None:
+def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, object], watched: bool) -> None:
     """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
     with subprocess.Popen(["sleep", "60"]) as process:
         about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}

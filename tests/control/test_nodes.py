@@ -1,4 +1,4 @@
-"""The ranks of a node speak through its first one: rank 0 has one connection a node, and room for what comes."""
+"""The first rank of a node relays the node's messages: rank 0 has one connection per node, and room for what arrives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def joined(here: Here) -> tuple[Server, list[Client]]:
     return hub, spokes
 
 
-def test_one_connection_a_node_and_everybody_is_heard() -> None:
+def test_one_connection_a_node_and_all_ranks_are_heard() -> None:
     with launch(n=6, each=3) as here:
         hub, spokes = joined(here)
         assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3, 4, 5]]
@@ -94,7 +94,7 @@ def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
         assert not leaving.is_alive()
 
 
-def test_what_a_rank_has_said_counts_though_it_has_left_before_its_node_was_asked() -> None:
+def test_what_a_rank_has_reported_counts_though_it_has_left_before_its_node_was_asked() -> None:
     with launch(n=4, each=2) as here:
         hub, (first, leader, mate) = joined(here)
         mate.say(1, "asking", "mate", [bytes(LARGE_BYTES + 1)])
@@ -106,7 +106,7 @@ def test_what_a_rank_has_said_counts_though_it_has_left_before_its_node_was_aske
         until(lambda: hub.part.still_there() == [1, 2], "the end of rank 3")
 
 
-def test_who_is_still_there_is_told() -> None:
+def test_the_ranks_still_there_are_reported() -> None:
     with launch(n=3) as here:
         hub, (one, _) = joined(here)
         here.close(one)
@@ -118,7 +118,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
     monkeypatch.setattr("collbench.control.client._AT_THE_NODE_S", 0.1)
     with launch(n=4, each=2) as here:
         hub = here.hub()
-        spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by what their launcher says
+        spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by their launcher's report
         here.join(hub, *spokes)
         for spoke in spokes:
             spoke.say(1, "asking", "here")
@@ -144,7 +144,7 @@ def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.Monkey
         assert not hub.part.left and hub.part.still_there() == [1, 2, 3]
 
 
-def test_nobody_waits_busily() -> None:
+def test_no_rank_waits_busily() -> None:
     with launch(n=4, each=2) as here:
         joined(here)
         before = time.process_time()
@@ -180,7 +180,7 @@ def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPat
     tree.allow_connections(70_000)
     assert limits["now"] == (71_024, 1_000_000)
     limits["now"] = (1024, 20_000)
-    with pytest.raises(UsageError, match=r"30000 nodes.* 20000 open files"):
+    with pytest.raises(UsageError, match=r"30000 nodes.* 20000"):
         tree.allow_connections(30_000)
 
 

@@ -75,7 +75,7 @@ def test_where_data_are_lost_as_well_it_is_not_the_control_connection_alone() ->
     assert diagnose(evidence({0: RankState(0, WARM)}, PathFault(PathProblem.STALLED, "n1", "n2", stalled=2), **cut)).cause is HangCause.PATH
 
 
-def test_a_process_that_was_killed_or_stopped_is_named_whatever_the_path_does() -> None:
+def test_a_process_that_was_killed_or_stopped_is_named_for_any_path_does() -> None:
     path = fault(STALLED, HOLE)
     assert diagnose(evidence({0: RankState(0, WARM)}, path, gone=[1])).cause is HangCause.ENDED
     assert diagnose(evidence({0: RankState(0, WARM)}, path, held=frozenset({1}))).cause is HangCause.STOPPED

@@ -1,4 +1,4 @@
-"""Nobody joins who does not belong: strangers are refused and told of, and the launch goes on with its own."""
+"""Foreign connections are rejected and reported, and the launch continues with its own ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def here() -> Iterator[Here]:
 
 
 def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -> bytes:
-    """Says something at rank 0's port as any program can; returns what it answers until it closes (or, unless `stay`, what we close)."""
+    """Send data to rank 0's port, as any program can; returns the answer until it closes (or, unless `stay`, until this end closes)."""
     with socket.create_connection(("127.0.0.1", here.port), timeout=patience_s) as stranger:
         answer = b""
         with suppress(OSError):  # closed in the middle of it
@@ -47,7 +47,7 @@ def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -
 
 
 def converse(here: Here, *said: bytes) -> bytes:
-    """Says it word for word, as who has waited for the answer to each; returns the last answer, nothing where the connection was closed."""
+    """Send message by message and wait for the answer to each; returns the last answer, empty if the connection was closed."""
     with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:
         answer = b""
         for one in said:
@@ -69,12 +69,12 @@ def without_curve(here: Here) -> None:
 
 def another_secret(here: Here) -> None:
     stranger = here.spoke(1, Secret(b"x" * 32, "/x/secret"))
-    with pytest.raises(WaitExpired, match=r"was refused at the place of rank 0 .*/x/secret"):
+    with pytest.raises(WaitExpired, match=r"was refused .*/x/secret"):
         stranger.join(about(1), 0.5)
 
 
 def another_key(here: Here) -> None:
-    """Who knows the coordinator's public key, and is not of the launch."""
+    """A client that knows the coordinator's public key and does not belong to the launch."""
     context, ours = zmq.Context(), Keys.of(here.secret)
     stranger = context.socket(zmq.DEALER)
     Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).calling(stranger)
@@ -97,10 +97,10 @@ STRANGERS: dict[str, Callable[[Here], object]] = {
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], here: Here) -> None:
+def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here], object], here: Here) -> None:
     hub = here.hub()
     stranger(here)
-    until(hub.remarks, "a sentence about the stranger")
+    until(hub.remarks, "a remark about the foreign connection")
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
     (told,) = hub.remarks()
     assert isinstance(told, ConnectionsRefused)
@@ -108,10 +108,10 @@ def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], h
     assert set(hub.part.down.rejected.addresses) <= {"127.0.0.1"}
 
 
-def test_the_address_of_who_knows_the_protocol_is_told(here: Here) -> None:
+def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here) -> None:
     hub = here.hub()
     converse(here, GREETING, b"\x04\x06\x05HELLO")
-    until(hub.remarks, "a sentence about the stranger")
+    until(hub.remarks, "a remark about the foreign connection")
     (refused,) = hub.remarks()
     assert isinstance(refused, ConnectionsRefused) and refused.addresses == ("127.0.0.1",)
 
@@ -127,19 +127,19 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
     with Proxy(here.port) as proxy:
         spoke = here.spoke(1, port=proxy.port)
         here.join(hub, spoke)
-        spoke.say(1, "asking", "what was said")
+        spoke.say(1, "asking", "the message")
         heard: list[object] = []
         hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
         recorded = proxy.recorded
-        assert heard == [(1, "what was said")]
+        assert heard == [(1, "the message")]
         assert not hub.remarks()
         knock(here, recorded)
         until(hub.remarks, "a sentence about the replay")
         assert hub.part.inbox.empty()
-        assert hub.part.still_there() == [1]  # and nobody has joined a second time
+        assert hub.part.still_there() == [1]  # and no second rank has joined
     for secret in (here.secret.key, *(key for pair in (Keys.of(here.secret).listener, Keys.of(here.secret).caller) for key in pair)):
         assert secret not in recorded
-    assert b"what was said" not in recorded and b"node1" not in recorded
+    assert b"the message" not in recorded and b"node1" not in recorded
 
 
 def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -> None:
@@ -148,21 +148,19 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -
         second.port = here.port
         with pytest.raises(UsageError, match=rf"port {here.port} is in use"):
             second.hub()
-        with pytest.raises(WaitExpired, match=r"rank 1 was refused .* give a second launch its own MASTER_PORT"):
+        with pytest.raises(WaitExpired, match=r"rank 1 was refused .*MASTER_PORT"):
             second.spoke(1).join(about(1), 0.5)
     until(hub.remarks, "a sentence about the second launch")
     assert isinstance(hub.remarks()[0], ConnectionsRefused)
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
 
 
-def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_alone(here: Here) -> None:
+def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(here: Here) -> None:
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
     again = here.spoke(1)
     again._part.ending.begin = lambda *_: None
-    with pytest.raises(
-        PeerFailed, match=r"rank 1 was started again \(node9, pid 9\), by a launcher that restarts ranks or by a second launch"
-    ):
+    with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join({"host": "node9", "pid": 9}, 5)
     assert hub.remarks() == [RankRestarted(1, "node9", 9)]
     spoke.say(1, "asking", "still here")
@@ -171,19 +169,19 @@ def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_a
     assert heard == [(1, "still here")]
 
 
-def test_a_place_that_is_taken_on_this_host_says_so() -> None:
+def test_a_place_that_is_taken_on_this_host_reports_it() -> None:
     with launch(n=2, each=2) as here:
         here.hub()
         with pytest.raises(UsageError, match="MASTER_PORT"):
             here.hub()
 
 
-def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collbench.control.security._FLOOD", 3)
     hub, spoke = here.hub(), here.spoke(1)
     for _ in range(6):
         knock(here, b"noise")
-    here.join(hub, spoke)  # a flood does not keep those out who belong
+    here.join(hub, spoke)  # a flood does not keep the launch's own ranks out
     with pytest.raises(TimeoutError):
         for _ in range(100):
             socket.create_connection(("127.0.0.1", here.port), timeout=0.5).close()
@@ -196,7 +194,7 @@ def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatc
     assert heard == [(1, "still here")]
 
 
-def test_many_strangers_are_counted_and_few_addresses_kept() -> None:
+def test_many_foreign_connections_are_counted_and_few_addresses_kept() -> None:
     rejected = RejectedPeers()
     assert rejected.fact() is None
     for number in range(1000):
@@ -213,7 +211,7 @@ def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: s
         port = listening.getsockname()[1]
         assert caller not in closing(port)
         with socket.create_connection((address, port), source_address=(caller, 0)):
-            listening.accept()[0].close()  # it closes first, as who refuses does
+            listening.accept()[0].close()  # it closes first, as a rejecting server does
             until(lambda: caller in closing(port), "the connection's end", 10)
 
 

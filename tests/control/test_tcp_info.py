@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, path_report, reports, tcp_info
-from tests.beds import Hosts
+from tests.testbeds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
 OFFSETS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import Hosts, SlurmBed
 from tests.cli.command import ROOT, environment
+from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("2x2")]
 
@@ -21,19 +21,19 @@ import numpy as np
 from collbench.launch.detect import detect
 from collbench.control.world import World
 world = World(detect(os.environ), 20.0)
-said = world.allgather([world.rank, world.info.local_rank, world.me.host], "agreeing")
+gathered = world.allgather([world.rank, world.info.local_rank, world.me.host], "agreeing")
 children = [sorted(child.ranks) for child in world._hub.part.down.children.values()] if world.rank == 0 else []
 sums = []
 world.gather_into(np.full(100_000, float(world.rank)), "adding up", lambda rank, array: sums.append([rank, float(array.sum())]))
 if world.rank == 0:
-    print(json.dumps({"said": said, "sums": sorted(sums), "children": sorted(children), "remarks": world.remarks()}))
+    print(json.dumps({"gathered": gathered, "sums": sorted(sums), "children": sorted(children), "remarks": world.remarks()}))
 world.close()
 """
 
 
 def checked(printed: str, hosts: Sequence[str]) -> None:
     (found,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert found["said"] == [[0, 0, hosts[0]], [1, 1, hosts[0]], [2, 0, hosts[1]], [3, 1, hosts[1]]]
+    assert found["gathered"] == [[0, 0, hosts[0]], [1, 1, hosts[0]], [2, 0, hosts[1]], [3, 1, hosts[1]]]
     assert found["sums"] == [[rank, rank * 100_000.0] for rank in (1, 2, 3)]
     assert found["children"] == [[1], [2, 3]]
     assert found["remarks"] == []

@@ -111,7 +111,7 @@ SUBSETS = st.sets(st.sampled_from(RANKS))
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PLACES, min_size=6, max_size=6), SUBSETS, SUBSETS, SUBSETS, SUBSETS)
-def test_always_one_sentence_that_accuses_nobody_who_is_where_most_are(places, answering, gone, held, unreachable):
+def test_always_one_sentence_that_names_no_rank_that_is_where_most_are(places, answering, gone, held, unreachable):
     answers = {rank: replace(places[rank], rank=rank) for rank in answering - gone - held}
     found = HangEvidence(
         "", 5.0, {rank: name(rank) for rank in RANKS}, answers, gone=sorted(gone), held=held, unreachable=unreachable - answering
@@ -125,7 +125,7 @@ def test_always_one_sentence_that_accuses_nobody_who_is_where_most_are(places, a
             assert at.count(answers[rank].place) * 2 <= len(at)
             assert not answers[rank].waits
     silent = set(RANKS) - answers.keys()
-    assert set(told.ranks) <= silent or not silent  # whoever answers is not accused as long as somebody does not
+    assert set(told.ranks) <= silent or not silent  # a rank that answers is not reported while another rank is silent
 
 
 @pytest.mark.parametrize("place", [(3, 40), (2, 41), (2, -1)])
@@ -134,7 +134,7 @@ def test_a_standing_knows_which_of_two_ranks_is_behind(place):
 
 
 def test_a_rank_that_is_ahead_does_not_make_the_others_late():
-    """Three of four ranks have one place in common; two of them and one ahead: nobody is behind most."""
+    """Three of four ranks are at the same position, two of them and one ahead: no rank is reported as behind."""
     ahead = [standing(0, iteration=42, step=7), *(standing(rank, iteration=41, step=7) for rank in (1, 2, 3))]
     assert diagnose(seen(ahead)).ranks == ()
     apart = [standing(rank, iteration=iteration, step=7) for rank, iteration in enumerate((40, 41, 42, 43, 43))]

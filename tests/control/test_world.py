@@ -1,4 +1,4 @@
-"""The ranks together, with real processes: who they are, what they say to one another, and what happens when one does not come."""
+"""A world of real processes: its members, their exchanges, and what happens if a rank does not join."""
 
 import os
 import socket
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.in_turn
 
 TALK = """
 def main(world):
-    told = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
+    results = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
             "mates": [m.rank for m in world.on_host()]}
-    told["gather"] = world.gather({"rank": world.rank}, "gathering")
-    told["decide"] = world.broadcast([world.rank, "said"], "deciding")
-    told["agree"] = world.allgather(world.rank * 10, "agreeing")
-    told["first"] = world.first_error("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
-    told["nobody"] = world.first_error(None, "asking")
+    results["gather"] = world.gather({"rank": world.rank}, "gathering")
+    results["decide"] = world.broadcast([world.rank, "text"], "deciding")
+    results["agree"] = world.allgather(world.rank * 10, "agreeing")
+    results["first"] = world.first_error("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
+    results["none"] = world.first_error(None, "asking")
     arrays = world.gather_array(np.full((world.rank + 1, 3), float(world.rank)), "sending arrays")
-    told["arrays"] = arrays and [a.tolist() for a in arrays]
+    results["arrays"] = arrays and [a.tolist() for a in arrays]
     empty = world.gather_array(np.zeros((1, 0)), "sending nothing")
-    told["empty"] = empty and [list(a.shape) for a in empty]
-    return told
+    results["empty"] = empty and [list(a.shape) for a in empty]
+    return results
 """
 
 
@@ -52,9 +52,9 @@ def test_three_ranks_join_in_any_order_and_talk(meeting, order):
         assert said["members"] == said["mates"] == [0, 1, 2]
         assert said["me"] == [rank, True]
         assert said["hosts"] == 1
-        assert said["decide"] == [0, "said"]
+        assert said["decide"] == [0, "text"]
         assert said["agree"] == [0, 10, 20]
-        assert (said["first"], said["nobody"]) == ("early", None)
+        assert (said["first"], said["none"]) == ("early", None)
         if rank:
             assert said["gather"] is said["arrays"] is said["empty"] is None
     assert found[0].said["gather"] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
@@ -80,16 +80,16 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
     assert time.monotonic() - began < 20
     assert found[0].code == 4
     assert found[0].said[0] == "WaitExpired"
-    assert "rank 2 of 3 did not join within 3 s" in found[0].said[1]
-    assert found[1].code == 4  # told by rank 0, in its words
+    assert "rank 2 of 3" in found[0].said[1]
+    assert found[1].code == 4  # from rank 0, with its text
     assert "rank 2 of 3 did not join" in found[1].said[1]
 
 
-def test_without_rank_0_the_others_say_whom_they_looked_for(meeting):
+def test_without_rank_0_the_others_report_rank_0_as_missing(meeting):
     (found,) = ends([start(TALK, 1, 2, meeting, timeout_s=0.5)])
     assert found.code == 4
     assert found.said[0] == "WaitExpired"
-    assert f"cannot connect to rank 0 at {meeting.place}" in found.said[1]
+    assert f"rank 0 at {meeting.place}" in found.said[1]
     assert "within 0.5 s" in found.said[1]
 
 
@@ -122,10 +122,10 @@ def main(world):
     for rank in {0, 1, 2} - {guilty}:
         assert found[rank].said[0] == "PeerFailed"
         assert found[rank].said[1].startswith(f"rank {guilty} (")
-        assert found[rank].said[1].endswith(": the folder /x cannot be written")
+        assert found[rank].said[1].endswith("/x cannot be written")
 
 
-def test_ranks_in_different_steps_say_so(meeting):
+def test_ranks_in_different_steps_report_it(meeting):
     body = """
 def main(world):
     if world.rank == 1:
@@ -135,7 +135,7 @@ def main(world):
 """
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
-    assert "agreeing: the ranks are in different steps (0 and 1)" in found[0].said[1]
+    assert "different steps (0 and 1)" in found[0].said[1]
 
 
 def test_a_rank_that_is_at_something_else_in_the_same_step_is_named(meeting):
@@ -148,18 +148,15 @@ def main(world):
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
     told = "opening gloo: looking for GPUs: rank 1 ("
-    assert (
-        found[0].said[1].startswith(told)
-        and "answers to something else, 'opening gloo': it went another way than rank 0" in found[0].said[1]
-    )
+    assert found[0].said[1].startswith(told) and "'opening gloo'" in found[0].said[1]
 
 
-def test_two_processes_that_say_they_are_one_rank(meeting):
+def test_two_processes_that_claim_one_rank(meeting):
     found = ends([start(TALK, rank, 3, meeting, timeout_s=10) for rank in (0, 1, 1)])
     assert [one.code for one in found] == [4, 4, 4], found
     assert found[0].said[0] == "RunFailed"
     for one in found:
-        assert "the launcher started rank 1 twice" in one.said[1]
+        assert "started rank 1 twice" in one.said[1]
         assert "started rank 1 twice" in one.said[1]
 
 
@@ -176,9 +173,7 @@ def test_a_rank_of_a_launch_of_another_size_has_other_keys(tmp_path):
     found = [*ends([start(TALK, rank, 2, meeting) for rank in (0, 1)]), *ends([stranger])]
     assert [one.code for one in found] == [0, 0, 4]
     assert found[2].said[0] == "WaitExpired"
-    assert (
-        "rank 5 was refused at the place of rank 0 should be" in found[2].said[1] or "cannot connect to rank 0" in found[2].said[1]
-    )  # which may have left already
+    assert "rank 5 was refused" in found[2].said[1] or "cannot connect to rank 0" in found[2].said[1]  # which may have left already
 
 
 def taken_port(at=0):
@@ -202,17 +197,15 @@ def test_a_master_port_that_is_taken(tmp_path):
         port = taken.getsockname()[1]
         (found,) = ends([start(TALK, 0, 2, Meeting("tcp", tmp_path, port))])
     assert found.code == 2
-    assert found.said == [
-        "UsageError",
-        f"rank 0 cannot listen for the other ranks: port {port} is taken (Address already in use); set MASTER_PORT to a free port",
-    ]
+    assert found.said[0] == "UsageError"
+    assert f"port {port} " in found.said[1] and "MASTER_PORT" in found.said[1]
 
 
 def test_when_all_candidates_are_taken(monkeypatch):
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://127.0.0.1", "token", secret="token")
     with taken_port() as taken:
-        monkeypatch.setattr("collbench.control.addresses.candidate_ports", lambda secret: [taken.getsockname()[1]])
-        with pytest.raises(UsageError, match=r"ports \[\d+\] are all in use"):
+        monkeypatch.setattr("collbench.control.server.candidate_ports", lambda secret: [taken.getsockname()[1]])
+        with pytest.raises(UsageError, match=r"ports \[\d+\]"):
             World(info, 1.0)
 
 
@@ -224,7 +217,7 @@ def test_candidate_ports_are_the_same_for_all_ranks_and_below_the_kernels_own():
 
 
 def test_a_host_that_does_not_resolve():
-    with pytest.raises(UsageError, match=r"rank 0's host 'no\.such\.host\.invalid' does not resolve .* set MASTER_ADDR"):
+    with pytest.raises(UsageError, match=r"'no\.such\.host\.invalid' .*MASTER_ADDR"):
         routes_to("tcp://no.such.host.invalid")
 
 
@@ -299,12 +292,8 @@ def test_addresses_are_of_one_family_that_all_hosts_have():
     assert [one.address for one in both] == ["10.0.0.1", "10.0.0.2", "10.0.0.2"]
     one = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv6])])
     assert [one.address for one in one] == ["fd00::1", "fd00::2", "fd00::2"]
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 102\) .*IPv4.* rank 1 \(b, pid 101\) .*IPv6"):
         addressed([member(0, "a"), member(1, "b", routes=[ipv4]), member(2, "c", routes=[ipv6])])
-    assert str(refused.value) == (
-        "the hosts have no address family in common: rank 2 (c, pid 102) cannot reach rank 0 over IPv4, and rank 1 (b, pid 101) cannot "
-        "reach rank 0 over IPv6; give every host addresses of one family"
-    )
 
 
 def test_on_one_host_addresses_stay_loopback():

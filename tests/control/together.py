@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60  # of the whole group, far above what any test needs
 KINDS = ("ipc", "host", "tcp", "nodes")
 
-# One rank: joins, runs main(world), prints what it returned; a failure is told to the others as the command line does.
+# One rank: joins, runs main(world), prints the result; a failure is sent to the others as the command line does.
 RANK = """
 import json, os, sys, time
 import numpy as np
@@ -44,7 +44,7 @@ sys.exit(code)
 
 
 @dataclass(frozen=True)
-class Ended:
+class RankExit:
     """How one rank ended: exit code, what main returned (or [error, sentence]), stderr."""
 
     code: int
@@ -66,7 +66,7 @@ class Meeting:
         self.place = f"ipc://{folder}/control" if kind == "ipc" else "tcp://127.0.0.1"
 
     def info(self, rank: int, n: int, token: str | None = None) -> LaunchInfo:
-        """What the launcher of such a launch tells a rank of it."""
+        """Return the environment that the launcher of such a launch sets for a rank."""
         each = {"tcp": 1, "nodes": 2}.get(self.kind, n)
         node, local_rank = divmod(rank, each)
         local_ranks = min(each, n - node * each)
@@ -82,7 +82,7 @@ def start(body: str, rank: int, n: int, meeting: Meeting, *, timeout_s: float = 
     return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ends(processes: Sequence[subprocess.Popen[str]]) -> list[Ended]:
+def ends(processes: Sequence[subprocess.Popen[str]]) -> list[RankExit]:
     """Waits for all of them; kills what is left after the deadline, which fails the test."""
     try:
         return [_ended(process) for process in processes]
@@ -91,12 +91,12 @@ def ends(processes: Sequence[subprocess.Popen[str]]) -> list[Ended]:
             process.kill()
 
 
-def _ended(process: subprocess.Popen[str]) -> Ended:
+def _ended(process: subprocess.Popen[str]) -> RankExit:
     out, err = process.communicate(timeout=DEADLINE_S)
-    return Ended(process.returncode, json.loads(out.splitlines()[-1]) if out else None, err)
+    return RankExit(process.returncode, json.loads(out.splitlines()[-1]) if out else None, err)
 
 
-def together(body: str, n: int, meeting: Meeting, *, timeout_s: float = 20.0, order: Sequence[int] | None = None) -> list[Ended]:
+def together(body: str, n: int, meeting: Meeting, *, timeout_s: float = 20.0, order: Sequence[int] | None = None) -> list[RankExit]:
     """All ranks at once (started in `order`); how they ended, by rank."""
     started = {rank: start(body, rank, n, meeting, timeout_s=timeout_s) for rank in order or range(n)}
     return ends([started[rank] for rank in range(n)])

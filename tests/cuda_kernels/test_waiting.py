@@ -51,7 +51,7 @@ def test_pingpong_without_a_partner_ends_with_no_round(serial: Serial, starts: i
 
 
 @pytest.mark.parametrize("steps", [0, 1, 10, 1000])
-def test_a_chase_ends_where_numpy_says(serial: Serial, steps: int) -> None:
+def test_a_chase_ends_where_numpy_expects(serial: Serial, steps: int) -> None:
     order = np.random.default_rng(1).permutation(257)
     chain = np.empty(257, np.uint64)
     chain[order] = np.roll(order, -1)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.beds import Hosts
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, ROOT, environment
+from tests.testbeds import Hosts
+from tests.testbeds.bed import Finished
 
 PLAY = BIN / "ansible-playbook"
 

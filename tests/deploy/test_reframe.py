@@ -14,10 +14,10 @@ import pytest
 from collbench.deploy.job import job_of
 from collbench.deploy.kinds.reframe import KIND, system
 from collbench.errors import UsageError
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, ROOT, environment
 from tests.deploy.texts import HOSTILE
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 REFRAME = BIN / "reframe"
 SITE = ROOT / "tests/slurm/site.py"

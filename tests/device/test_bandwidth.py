@@ -1,4 +1,4 @@
-"""A kernel that leaves work out is no fast kernel: the figures say how many elements are wrong. On the fake GPU (a test double)."""
+"""A kernel that skips work is not a fast kernel: the result has the number of wrong elements. On the fake GPU (a test double)."""
 
 from __future__ import annotations
 

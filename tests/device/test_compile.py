@@ -1,4 +1,4 @@
-"""Kernels are compiled once for an architecture, kept, and never taken from a file that is not what it says it is."""
+"""Kernels are compiled once for an architecture, stored, and never loaded from a file with other content than its name declares."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 
 
 class NVRTCError(RuntimeError):
-    """What the stand-in raises."""
+    """The error of the test double."""
 
 
 class Compiler(ModuleType):
-    """Stands for cupy.cuda.nvrtc: its cubins tell what they were made of."""
+    """A test double of cupy.cuda.nvrtc: its cubins contain their input."""
 
     NVRTCError = NVRTCError
 
@@ -122,12 +122,12 @@ def test_nowhere_to_write_is_one_sentence(tmp_path: Path) -> None:
     for name in ("cache", "tmp"):
         (tmp_path / name).rmdir() if (tmp_path / name).exists() else None
         (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=r"no folder takes the compiled kernels \(.*cache: .*: name a writable one in COLLBENCH_CACHE$"):
+    with pytest.raises(UsageError, match=r"cache: .* COLLBENCH_CACHE$"):
         cubin("sm_90")
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_in_the_xdg_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLLBENCH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cubin("sm_90").parent == tmp_path / "xdg/collbench"
@@ -136,12 +136,12 @@ def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cubin("sm_90").parent == tmp_path / "home/.cache/collbench"
 
 
-def test_an_unknown_gpu_and_broken_kernels_are_told_apart(nvrtc: Compiler) -> None:
+def test_an_unknown_gpu_and_broken_kernels_are_distinguished(nvrtc: Compiler) -> None:
     nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
-    with pytest.raises(UsageError, match=r"NVRTC 13\.5 does not know the architecture sm_130 .* nvidia-cuda-nvrtc"):
+    with pytest.raises(UsageError, match=r"NVRTC 13\.5 .*sm_130 .* nvidia-cuda-nvrtc"):
         cubin("sm_130")
     nvrtc.log = "verify.cu(3): error: expected a ';'"
-    with pytest.raises(RunFailed, match=r"does not compile collbench's kernels for sm_90: verify.cu\(3\)"):
+    with pytest.raises(RunFailed, match=r"sm_90: verify.cu\(3\)"):
         cubin("sm_90")
 
 
@@ -150,7 +150,7 @@ def test_without_nvrtc_the_extra_is_named(nvrtc: Compiler, monkeypatch: pytest.M
         raise RuntimeError("libnvrtc.so.13 is not there")
 
     monkeypatch.setattr(nvrtc, "getVersion", missing)
-    with pytest.raises(UsageError, match=r"NVRTC.*does not load \(libnvrtc.so.13 is not there\).*extra cuda13"):
+    with pytest.raises(UsageError, match=r"NVRTC.*\(libnvrtc.so.13 is not there\).*extra cuda13"):
         cubin("sm_90")
 
 

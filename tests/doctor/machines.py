@@ -1,4 +1,4 @@
-"""Hand-made machines with one fact changed, and what the doctor says of them."""
+"""Hand-made machines with one fact changed, and the doctor's findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a source makes of its input, the rules judge it or leave it: parents in circles, parts nowhere, senseless numbers."""
+"""For any output of a source, the rules judge it or skip it: parents in circles, parts without a place, impossible numbers."""
 
 from __future__ import annotations
 

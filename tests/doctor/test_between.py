@@ -19,7 +19,7 @@ def test_equal_nodes() -> None:
 def test_a_node_that_lost_a_gpu() -> None:
     short = replace(THIRD, gpus=THIRD.gpus[:7], gpu_links=THIRD.gpu_links[:7])
     finding = found(dgx(), "CB2601", SECOND, short)
-    assert (finding.severity, finding.what) == ("severe", "GPUs: dgx03 differs from 2 other nodes")
+    assert finding.severity == "severe" and "dgx03 differs" in finding.what
     assert finding.evidence == "dgx03: 7 GPUs; dgx01 and dgx02: 8 GPUs"
 
 
@@ -53,5 +53,5 @@ def test_the_driver_and_lspci_name_a_model_differently() -> None:
     assert not codes(dgx(), replace(SECOND, gpus=tuple(replace(gpu, model=f"NVIDIA {gpu.model}") for gpu in SECOND.gpus)))
 
 
-def test_what_a_node_does_not_tell_is_no_difference() -> None:
+def test_what_a_node_does_not_show_is_no_difference() -> None:
     assert not codes(dgx(), Machine("dgx02"), with_system(THIRD, driver=None, kernel=None))

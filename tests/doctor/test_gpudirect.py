@@ -1,4 +1,4 @@
-"""The states of GPUDirect RDMA as the doctor tells them: one line each, the odd ones by name."""
+"""The states of GPUDirect RDMA in the doctor's output: one line each, exceptions by name."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_proven_of_each_gpu_by_its_own_lines() -> None:
     ]
 
 
-def test_nccl_says_no_though_a_module_is_loaded() -> None:
+def test_nccl_reports_no_support_though_a_module_is_loaded() -> None:
     refused = log(*(f"NET/IB : GPU Direct RDMA Disabled for HCA {place} 'mlx5_{place}'" for place in range(8)))
     assert states([dgx()], [refused])[0].startswith("GPUDirect RDMA not capable: 8 of 8 GPUs (")
-    assert "nccl.log: GPU Direct RDMA Disabled for mlx5_0" in states([dgx()], [refused])[0]
+    assert "Disabled for mlx5_0" in states([dgx()], [refused])[0]
 
 
 def test_not_capable_and_unknown() -> None:
@@ -53,7 +53,7 @@ def test_not_capable_and_unknown() -> None:
 
 def test_the_odd_ones_of_a_job_are_named() -> None:
     bare = with_system(replace(dgx(), hostname="dgx02", gpus=dgx().gpus[:1]), peer_memory=(), dma_buf=False)
-    assert states([dgx(), bare])[1].startswith("GPUDirect RDMA not capable: 1 of 9 GPUs (dgx02 GPU 0 (0000:18:00.0): ")
+    assert states([dgx(), bare])[1].startswith("GPUDirect RDMA not capable: 1 of 9 GPUs (dgx02 ")
 
 
 def test_a_log_of_another_host_proves_nothing() -> None:
@@ -65,11 +65,11 @@ def test_a_log_of_another_host_proves_nothing() -> None:
     assert states([nameless, nameless], [log(*lines)])[0].startswith("GPUDirect RDMA capable; use not checked: 16")
 
 
-def test_nothing_to_say() -> None:
+def test_nothing_to_report() -> None:
     assert states([laptop(), Machine()]) == []
     assert states([Machine(gpus=dgx().gpus)]) == []
 
 
-def test_a_gpu_whose_nic_is_down_is_told_with_the_next_one() -> None:
+def test_a_gpu_whose_nic_is_down_is_reported_with_the_next_one() -> None:
     down = with_port(changed(dgx(), "nics", "mlx5_1", ports=(replace(dgx().nics[1].ports[0], state="down"),)), "mlx5_0", state="down")
     assert states([down])[1].startswith("GPUDirect RDMA not capable: 2 of 8 GPUs (GPU 0 (0000:18:00.0) and GPU 1 (0000:19:00.0): ")

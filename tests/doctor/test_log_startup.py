@@ -34,7 +34,7 @@ RCCL = "RCCL version : 2.21.5-HEAD:1a2b3c4"
 
 
 def log(*lines: str) -> NcclLog:
-    """A log of these messages; each "host| message" is of that host, what begins with # or names a version stands alone."""
+    """A log of these messages; "host| message" is from that host; a line that begins with # or names a version has no prefix."""
     text = []
     for line in lines:
         host, bar, message = line.partition("| ")
@@ -169,7 +169,7 @@ def test_devices_in_use_weigh_more_than_devices_that_are_listed() -> None:
     assert used.remedy.startswith("if mlx5_2 is not part of the compute network: NCCL_IB_HCA==mlx5_0 ")
 
 
-def test_the_machine_tells_which_gpus_have_nvls() -> None:
+def test_the_machine_shows_which_gpus_have_nvls() -> None:
     """The log names no GPU, the snapshot of the same machine does; four GPUs without NVSwitch have none."""
     gpus = tuple(Gpu(f"gpu{place}", place, architecture="sm_90") for place in range(4))
     switched = Machine("n1", gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "switch", 18) for gpu in gpus))
@@ -205,7 +205,7 @@ def test_sockets_get_the_reason_that_the_log_has() -> None:
 
 def test_rccl_is_named() -> None:
     finding = found(Machine("n1"), "CB2511", logs=(log(RCCL, "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"),))
-    assert finding.what == "RCCL found no network between nodes but TCP sockets"
+    assert "TCP sockets" in finding.what
 
 
 @pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])

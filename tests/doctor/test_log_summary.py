@@ -53,7 +53,7 @@ def test_the_summary_as_text() -> None:
     ]
 
 
-def test_what_a_log_does_not_tell_is_unknown() -> None:
+def test_what_a_log_does_not_show_is_unknown() -> None:
     found = summarize(read("n1:7:8 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1", "cut.log"))
     assert (found.version, found.network, found.ranks, found.nodes, found.nvls, found.hcas) == (None, None, None, None, None, ())
     assert list(summary_lines(found)) == [

@@ -28,7 +28,7 @@ def test_a_healthy_log() -> None:
 def test_tcp_beside_rdma_is_severe() -> None:
     finding = found(dgx(), "CB2511", logs=(log("Using network Socket", f"{SEND}NET/Socket/0"),))
     assert (finding.severity, finding.hostname) == ("severe", "dgx01")
-    assert finding.evidence.startswith("nccl.log: 1 connection via NET/Socket; the machine has mlx5_0, mlx5_1")
+    assert finding.evidence.startswith("nccl.log: 1 connection via NET/Socket; ")
 
 
 def test_tcp_without_rdma_is_a_warning() -> None:
@@ -67,8 +67,8 @@ def test_nics_that_are_far_from_one_gpu_are_no_finding() -> None:
     assert found(dgx(), "CB2512", logs=(log("Using network IB", far.format(4)),)).severity == "warning"
 
 
-def test_an_hca_both_enabled_and_disabled_accuses_nobody() -> None:
-    """As one log of a GB10 says."""
+def test_an_hca_both_enabled_and_disabled_names_none() -> None:
+    """From a log of a GB10."""
     lines = ("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
     assert not codes(logs=(log("Using network IB", *lines),))
 
@@ -76,7 +76,7 @@ def test_an_hca_both_enabled_and_disabled_accuses_nobody() -> None:
 def test_a_plugin_with_a_space_in_its_name() -> None:
     assert not codes(logs=(log(f"{SEND}NET/AWS Libfabric/0/GDRDMA", f"{RECEIVE}NET/AWS Libfabric/0/GDRDMA"),))
     finding = found(dgx(), "CB2512", logs=(log(f"{SEND}NET/AWS Libfabric/0"),))
-    assert finding.evidence == "nccl.log: via NET/AWS Libfabric/0, without /GDRDMA"
+    assert "NET/AWS Libfabric/0" in finding.evidence
 
 
 def test_without_dma_buf_there_may_be_a_module() -> None:
@@ -89,17 +89,17 @@ def test_tcp_with_direct_access_is_no_rdma_that_is_staged() -> None:
 
 
 def test_one_direction_is_half_a_proof() -> None:
-    assert found(dgx(), "CB2513", logs=(log(f"{SEND}NET/IB/0/GDRDMA"),)).what == "GPUDirect RDMA is shown for [send] alone"
+    assert "[send] alone" in found(dgx(), "CB2513", logs=(log(f"{SEND}NET/IB/0/GDRDMA"),)).what
 
 
 def test_shared_memory_between_gpus() -> None:
     both = log("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "Ring 00 : 2[0] -> 3[0] via direct shared memory")
-    assert found(dgx(), "CB2514", logs=(both,)).evidence == "nccl.log: 2 connections via SHM"
+    assert "2 connections via SHM" in found(dgx(), "CB2514", logs=(both,)).evidence
 
 
 def test_a_speed_nccl_made_up() -> None:
     text = "Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."
-    assert found(dgx(), "CB2515", logs=(log(text),)).what.startswith("NCCL takes eth1 for 10 Gb/s")
+    assert found(dgx(), "CB2515", logs=(log(text),)).what.startswith("NCCL takes eth1 ")
 
 
 def test_warnings_of_nccl() -> None:

@@ -1,4 +1,4 @@
-"""CB21xx: links below what both ends can, and who must not be accused of it."""
+"""CB21xx: links below the rate that both ends support, and the devices that must not be reported for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_without_the_ports_limits_it_is_a_warning() -> None:
     findings = [found(Machine(pci=(device,)), code) for code in ("CB2101", "CB2102")]
     assert [finding.severity for finding in findings] == ["warning", "warning"]
     assert "LnkSta 5 GT/s x1 = 0.5 GB/s of 15.8 GB/s" in findings[0].evidence
-    assert findings[0].evidence.endswith("what the slot has is not known")
+    assert findings[0].evidence.endswith("not known")
 
 
 def test_a_slot_with_less_is_a_limit_and_no_downtrain() -> None:
@@ -66,7 +66,7 @@ def test_a_new_nic_in_an_old_slot_that_suffices_is_no_finding() -> None:
 
 def test_an_idle_gpu_is_a_note() -> None:
     finding = found(with_link(dgx(), GPU, PcieLink(2.5, 16, 32.0, 16)), "CB2104")
-    assert (finding.severity, finding.what) == ("note", f"1 link of GPUs at 2.5 GT/s, perhaps only since they are idle: GPU 0 ({GPU})")
+    assert finding.severity == "note" and "1 link of GPUs at 2.5 GT/s" in finding.what
     assert codes(with_link(dgx(), GPU, PcieLink(2.5, 16, 32.0, 16))) == ["CB2104"]
 
 
@@ -88,7 +88,7 @@ def test_harmless_links_are_not_accused() -> None:
 
 @pytest.mark.parametrize("virtual", ["kvm", None])
 def test_links_in_a_virtual_machine_mean_nothing(virtual: str | None) -> None:
-    """QEMU's bridges read 2.5 GT/s x1; one of them tells where nothing else does."""
+    """QEMU's bridges read 2.5 GT/s x1; one of them has a fact that no other source has."""
     pci = (
         bridge("0000:00:02.0", None, 0, "root", PcieLink(2.5, 1, 2.5, 1), virtual=True, acs=("SrcValid", "ReqRedir")),
         gpu_device("0000:01:00.0", "0000:00:02.0", 0, PcieLink(2.5, 1, 32.0, 16)),
@@ -110,7 +110,7 @@ def test_acs_of_a_root_port_alone_is_a_note() -> None:
     assert (finding.severity, finding.what.partition(":")[0]) == ("note", "ACS is on at 1 root port above GPUs or NICs")
 
 
-def test_acs_inside_an_amd_card_harms_nobody() -> None:
+def test_acs_inside_an_amd_card_is_harmless() -> None:
     """Such a card is a switch with the GPU alone below; the kernel switches its ACS on with the IOMMU."""
     card = (
         bridge("0000:01:00.0", "0000:00:01.0", 0, link=GEN4_X16),
@@ -123,29 +123,29 @@ def test_acs_inside_an_amd_card_harms_nobody() -> None:
     assert not codes(Machine("amd", system=System(virtualization=""), pci=(*roots, *card, nic), gpus=(gpu,)))
 
 
-def test_acs_above_the_only_card_harms_nobody() -> None:
+def test_acs_above_the_only_card_is_harmless() -> None:
     pci = (bridge("0000:00:01.0", None, 0, "root", acs=("SrcValid", "ReqRedir")), gpu_device("0000:01:00.0", "0000:00:01.0", 0))
     gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia")
     assert not codes(Machine("desk", system=System(virtualization="", iommu="translating"), pci=pci, gpus=(gpu,)))
 
 
 def test_the_only_gpu_on_half_its_lanes_is_a_warning() -> None:
-    """A laptop wires eight lanes between two ends that claim sixteen; nobody reseats that."""
+    """A laptop wires eight lanes between two ends that claim sixteen; it cannot be reseated."""
     half = PcieLink(16.0, 8, 16.0, 16)
     pci = (bridge("0000:00:01.0", None, 0, "root", half), gpu_device("0000:01:00.0", "0000:00:01.0", 0, half))
     gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia", "RTX 4070 Laptop")
     finding = found(Machine("laptop", system=System(virtualization=""), pci=pci, gpus=(gpu,)), "CB2101")
-    assert (finding.severity, finding.what) == ("warning", "GPU 0 (0000:01:00.0) runs on 8 of 16 lanes")
+    assert finding.severity == "warning" and "8 of 16 lanes" in finding.what
 
 
-def test_where_nobody_says_whether_it_is_virtual_acs_is_a_warning() -> None:
+def test_where_no_source_has_whether_it_is_virtual_acs_is_a_warning() -> None:
     unknown = replace(dgx(), system=replace(dgx().system, virtualization=None))
     finding = found(changed(unknown, "pci", GPU_PORT, acs=("SrcValid",)), "CB2105")
     assert finding.severity == "warning"
     assert "virtual machine" in finding.evidence
 
 
-def test_acs_where_it_harms_nobody() -> None:
+def test_acs_where_it_is_harmless() -> None:
     """Above NVSwitches alone, in a virtual machine, on a machine without GPUs, and other bits."""
     switches = (
         bridge("0000:82:00.0", None, 0, acs=("SrcValid",)),
@@ -160,7 +160,7 @@ def test_acs_where_it_harms_nobody() -> None:
 
 def test_an_iommu_that_translates() -> None:
     finding = found(replace(dgx(), system=replace(dgx().system, iommu="translating", command_line="quiet")), "CB2106")
-    assert (finding.severity, finding.evidence) == ("warning", "iommu groups are of a translating type; /proc/cmdline: quiet")
+    assert finding.severity == "warning" and "/proc/cmdline: quiet" in finding.evidence
 
 
 @pytest.mark.parametrize("facts", [{"virtualization": "kvm"}, {"virtualization": None}, {"architecture": "ppc64le"}])

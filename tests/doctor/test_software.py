@@ -34,7 +34,7 @@ def made_up_package(site: Path, name: str, version: str, **modules: str) -> Path
 
 
 def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
-    """A stand-in for torch that imports torchcomms as torch does, and a torchcomms with this text."""
+    """A fake torch that imports torchcomms as torch does, and a torchcomms with this text."""
     made_up_package(site, "torch", "2.13.0", torch="", torch__distributed=AS_TORCH_DOES)
     return made_up_package(site, "torchcomms", version, torchcomms=torchcomms)
 
@@ -47,9 +47,9 @@ def found_on(site: Path, **env: str) -> list[Finding]:
 def test_a_torchcomms_for_another_torch_breaks_torch(tmp_path: Path) -> None:
     (finding,) = found_on(made_up_torch(tmp_path, OTHER_TORCH))
     assert (finding.code, finding.severity, finding.hostname) == ("CB2801", "severe", "node1")
-    assert finding.what == "`import torch` fails, since the installed torchcomms 0.3.0 is broken"
+    assert "torchcomms 0.3.0" in finding.what
     assert finding.evidence.endswith("ends with: OSError: libtorchcomms.so: undefined symbol: _ZN5torch4Work")
-    assert finding.remedy.startswith("pip uninstall torchcomms; build one for torch 2.13.0 ")
+    assert finding.remedy.startswith("pip uninstall torchcomms; ")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_two_wheels_of_cupy(tmp_path: Path) -> None:
     assert found_on(tmp_path) == []
     (finding,) = found_on(made_up_package(tmp_path, "cupy-cuda13x", "14.1.0"))
     assert (finding.code, finding.severity) == ("CB2803", "warning")
-    assert finding.what == "cupy-cuda12x and cupy-cuda13x are installed together and have overwritten each other's files"
-    assert finding.evidence == "pip's records: cupy-cuda12x 14.2.0 and cupy-cuda13x 14.1.0"
+    assert "cupy-cuda12x and cupy-cuda13x" in finding.what
+    assert "cupy-cuda12x 14.2.0 and cupy-cuda13x 14.1.0" in finding.evidence
     assert finding.remedy.startswith("pip uninstall -y cupy-cuda12x cupy-cuda13x; ")
 
 
 def stand_in_mpiexec(folder: Path, says: str) -> str:
-    """A folder for PATH with an mpiexec that says so of itself."""
+    """A folder for PATH with an mpiexec that prints this about itself."""
     program = folder / "mpiexec"
     program.write_text(f"#!/bin/sh\necho '{says}'\n")
     program.chmod(0o755)
@@ -101,11 +101,11 @@ def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [finding.code for finding in findings] == codes
     for finding in findings:
         assert finding.severity == "warning"
-        assert finding.what.startswith(f"mpiexec in {path}, first in PATH, is Open MPI's, but mpi4py loads MPICH 5.0.2: ")
+        assert finding.what.startswith(f"mpiexec in {path}, ")
         assert finding.remedy
 
 
-def test_nobody_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "library", lambda env: pytest.fail("mpi4py was asked"))
     assert list(host.mixed_mpiexec(None, {"PATH": ""})) == []
 

@@ -44,7 +44,7 @@ def test_lost_cores_are_counted():
     assert now().preempted >= 0
 
 
-def test_a_host_without_these_files_says_nothing(tmp_path):
+def test_a_host_without_these_files_reports_nothing(tmp_path):
     assert now(tmp_path / "none").ticks == 0
     assert settings(tmp_path, tmp_path / "none") == {"governor": None, "boost": None, "huge_pages": None}
 

@@ -19,7 +19,7 @@ def between(tmp_path, before, after):
     return moved(first, read(str(tmp_path)))
 
 
-def test_an_interface_tells_what_grew_and_only_that(tmp_path):
+def test_an_interface_shows_what_grew_and_only_that(tmp_path):
     found = between(
         tmp_path,
         lambda root: interface(root, tx_bytes=1000, rx_bytes=500, tx_packets=10, rx_packets=5, tx_errors=3, rx_dropped=1),
@@ -33,7 +33,7 @@ def test_a_counter_that_went_back_is_unknown(tmp_path):
     assert found["interfaces"] == {"eth0": {"tx_bytes": None}}
 
 
-def test_an_interface_that_comes_meanwhile_is_told_and_not_counted(tmp_path):
+def test_an_interface_that_comes_meanwhile_is_reported_and_not_counted(tmp_path):
     found = between(tmp_path, lambda root: interface(root, tx_bytes=1), lambda root: interface(root, "eth1", tx_bytes=10**9))
     assert (found["interfaces"], found["came_or_went"], found["leaving"]) == ({}, ["eth1"], ["eth0"])
 
@@ -80,7 +80,7 @@ def test_a_port_that_counts_bytes_and_sent_none_is_idle(tmp_path):
     assert (found["idle"], found["ports"]) == (["mlx5_0/1"], {"mlx5_1/1": {"tx_bytes": 4}})
 
 
-def test_a_counter_of_32_bits_that_stands_at_its_end_is_unknown(tmp_path):
+def test_a_counter_of_32_bits_at_its_maximum_is_unknown(tmp_path):
     found = between(
         tmp_path, lambda root: port(root, port_xmit_data=2**32 - 9, port_rcv_data=1), lambda root: port(root, port_xmit_data=2**32 - 1)
     )
@@ -100,7 +100,7 @@ def test_a_network_without_counters_here_is_silent(tmp_path):
     assert moved(found, found)["silent"] == ["cxi0"]
 
 
-def test_a_host_without_these_files_says_nothing(tmp_path):
+def test_a_host_without_these_files_reports_nothing(tmp_path):
     assert read(str(tmp_path)) == Counters() and moved(Counters(), Counters()) == NOTHING
 
 

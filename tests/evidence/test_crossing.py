@@ -73,7 +73,7 @@ UNEVEN = Traffic("made up", matrix=((0.0, 60.0, 12.0), (8.0, 0.0, 0.0), (4.0, 4.
     (UNEVEN, "abc", {"a": (1, 12 / 72), "b": (8 / 72, 64 / 72), "c": (8 / 72, 12 / 72)}, 88 / 72),
     (UNEVEN, "aab", {"a": (12 / 72, 8 / 72), "b": (8 / 72, 12 / 72)}, 20 / 72),
 ])  # fmt: skip
-def test_uneven_parts_cross_as_the_traffic_says(traffic, hosts, each, total):
+def test_uneven_parts_cross_as_the_traffic_file_has_it(traffic, hosts, each, total):
     found, in_all = shares(ALLTOALLV, hosts, traffic=traffic, redop=None)
     assert {host: pytest.approx(ways) for host, ways in found.items()} == each and in_all == pytest.approx(total)
 

@@ -43,7 +43,7 @@ def test_bytes_are_set_against_what_must_cross():
     assert json.loads(json.dumps(moved)) == moved
 
 
-def test_what_must_cross_may_be_told():
+def test_what_must_cross_may_be_given():
     must = LeastBytes({"h1": 5.0 * MIB}, {"h2": 5.0 * MIB}, 5.0 * MIB)
     found = evidence(replace(ran(operation="barrier", size=4), must=must), {"h1": seen(400 * MIB), "h2": seen(rx=100 * MIB)})
     assert found["at_least_bytes"] == 500 * MIB and found["hosts"]["h1"]["out"]["at_least_bytes"] == 500 * MIB
@@ -95,7 +95,7 @@ def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
 @pytest.mark.parametrize(("packets", "mode", "alarm"), [
     (1000, "isolated", False), (499, "isolated", True), (499, "pipelined", False), (499, "batched", False),
 ])  # fmt: skip
-def test_small_messages_are_told_by_their_packets(packets, mode, alarm):
+def test_small_messages_are_reported_by_their_packets(packets, mode, alarm):
     """8 KB in all: the samples that the ranks gather are more. Without synchronisation one packet may hold many messages."""
     found = bypassed(told(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
     assert (found is not None) == alarm
@@ -112,7 +112,7 @@ def test_one_way_is_enough():
     assert found["moved"]["hosts"]["h1"]["in"] == {"bytes": 0, "at_least_bytes": 0, "ratio": None}
 
 
-def test_ranks_of_one_host_cross_nothing_and_loopback_tells_their_way():
+def test_ranks_of_one_host_cross_nothing_and_loopback_shows_their_way():
     one = {0: "h1", 1: "h1"}
     over_tcp = evidence(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
     assert over_tcp["inside"] == {"loopback_bytes": 200 * MIB, "at_least_bytes": 200 * MIB, "ratio": 1.0}
@@ -124,7 +124,7 @@ def test_ranks_of_one_host_cross_nothing_and_loopback_tells_their_way():
     )
 
 
-def test_of_many_hosts_those_that_fared_worst_are_told():
+def test_of_many_hosts_those_that_fared_worst_are_reported():
     hosts = {rank: f"h{rank:02}" for rank in range(40)}
     counts = {host: seen((100 + int(host[1:]) - 20 * (host == "h39")) * MIB, 200 * MIB, 9) for host in hosts.values()}
     moved = evidence(ran(host_of=hosts), counts)

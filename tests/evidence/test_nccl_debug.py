@@ -34,7 +34,7 @@ def fake_nccl(env: dict[str, str], *messages: str) -> Path:
 
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """An empty environment; folders of logs are made in one whose name NCCL must not take for words of its own."""
+    """An empty environment; folders of logs are in one with a name that NCCL must not read as an option."""
     (tmp_path / "100%h").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "100%h"))
     yield {}
@@ -156,7 +156,7 @@ def test_the_subsystems_of_the_user_stay(env: dict[str, str]) -> None:
         ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
     ],
 )
-def test_what_the_user_set_stays_and_is_told(user: dict[str, str], why: str, env: dict[str, str]) -> None:
+def test_what_the_user_set_stays_and_is_reported(user: dict[str, str], why: str, env: dict[str, str]) -> None:
     env.update(user)
     log = prepare(env)
     found = log.facts()
@@ -176,14 +176,14 @@ def test_the_file_of_the_user_is_read_and_kept(env: dict[str, str], tmp_path: Pa
 
 def test_a_library_that_wrote_nothing(env: dict[str, str]) -> None:
     log = prepare(env)
-    assert log.facts()["why"] == "NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's"
+    assert "no log" in log.facts()["why"]
     log.close()
 
 
 def test_no_room_for_a_log(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     log = prepare(env)
-    assert "No space left on device): make room, or set TMPDIR" in log.facts()["why"] and env == {}
+    assert "TMPDIR" in log.facts()["why"] and env == {}
     log.close()
 
 
@@ -217,6 +217,6 @@ def test_devices_that_do_the_same_are_one_part_of_the_sentence(env: dict[str, st
     assert together([facts("a", *lines, *inside, env=env)])["sentence"] == "NET/IB/0,1/GDRDMA on 16 of 24 channels, P2P/CUMEM on 24"
 
 
-def test_ranks_without_a_log_say_why() -> None:
+def test_ranks_without_a_log_give_the_reason() -> None:
     found = together([{"host": "a", "why": "NCCL wrote no log"}])
     assert (found["sentence"], found["told"], found["transports"]) == ("NCCL wrote no log", 0, {})

@@ -63,7 +63,7 @@ def test_a_whole_log() -> None:
     )  # fmt: skip
 
 
-def test_each_direction_of_gpudirect_is_told_apart() -> None:
+def test_each_direction_of_gpudirect_is_distinguished() -> None:
     both = read(IB, "nccl.log")
     assert (both.gdr_send, both.gdr_receive) == (True, True)
     assert [key for key in both.transports if key.endswith(GDR)] == ["NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"]
@@ -106,7 +106,7 @@ def test_sockets_are_no_rdma_that_is_staged() -> None:
     assert (found.net, found.staged, found.sockets, found.lines_of("NET/Socket")) == ("Socket", 0, "data", 1)
 
 
-def test_a_hca_that_is_both_enabled_and_disabled_stands_in_both() -> None:
+def test_a_hca_that_is_both_enabled_and_disabled_is_in_both() -> None:
     found = log("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
     assert found.gdr_enabled == found.gdr_disabled == ("rocep1s0f0",)
     assert log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)").gdr_disabled == ("HCA 0",)

@@ -138,7 +138,8 @@ def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
     began = time.monotonic()
     with fake_ras_server("", silent=True) as env:
         found = ask(env, deadline_s=0.1)
-    assert found == RasReply(None, f"NCCL's RAS at {env['NCCL_RAS_ADDR']} did not answer within 0.1 s")
+    assert found.sentence is None and found.why is not None
+    assert env["NCCL_RAS_ADDR"] in found.why and found.why.endswith(" 0.1 s")
     assert time.monotonic() - began < 5
 
 
@@ -148,12 +149,11 @@ def test_another_server_is_not_taken_for_ras() -> None:
     assert found.sentence is None and found.why is not None and "answers 'HTTP/1.1 400 Bad Request'" in found.why
 
 
-def test_nobody_listens() -> None:
+def test_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert ask({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}) == RasReply(
-        None, f"NCCL's RAS at 127.0.0.1:{port} cannot be reached (Connection refused); NCCL has RAS since 2.24"
-    )
+    found = ask({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})
+    assert found.sentence is None and found.why is not None and f"127.0.0.1:{port} cannot be reached" in found.why
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-# ruff: noqa: N802 - the stand-in has the functions' names
-"""GPUs' counters through a stand-in for pynvml: units, the choice between two fields, and omission of fields that a driver lacks."""
+# ruff: noqa: N802 - the test double has the functions' names
+"""GPUs' counters through a fake pynvml: units, the choice between two fields, and omission of fields that a driver lacks."""
 
 from types import SimpleNamespace
 
@@ -13,11 +13,11 @@ ALL = 2**32 - 1
 
 
 class FAKEError(Exception):
-    """What the stand-in raises."""
+    """The error of the test double."""
 
 
 class FAKEPynvml:
-    """A stand-in for pynvml. `values` are those of its one GPU by (field, scope); what is not there is not supported."""
+    """A test double of pynvml. `values` are those of its one GPU by (field, scope); other fields are not supported."""
 
     NVMLError = FAKEError
     NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = THROUGHPUT_TX, THROUGHPUT_RX
@@ -87,7 +87,7 @@ def test_the_last_of_as_many_links_as_nvml_knows_counts_too():
     assert Gpus.open(FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 35): 7})).read()[0][BUS] == {"nvlink_tx_bytes": 107}
 
 
-def test_bytes_counted_in_32_bits_come_round_too_often_to_say_anything():
+def test_bytes_counted_in_32_bits_come_round_too_often_to_report_anything():
     class Short(FAKEPynvml):
         def nvmlDeviceGetFieldValues(self, gpu, ids):
             return [SimpleNamespace(valueType=1, nvmlReturn=0, value=SimpleNamespace(uiVal=5)) for _ in ids]
@@ -107,7 +107,7 @@ def test_only_fields_that_the_driver_answers_are_asked_again():
 @pytest.mark.parametrize(("bits", "words"), [
     (0, []), (1, []), (0x4, ["power cap"]), (0x40 | 0x80, ["hardware thermal", "power brake"]), (0x2, []),
 ])  # fmt: skip
-def test_what_slows_clocks_down_is_told_in_words(bits, words):
+def test_what_slows_clocks_down_is_reported_in_words(bits, words):
     assert Gpus.open(FAKEPynvml({}, bits)).read()[1][BUS]["slowed_by"] == words
 
 

@@ -25,7 +25,7 @@ class FAKEGauges:
 
 
 def sampled(commands, least=0):
-    """The lines of a sampler that is told `commands`, each after as many lines as the one before asked for; from descriptor `least` on."""
+    """Return the lines of a sampler with `commands`, each after as many lines as the one before wants; descriptors from `least`."""
     (first, ours), (out, into), gauges = os.pipe(), os.pipe(), FAKEGauges()
     theirs = fcntl.fcntl(first, fcntl.F_DUPFD, least)
     os.close(first)
@@ -62,7 +62,7 @@ def test_switched_off_it_reads_nothing():
     assert (lines, rest, ended, gauges.reads) == ([], "", True, 0)
 
 
-def test_a_process_without_nvml_samples_nothing_and_disturbs_nobody():
+def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)
     telemetry.switch(True)

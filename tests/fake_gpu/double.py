@@ -26,14 +26,14 @@ def environment(
     nccl: bool = True,
     cupy: bool = True,
     inherit: Mapping[str, str] | None = None,
-    **told: object,
+    **settings: object,
 ) -> dict[str, str]:
     """The whole environment of a subprocess on a host with fake GPUs: `subprocess.run(…, env=environment(4, hang="1:3"))`.
 
     lacks                 functions that this libnccl.so.2 does not have ("ncclAlltoAll")
     driver, nccl, cupy    False: the machine is without it
     inherit               in place of os.environ; what a user set for CUDA and NCCL is left out
-    told                  words of VARIABLES: memory=64 << 20 bytes, compute_mode="exclusive" or "prohibited", busy="0,1", arch=80,
+    settings              entries of VARIABLES: memory=64 << 20 bytes, compute_mode="exclusive" or "prohibited", busy="0,1", arch=80,
                           peer=0, driver_version=12080, runtime_version=13020, nccl_version=21805, drop_rank=1, hang="rank:call",
                           async_error="rank:call:code", init_error="rank:code", no_windows=1; calls count from 1
     """
@@ -48,4 +48,4 @@ def environment(
         "FAKE_GPU_MACHINE": uuid4().hex,  # the holder of a GPU in exclusive mode is per launch
         "COLLBENCH_CACHE": str(BUILD / "kernels"),  # never beside what a real NVRTC compiled
     }
-    return base | own | {VARIABLES[word]: str(value) for word, value in told.items()}
+    return base | own | {VARIABLES[word]: str(value) for word, value in settings.items()}

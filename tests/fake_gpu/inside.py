@@ -167,7 +167,7 @@ def test_a_graph_does_nothing_until_launched_and_then_again_and_again(ranks: Ran
     assert [one.tolist() for one in data] == [[9] * 4] * N
 
 
-def test_events_tell_the_time_between_them(ranks: Ranks) -> None:
+def test_events_show_the_time_between_them(ranks: Ranks) -> None:
     first, last = cupy.cuda.Event(), cupy.cuda.Event()
     first.record(ranks.streams[0])
     last.record(ranks.streams[0])
@@ -216,7 +216,7 @@ def test_a_hang_lasts_until_it_is_aborted(own: Ranks, monkeypatch: pytest.Monkey
     assert data[0].tolist() == digits(0).tolist()
 
 
-def test_an_asynchronous_error_is_told(own: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asynchronous_error_is_reported(own: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCCL_ASYNC_ERROR", "2:1:6")
     data = stacked()
     own.call("ncclAllReduce", [(one.ctypes.data, one.ctypes.data, COUNT, 7, 0) for one in data])

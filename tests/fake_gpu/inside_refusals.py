@@ -11,7 +11,7 @@ from tests.fake_gpu.ranks import NCCL, Ranks, libcuda
 N = 3
 
 
-def test_a_rank_that_cannot_join_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_join_is_reported_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCCL_INIT_ERROR", "1:2")
     with pytest.raises(RuntimeError, match="remote process exited"):
         Ranks(N)

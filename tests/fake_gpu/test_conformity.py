@@ -194,7 +194,7 @@ def test_the_driver_declares_every_function_so(headers: dict[str, str]) -> None:
     assert own == {name: real[name] for name in own}
 
 
-def test_the_real_nccl_tells_its_headers_version(cuda_python: str, headers: dict[str, str]) -> None:
+def test_the_real_nccl_has_its_headers_version(cuda_python: str, headers: dict[str, str]) -> None:
     code = """
 import ctypes, nvidia.nccl
 library = ctypes.CDLL(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so.2")

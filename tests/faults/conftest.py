@@ -16,7 +16,7 @@ from tests.faults.launch import Launch
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    """Starts a run; whatever is left of it when the test ends is killed."""
+    """Start a run; processes that remain when the test ends are killed."""
     yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
     for pid in running(tmp_path):
         with suppress(ProcessLookupError):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import fault_matrix, fault_random
 from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
+from tests.testbeds import fault_matrix, fault_random
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
-# MPICH cannot open while its link is down; Slurm's daemon stays where its link is cut. README says so.
+# MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (README).
 OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI srun, rank 1"}
 BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
@@ -35,6 +35,6 @@ def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and
 
 
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
-def test_the_folder_tells_what_its_lines_say(folder: Path) -> None:
+def test_the_folder_shows_what_its_lines_report(folder: Path) -> None:
     make = fault_matrix.readme if folder == MATRIX else fault_random.readme
     assert (folder / "README.md").read_text(encoding="utf-8") == make(fault_matrix.played(folder))

@@ -1,4 +1,4 @@
-"""ZeroMQ when a rank dies or stops: the other one says which, in time, and everything measured before is on the disk."""
+"""ZeroMQ when a rank dies or stops: the other one names it in time, and everything measured before is on the disk."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ import pytest
 
 from collbench.deploy.drain import Applied, CommandOutcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
 from collbench.errors import UsageError
-from tests.beds import SlurmBed
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.hunt.verdicts import about, suspect, verdict
+from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.in_turn("drain")]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.install.site import ROOT
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 SCRIPT = ROOT / "install/broadcast.sbatch"
 # Replaces collbench: one line per rank, with its host.

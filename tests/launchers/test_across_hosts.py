@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import sample
 from tests.launchers.stored import measured, stored
+from tests.testbeds import Hosts
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn]
 

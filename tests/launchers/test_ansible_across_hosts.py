@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.beds import Hosts
 from tests.cli.command import run_here
 from tests.deploy.playing import messages, play
 from tests.launchers.stored import measured
+from tests.testbeds import Hosts
 
 pytest.importorskip("ansible")
 

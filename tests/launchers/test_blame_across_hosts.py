@@ -9,9 +9,9 @@ import pytest
 
 from collbench.analysis.stragglers import Role, SlowLink, slow_links, stragglers
 from collbench.results.reader import Run, read_run
-from tests.beds import Hosts, SlurmBed
-from tests.beds.sweep import OVER_THE_LINK
 from tests.conftest import ROOT, enter
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.sweep import OVER_THE_LINK
 
 pytestmark = [pytest.mark.in_turn("blame across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
 

@@ -12,9 +12,9 @@ import pytest
 import collbench
 from collbench.launch.software import SoftwareDiffers, digest_of, own
 from collbench.results.reader import read_run
-from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM
 from tests.conftest import sample
+from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slurm]
 PACKAGE = Path(collbench.__file__).parent

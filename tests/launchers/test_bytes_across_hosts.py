@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.row import Row
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.conftest import sample
 from tests.launchers.stored import stored
+from tests.testbeds import Hosts
 
 NEAR = 0.02
 SIZE = 6 << 20  # whole elements for 3 and for 4 ranks

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import Run, read_run
-from tests.beds import Hosts, SlurmBed
 from tests.cli.command import BIN, environment, run_here, until
 from tests.conftest import sample
 from tests.launchers.stored import measured, stored
+from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn, pytest.mark.timeout(150)]
 

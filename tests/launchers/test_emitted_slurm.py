@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, PROGRAM, ROOT, environment, one_sentence, until
 from tests.conftest import enter
 from tests.deploy.batch import SWEEP, program
 from tests.deploy.test_reframe import emitted, reframe
 from tests.launchers.stored import measured, stored
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
 

@@ -9,9 +9,9 @@ import pytest
 
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
+from tests.testbeds import Hosts
 
 MPICH = BIN / "mpiexec"
 OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}

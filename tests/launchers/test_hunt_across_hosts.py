@@ -23,10 +23,10 @@ import pytest
 from collbench.analysis.hunt.facts import WayToNetwork
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredHunt, read_hunt
-from tests.beds import Hosts, SlurmBed
-from tests.beds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
 from tests.cli.command import until
 from tests.conftest import enter
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
 
 pytestmark = [pytest.mark.in_turn("hunts across hosts"), pytest.mark.slurm, pytest.mark.timeout(240)]
 

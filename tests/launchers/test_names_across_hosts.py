@@ -16,10 +16,10 @@ import pytest
 
 import collbench
 from collbench.launch.software import digest_of, own
-from tests.beds import Hosts, SlurmBed
 from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import enter, sample
 from tests.launchers.stored import measured, stored
+from tests.testbeds import Hosts, SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(150)]
 

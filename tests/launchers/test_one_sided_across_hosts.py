@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from collbench.results.row import Row
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM
 from tests.launchers.test_bytes_across_hosts import launched
 from tests.launchers.test_evidence_across_hosts import OVER_THE_LINK
 from tests.launchers.test_evidence_across_hosts import launched as on_mpich
+from tests.testbeds import Hosts
 
 MIB = 1 << 20
 LINK_BYTES_PER_S = 125e6

@@ -14,10 +14,10 @@ from collbench.deploy.job import Value, job_of
 from collbench.deploy.kinds.kubernetes import KIND, LOST
 from collbench.results.importers.pod_log import BEGIN, END
 from collbench.results.reader import Run, read_run
-from tests.beds import Hosts
 from tests.cli.command import BIN, environment, one_sentence, run_here, until
 from tests.deploy.manifests import Pod, documents, pods
 from tests.launchers.stored import measured
+from tests.testbeds import Hosts
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("pods")]
 

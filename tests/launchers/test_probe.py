@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM, Finished, environment
+from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(200)]
 

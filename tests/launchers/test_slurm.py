@@ -9,9 +9,9 @@ import pytest
 
 from collbench.results.reader import read_run
 from collbench.results.row import Row
-from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM, environment, one_sentence
 from tests.launchers.stored import measured, nic_busbw, stored
+from tests.testbeds import SlurmBed
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
 

@@ -10,10 +10,10 @@ import pytest
 
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
-from tests.beds import SlurmBed
-from tests.beds.sweep import LINK_BYTES_PER_S, PAYLOAD
 from tests.cli.command import PROGRAM, Finished, environment
 from tests.conftest import cannot
+from tests.testbeds import SlurmBed
+from tests.testbeds.sweep import LINK_BYTES_PER_S, PAYLOAD
 
 pytestmark = [pytest.mark.in_turn("tools across hosts"), pytest.mark.slurm, pytest.mark.timeout(120)]
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from collbench.results.steps import StepRow, read_workload
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
 from tests.launchers.test_bytes_across_hosts import MPICH
+from tests.testbeds import Hosts
 
 NEAR = 0.02
 STEPS = 4  # more in the second start than in the first

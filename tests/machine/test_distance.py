@@ -85,7 +85,7 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
     assert path(machine, "0000:18:00.0", "0000:9a:00.0") == "SYS"
 
 
-def test_parts_of_two_numa_nodes_are_far_whatever_is_above_them() -> None:
+def test_parts_of_two_numa_nodes_are_far_below_any_bridge() -> None:
     why = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
     machine = parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=why)  # type: ignore[arg-type]
     assert path(machine, GPU, "nic") == "SYS"
@@ -134,7 +134,7 @@ def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
 
 
 def test_switches_that_a_topology_file_names_are_places() -> None:
-    """Azure's files call their switches ffff:ff:01.0: no bridge that one could read, but a statement about who is where."""
+    """Azure's files name their switches ffff:ff:01.0: such a bridge cannot be read, but the file shows which devices it joins."""
     above = bridge("ffff:ff:01.0", None, 0, virtual=True)
     assert path(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0)), GPU, "nic") == "PIX"
 
@@ -168,11 +168,11 @@ def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: st
     assert path(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links), "a", "b") == expected
 
 
-def test_links_whose_far_end_nobody_told() -> None:
+def test_links_whose_far_end_is_unknown() -> None:
     machine = dgx()
     counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
     assert path(counted, GPU, "0000:19:00.0") is None
-    assert why_unknown(counted, GPU, "0000:19:00.0") == "the source counts the GPUs' links but does not show where they lead"
+    assert "counts the GPUs' links" in why_unknown(counted, GPU, "0000:19:00.0")
     assert path(counted, GPU, "mlx5_0") == "PIX"
 
 

@@ -87,12 +87,8 @@ def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(mo
     names = [each[0] for each in attached(FABRIC).values()]
     monkeypatch.setattr(fabric_routes, "MOST_STEPS", 3 * 16 * 4 * 2)  # the steps of all paths under three routings
     assert Routes(FABRIC, names, 3).leaves
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"16 ports on 4 switches .*--cover-links"):
         Routes(FABRIC, names, 4)
-    assert str(refused.value) == (
-        "lists 16 ports on 4 switches for the hosts of this job: it would take too long to find all ways between them; hunt without "
-        "--cover-links, or among fewer nodes"
-    )
     monkeypatch.setattr(fabric_routes, "MOST_STEPS", 16 * 16 + 4 * 32 - 1)  # pairs of ports, and the cables of switches from each leaf
     with pytest.raises(UsageError, match="16 ports on 4 switches"):
         Routes(FABRIC, names, 0)

@@ -21,7 +21,7 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_in_a_files_place_is_no_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_in_a_files_place_is_no_file_and_nothing_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mtu")
     assert Folder(tmp_path).text("/mtu") is None
 

@@ -152,7 +152,7 @@ def test_no_secret_is_in_it(tmp_path):
     }
     held = everything(packed(Tree(FILES, LINKS), tmp_path / "m.tar", commands=commands))
     assert not [secret for secret in (*SECRETS, "b8cef603", "b8cef6a12b3c", "PASSWORD") if secret in held]
-    assert "0000:19:00.0" in held  # PCI addresses are no secret
+    assert "0000:19:00.0" in held  # PCI addresses are public
 
 
 def test_what_was_listed_and_not_read_is_there_without_content(tmp_path):
@@ -172,7 +172,7 @@ def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
     assert any("/net/enx" in file for file in files)
 
 
-def test_a_job_stays_a_job_and_names_nobody(tmp_path):
+def test_a_job_stays_a_job_and_names_none(tmp_path):
     archive = open_archive(packed(Tree(FILES, LINKS), tmp_path / "m.tar"))
     assert archive.text("/proc/self/cgroup") == "1:cpu:/slurm/masked/job_0/masked\n0::/masked/slurm/masked"
     assert linux.read(archive).system.container == linux.read(Tree(FILES, LINKS)).system.container == "slurm"
@@ -206,7 +206,7 @@ def test_a_hostname_that_is_a_word_of_the_kernels_breaks_no_path(hostname, tmp_p
 
 
 @pytest.mark.parametrize("suffix", gather.SUFFIXES)
-def test_the_suffix_says_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
+def test_the_suffix_shows_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gather, "COMMANDS", {"echo.txt": ("echo", "NVLink"), "gone.txt": ("no-such-tool",), "fails.txt": ("false",)})
     target = tmp_path / f"machine{suffix}"
     assert gather.gather(target) == FINE
@@ -228,7 +228,7 @@ def test_the_suffix_says_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("name", ["machine.zip", "machine", ".tar", "machine.tar.bz2", "m\x1b[31m.tgz"])
 def test_another_suffix_is_refused(name, tmp_path):
-    with pytest.raises(UsageError, match=r"has no known suffix: let the name end in \.tar, \.tar\.gz, \.tar\.xz or \.tar\.zst") as why:
+    with pytest.raises(UsageError, match=r"\.tar, \.tar\.gz, \.tar\.xz or \.tar\.zst") as why:
         gather.gather(tmp_path / name)
     assert "\x1b" not in str(why.value)
     assert not list(tmp_path.iterdir())
@@ -237,7 +237,7 @@ def test_another_suffix_is_refused(name, tmp_path):
 def test_what_is_there_is_never_overwritten(tmp_path):
     target = tmp_path / "machine.tar"
     target.write_text("precious")
-    with pytest.raises(UsageError, match=r"machine\.tar is there already: remove it, or name another file"):
+    with pytest.raises(UsageError, match=r"machine\.tar is there already"):
         gather.gather(target)
     with pytest.raises(UsageError, match="is there already"), gather._new(target) as stream:  # made while we gathered
         stream.write(b"new")

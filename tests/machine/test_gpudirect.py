@@ -19,7 +19,7 @@ def found(machine: Machine, nic: int = 0, gpu: int = 0, **system: Any) -> Capabi
 
 
 def test_a_module_and_a_switch() -> None:
-    assert found(dgx()) == Capability("capable; use not checked", "nvidia_peermem is loaded, PIX apart")
+    assert found(dgx()).state == "capable; use not checked" and "nvidia_peermem" in found(dgx()).why
 
 
 def test_dma_buf_is_the_second_way() -> None:
@@ -57,13 +57,14 @@ def test_a_gpu_that_c2c_joins_to_its_cpu_is_not_called_impossible(gpu: dict[str,
 def test_a_virtual_machine_hides_how_far_apart_they_are() -> None:
     stated = replace(dgx(), paths={(dgx().gpus[0].key, "mlx5_4"): "PHB"})
     assert found(stated, 4).state == "not capable"
-    assert found(stated, 4, virtualization="kvm") == Capability("unknown", "PHB apart, but a virtual machine (kvm) hides the PCIe switches")
+    virtual = found(stated, 4, virtualization="kvm")
+    assert virtual.state == "unknown" and "(kvm)" in virtual.why
 
 
 def test_a_card_without_an_rdma_device_is_not_capable() -> None:
     machine = dgx()
     bare = replace(machine, nics=(replace(machine.nics[0], rdma=False, rdma_missing=True),))
-    assert found(bare) == Capability("not capable", "the kernel has no RDMA device for the card: its driver is not loaded")
+    assert found(bare).state == "not capable" and "no RDMA device" in found(bare).why
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_each_module_for_nvidia_counts(module: str) -> None:
 
 
 def test_a_loaded_module_is_no_proof_against_nccls_word() -> None:
-    """nccl#1537: nvidia_peermem is loaded, and NCCL says "GPU Direct RDMA Disabled"."""
+    """nccl#1537: nvidia_peermem is loaded, and NCCL prints "GPU Direct RDMA Disabled"."""
     machine = dgx()
     words = "nccl.log: GPU Direct RDMA Disabled for mlx5_0"
     assert capability(machine, machine.gpus[0], machine.nics[0], refusal=words) == Capability("not capable", words)
@@ -104,27 +105,27 @@ def test_a_loaded_module_is_no_proof_against_nccls_word() -> None:
 def test_amd_has_its_own_module() -> None:
     machine = dgx()
     machine = replace(machine, gpus=tuple(replace(gpu, vendor="amd") for gpu in machine.gpus))
-    assert found(machine, peer_memory=("amdkfd",)).why == "amdkfd is loaded, PIX apart"
+    assert found(machine, peer_memory=("amdkfd",)).why.startswith("amdkfd ")
     assert found(machine, peer_memory=("nvidia_peermem",), dma_buf=False).state == "not capable"
 
 
 def test_the_sources_own_word_is_taken_and_named() -> None:
-    """NCCL's topology file says gdr=0 or 1 for each NIC; the modules of this machine are then not asked."""
+    """NCCL's topology file has gdr=0 or 1 for each NIC; the modules of this machine do not matter then."""
     machine = replace(pcie_box(), sources=("NCCL topology XML topo.xml",), paths={("0000:03:00.0", "mlx5_0"): "PXB"})
     yes = replace(machine, nics=(replace(machine.nics[0], gdr=True),))
-    assert found(yes) == Capability("capable; use not checked", "NCCL topology XML topo.xml has gdr=1, PXB apart")
+    assert found(yes).state == "capable; use not checked" and "topo.xml has gdr=1" in found(yes).why
     no = replace(machine, nics=(replace(machine.nics[0], gdr=False),), origins={"nics/mlx5_0/gdr": "NCCL topology XML b.xml"})
-    assert found(no) == Capability("not capable", "NCCL topology XML b.xml has gdr=0")
+    assert found(no).state == "not capable" and "b.xml has gdr=0" in found(no).why
 
 
 def test_nics_that_are_none() -> None:
-    assert found(pcie_box(), 1) == Capability("not capable", "the NIC is not an RDMA device")
+    assert found(pcie_box(), 1).state == "not capable"
     bare = replace(dgx(), nics=(Nic("0000:1a:00.0", "0000:1a:00.0"),))
-    assert found(bare) == Capability("unknown", "the source does not show whether the NIC is an RDMA device")
+    assert found(bare).state == "unknown" and "RDMA device" in found(bare).why
     bond = replace(dgx(), nics=(Nic("mlx5_bond_0", rdma=True, virtual="bond"),))
-    assert found(bond) == Capability("not capable", "a virtual interface (bond)")
+    assert found(bond).state == "not capable" and "(bond)" in found(bond).why
 
 
 def test_an_unknown_path_leaves_it_unknown() -> None:
     machine = replace(dgx(), pci=())
-    assert found(machine) == Capability("unknown", "the path between them is unknown (no PCI tree was read)")
+    assert found(machine).state == "unknown" and "no PCI tree" in found(machine).why

@@ -1,4 +1,4 @@
-"""This machine, live, against what Python and the kernel say of it by other ways."""
+"""This machine, live, compared with what Python and the kernel report about it by other ways."""
 
 from __future__ import annotations
 

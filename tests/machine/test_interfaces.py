@@ -1,4 +1,4 @@
-"""Network interfaces from a hand-made /sys/class/net and a stand-in for `tc`: real speed, or why there is none."""
+"""Network interfaces from a hand-made /sys/class/net and a fake `tc`: the real speed, or why there is none."""
 
 import json
 import stat
@@ -35,7 +35,7 @@ def sysfs(tmp_path):
 
 @pytest.fixture
 def tc(tmp_path, monkeypatch):
-    """Puts a `tc` in front that prints what it is told and notes how it was called."""
+    """Install a fake `tc` that prints the given text and records its arguments."""
 
     def make(answer, code=0):
         folder = tmp_path / "bin"
@@ -63,7 +63,7 @@ def test_a_real_nic(sysfs):
 
 
 @pytest.mark.parametrize("speed", ["-1\n", "0\n", "", "unknown\n", None])
-def test_a_real_nic_that_does_not_tell_its_speed(sysfs, speed):
+def test_a_real_nic_that_does_not_show_its_speed(sysfs, speed):
     found = sysfs("eth0", "ixgbe", speed=speed)
     assert (found.speed_bits_per_s, found.virtual) == (None, None)
 
@@ -71,7 +71,7 @@ def test_a_real_nic_that_does_not_tell_its_speed(sysfs, speed):
 @pytest.mark.parametrize(
     ("driver", "why"), [("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's")]
 )
-def test_a_virtual_machines_nic_has_no_speed_whatever_it_says(sysfs, driver, why):
+def test_a_virtual_machines_nic_has_no_speed_in_any_case(sysfs, driver, why):
     found = sysfs("eth0", driver, speed="10000\n")
     assert (found.speed_bits_per_s, found.virtual) == (None, why)
 
@@ -144,7 +144,7 @@ def test_loopback_is_not_asked_for_a_shape(sysfs, tc):
 
 def test_which_interface_has_an_address():
     assert interface_with("127.0.0.1") == "lo"
-    assert interface_with("203.0.113.77") == "lo"  # nobody's
+    assert interface_with("203.0.113.77") == "lo"  # no interface has this address
 
 
 def test_this_machines_interfaces_can_all_be_read():

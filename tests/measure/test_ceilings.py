@@ -1,4 +1,4 @@
-"""Which ceiling a case gets: by the way its bytes take, on hosts that nobody has here (so the world is a fake one)."""
+"""The ceiling of a case depends on the path of its bytes. The hosts are not available here, so the world is a test double."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ def node(state: str = "active", virtual: str | None = None, rate: float | None =
 
 
 def of(machines: list[Machine], path: str = "memory", operation: str = "allreduce", per_host: int = 1, **request: Any) -> Any:
-    """(ceiling, hard bound) of a case over both hosts, on a backend whose ranks meet over `path` inside a host."""
+    """Return (ceiling, hard limit) of a case over both hosts, on a backend with ranks that meet over `path` inside a host."""
     known = SimpleNamespace(**{"ceiling": None, "oversubscription": 1.0, **request})
     world = FakeWorld(per_host)
     known_ceilings = Ceilings(cast(Any, known), cast(Any, world), [ETHERNET, ETHERNET], machines)
@@ -56,7 +56,7 @@ def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
     ceiling, bound = of([node(), node()])
     assert (ceiling.kind, ceiling.model, ceiling.bytes_per_s) == ("network", "ring", 100e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s"
-    assert ceiling.source.endswith("assumes that mpi uses these NICs")
+    assert ceiling.source.endswith("mpi uses these NICs")
     assert bound.bytes_per_s == 100e9
 
 
@@ -98,7 +98,7 @@ def test_only_the_busiest_hosts_pairs_share(operation: str, share: int) -> None:
     assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
 
 
-def test_an_oversubscribed_fabric_is_told() -> None:
+def test_an_oversubscribed_fabric_is_reported() -> None:
     ceiling, bound = of([node(), node()], oversubscription=2.0)
     assert (ceiling.bytes_per_s, bound.bytes_per_s) == (50e9, 50e9)
     assert ceiling.limited_by == "NIC 2×400 Gb/s, fabric 2:1"
@@ -141,11 +141,11 @@ def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str
 
 def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
-    assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link is between them", None)
+    assert (shared.bytes_per_s, bound) == (None, None) and "share a GPU" in shared.limited_by
 
 
 def exact(value: float) -> Rate:
-    """A reference whose rounds were all equal."""
+    """A reference with equal rounds."""
     return Rate(value, value, value)
 
 

@@ -33,9 +33,9 @@ from collbench.measure.tasks.channels import (
 )
 from collbench.measure.tcp_streams import HostPair, attempt
 from collbench.results.steps import Channel
-from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
+from tests.testbeds import SlurmBed
 
 ROW = Channel("tcp_1", "a", "b")
 SLOT = Link(31.5e9, "PCIe Gen4 x16", "sysfs")
@@ -45,7 +45,7 @@ STEADY = np.full(30, 2e-3) + np.linspace(0, 1e-5, 30)[np.random.default_rng(1).p
 
 
 def measured(env: dict[str, str], *words: str, seconds: str = "0.05") -> dict[str, list[dict[str, Any]]]:
-    """What a process says of this host, by channel."""
+    """Return the output of a process about this host, by channel."""
     line = [sys.executable, "-m", "collbench", "probe", "--measure", "--max-time", seconds, "--format", "json", *words]
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ class TestFigures:
         row = from_rates(ROW, np.array([1e9, 1.1e9, 1.2e9]))
         assert (row.bytes_per_s, row.ci_low, row.flags) == (1.1e9, None, ("no_interval",))
 
-    def test_a_link_that_nobody_knows_says_why(self) -> None:
+    def test_a_link_that_is_unknown_gives_the_reason(self) -> None:
         row = from_rates(against(ROW, unknown("interface eth0: veth has no speed of its own")), np.full(10, 1e9))
         assert (row.of_bytes_per_s, row.percent, row.limited_by) == (None, None, "interface eth0: veth has no speed of its own")
 
@@ -84,7 +84,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
     def test_nothing_arrived(self, rates: Any) -> None:
-        assert from_rates(ROW, rates).na == "too few bytes arrived within --max-time for a rate: increase it"
+        assert "--max-time" in (from_rates(ROW, rates).na or "")
 
     def test_exit_codes(self) -> None:
         good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
@@ -106,7 +106,7 @@ def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
     assert ChannelJob(ROW, fail).run().na == why
 
 
-def test_what_goes_wrong_at_one_end_is_told() -> None:
+def test_what_goes_wrong_at_one_end_is_reported() -> None:
     def refused() -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -118,7 +118,7 @@ def test_memory_has_a_row_per_numa_node_and_one_for_all() -> None:
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
     jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
-    assert jobs[1].channel.na == "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
+    assert "NUMA node" in (jobs[1].channel.na or "")
     assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
 
 
@@ -148,7 +148,7 @@ def test_rails_go_by_name_else_by_order() -> None:
         ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
     ],
 )
-def test_the_way_that_mpi_took_is_what_the_counters_say(ports: Any, interfaces: Any, way: PathBytes) -> None:
+def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, way: PathBytes) -> None:
     assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
 
 
@@ -163,8 +163,8 @@ def test_this_host() -> None:
     assert [row["from"] for row in found["host_memory"]][-1] == host and all(row["bytes_per_s"] > 1e8 for row in found["host_memory"])
     for channel in ("tcp_1", "tcp_8"):
         (row,) = found[channel]
-        assert row["bytes_per_s"] > 0 and row["limited_by"] == "loopback: uses no link; the CPUs limit it"
-    assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: MPI uses shared memory")
+        assert row["bytes_per_s"] > 0 and row["limited_by"].startswith("loopback: ")
+    assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ class TestOnTheDouble:
         assert all(row["na"] is None and row["bytes_per_s"] > 0 for name in ("h2d", "d2h", "h2d_d2h", "gpu_peer") for row in found[name])
         assert all("FAKE GPU" in row["limited_by"] for row in found["h2d"])
 
-    def test_without_peer_access_it_says_so(self) -> None:
+    def test_without_peer_access_it_reports_it(self) -> None:
         found = measured(double.environment(2, inherit=environment(ALONE), peer=0))
-        assert {row["limited_by"] for row in found["gpu_peer"]} == {"through host memory: the driver refuses peer access"}
+        assert {row["limited_by"].partition(":")[0] for row in found["gpu_peer"]} == {"through host memory"}
 
     def test_without_memory_for_it_the_channel_is_not_measured(self) -> None:
         found = measured(double.environment(1, inherit=environment(ALONE), memory=8 << 20))

@@ -15,6 +15,6 @@ def test_each_pair_has_its_own_link() -> None:
     assert link_between(MACHINE, A, B) == node_of(MACHINE, [A, B]).pair
 
 
-def test_a_gpu_that_no_source_tells_of_has_an_unknown_link() -> None:
+def test_a_gpu_that_no_source_reports_has_an_unknown_link() -> None:
     found = link_between(MACHINE, A, "0000:ff:00.0")
     assert (found.bytes_per_s, found.name) == (None, f"no source has both GPUs, {A} and 0000:ff:00.0")

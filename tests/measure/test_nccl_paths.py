@@ -1,4 +1,4 @@
-"""What a row says of NCCL's paths: bytes on its RDMA ports, and the choices for its own calls alone."""
+"""NCCL's paths in a row: bytes on its RDMA ports, and the algorithm choices for its own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case made ready on all ranks in step: nobody goes on while another has failed."""
+"""A case is set up on all ranks in step: no rank continues after another has failed."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -18,32 +18,32 @@ from collbench.machine.sources import this_machine
 from collbench.measure.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 
-# One rank: tells what it was given, and how it left.
+# One rank: prints its input and its exit.
 RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
 from collbench.measure import probing
 from collbench.machine import sources
-told = []
-def tell(machines):
-    told.append([machine.hostname for machine in machines])
+reported = []
+def report(machines):
+    reported.append([machine.hostname for machine in machines])
     {then}
 if os.environ.get("BROKEN"):
     def broken():
         raise UsageError("sysfs is not mounted")
     sources.this_machine = broken
 try:
-    code = probing.{how}(os.environ, 20.0, {told})
-    print(json.dumps([told, code]))
+    code = probing.{how}(os.environ, 20.0, {reported})
+    print(json.dumps([reported, code]))
 except CollbenchError as error:
-    print(json.dumps([told, error.exit_code, str(error)]))
+    print(json.dumps([reported, error.exit_code, str(error)]))
 """
 
 
 def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = None, *, files: bool = False) -> list[list[object]]:
-    """What `n` ranks of a launch on this host told, of their machines or of files."""
-    how, told = ("at_rank_0", "lambda: tell([])") if files else ("together", "tell")
-    text = RANK.replace("{then}", then).replace("{how}", how).replace("{told}", told)
+    """Return the reports of `n` ranks of a launch on this host, about their machines or about files."""
+    how, reported = ("at_rank_0", "lambda: report([])") if files else ("together", "report")
+    text = RANK.replace("{then}", then).replace("{how}", how).replace("{reported}", reported)
     processes = []
     for rank in range(n):
         info = LaunchInfo("local", rank, n, rank, n, f"ipc://{folder}/control", token="t", secret="token")
@@ -71,11 +71,11 @@ def test_an_allocation_without_srun_is_this_machine() -> None:
 
 
 def test_a_broken_launch_is_a_sentence() -> None:
-    with pytest.raises(UsageError, match="COLLBENCH_WORKER is not a valid rank"):
+    with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         together({"COLLBENCH_WORKER": "{}"}, 5.0, lambda machines: 0)
 
 
-def test_three_ranks_of_a_host_are_one_machine_told_once(tmp_path: Path) -> None:
+def test_three_ranks_of_a_host_are_one_machine_reported_once(tmp_path: Path) -> None:
     first, *others = ranks(tmp_path, 3, "return 1")
     assert first == [[[socket.gethostname()]], 1]
     assert others == [[[], 1], [[], 1]]

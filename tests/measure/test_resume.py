@@ -36,8 +36,8 @@ PLAN = Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"], DTYPES["int8"]), redops=("
 MIXED = replace(PLAN, operations=(ALLREDUCE, P2P_LATENCY), sizes=SIZES[:2], redops=("sum", "band"))
 
 
-class Told:
-    """Rows and notes that a listener heard."""
+class RecordingListener:
+    """Records the rows and notes that a listener receives."""
 
     def __init__(self):
         self.rows, self.notes, self.measured = [], [], 0
@@ -59,12 +59,12 @@ class Told:
 
 
 def start(sweep=PLAN, fails_at=None, **more):
-    """Measures on 4 virtual ranks; returns the exit code, rows as planned, what was told. Breaks off at a case's beginning."""
+    """Measure on 4 virtual ranks; returns exit code, rows in planned order, and reports. Interrupts at the start of a case."""
     request = Request(
         "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
     )  # fmt: skip
-    told, world = Told(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+    told, world = RecordingListener(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
     if fails_at is not None:
         told.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
     try:
@@ -116,7 +116,7 @@ def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
     assert [event["kind"] for event in stored.events if event["kind"] != "note"] == ["abort", "resumed"]
 
 
-def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
+def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
     assert (found.code, found.told.measured) == (0, 0)
@@ -167,7 +167,7 @@ def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, s
     assert sorted(map(_case, stored.rows)) == sorted(map(_case, everything)) == sorted(map(_case, found.rows))
     assert [_arrays(folder, row) for row in kept] == before
     assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
-    left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # what is n/a is no progress
+    left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # n/a rows do not count as progress
     assert (found.code, stored.info["exit_code"], found.told.measured) == (0, 0, left)
 
 
@@ -249,7 +249,7 @@ def test_of_a_torn_run_that_is_refused_not_even_half_a_line_is_cut(tmp_path, who
     assert (found.told.measured, len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
 
 
-def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, whole):
+def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     found = start(MIXED, resume=torn(tmp_path / "run"))
     stored = read_run(tmp_path / "run")
@@ -272,7 +272,7 @@ def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, w
 def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, told):
     broken_off(tmp_path / "run", 2)
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    with pytest.raises(UsageError, match=rf"run cannot be resumed: ({told}).*; start a new run, without --resume"):
+    with pytest.raises(UsageError, match=rf"run .*({told}).*--resume"):
         start(**{"resume": tmp_path / "run", **change})
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
 
@@ -324,8 +324,8 @@ def test_what_is_new_with_every_start_is_no_difference(path):
 
 
 @pytest.mark.parametrize("content", [{}, {"hosts": 3, "rank_map": [7, {}], "backends": "no", "asked": [1], "environment": None}])
-def test_a_run_json_of_a_stranger_is_a_difference_and_no_traceback(content):
-    assert difference(content, ABOUT).startswith("collbench was None and is ")
+def test_a_run_json_of_another_program_is_a_difference_and_no_traceback(content):
+    assert difference(content, ABOUT).startswith("collbench was None ")
 
 
 def test_another_interface_or_machine_is_named():
@@ -336,8 +336,8 @@ def test_another_interface_or_machine_is_named():
     here = topology_json([replace(machine, system=replace(machine.system, kernel="6.2"))])
     assert topology_difference(now, now) is None
     assert topology_difference({}, now) is None
-    assert topology_difference(slower, now) == "the network interface's speed_bits_per_s was 2000000000.0 and is 1000000000.0"
-    assert topology_difference(other, here) == "node1 is another machine: then has kernel 6.1, now has kernel 6.2"
+    assert "speed_bits_per_s was 2000000000.0 and is 1000000000.0" in topology_difference(slower, now)
+    assert topology_difference(other, here).endswith(": then has kernel 6.1, now has kernel 6.2")
 
 
 def test_virtual_interfaces_come_and_go_with_containers():
@@ -345,7 +345,7 @@ def test_virtual_interfaces_come_and_go_with_containers():
     then, now = (topology_json([Machine(hostname="node1", nics=(nic,))]) for nic in (up, down))
     real = [topology_json([Machine(hostname="node1", nics=(replace(nic, virtual=None),))]) for nic in (up, down)]
     assert topology_difference(then, now) is None
-    assert topology_difference(*real) == "node1 is another machine: then has docker0 up, now has docker0 down"
+    assert topology_difference(*real).endswith(": then has docker0 up, now has docker0 down")
 
 
 def test_a_run_on_other_machines_is_refused_and_left_as_it_was(tmp_path):
@@ -354,7 +354,7 @@ def test_a_run_on_other_machines_is_refused_and_left_as_it_was(tmp_path):
     topology["machines"][0]["system"]["cpu_model"] = "another one"
     (tmp_path / "run" / "topology.json").write_text(json.dumps(topology))
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    with pytest.raises(UsageError, match=r"cannot be resumed: \S+ is another machine: then has processor another one, now has "):
+    with pytest.raises(UsageError, match="then has processor another one, now has "):
         start(resume=tmp_path / "run")
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
 
@@ -367,23 +367,23 @@ def test_a_topology_that_was_not_written_yet_is_written(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot be resumed: run\.json is missing"):
+    with pytest.raises(UsageError, match=r"run\.json is missing"):
         start(resume=tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 1, "coll')
-    with pytest.raises(UsageError, match=r"cannot be resumed: its run\.json cannot be read \(not JSON"):
+    with pytest.raises(UsageError, match=r"run\.json .*\(not JSON"):
         start(resume=tmp_path)
 
 
 def test_a_run_that_goes_on_elsewhere_is_refused(tmp_path):
     broken_off(tmp_path / "run", 2)
     held = Lock(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+/run: wait until it has ended"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+/run"):
         start(resume=tmp_path / "run")
     held.release()
     assert start(resume=tmp_path / "run").code == 0
 
 
-def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
+def test_every_row_shows_what_it_took_in_its_loop_and_beside_it(tmp_path):
     began = time.monotonic()
     walls = [row.evidence["wall_s"] for row in start(MIXED, out=tmp_path / "run").rows]
     elapsed = time.monotonic() - began
@@ -392,7 +392,7 @@ def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
     assert sum(wall["measured"] + wall["harness"] for wall in walls) < elapsed
 
 
-def test_every_row_says_when_it_was_measured_by_the_clock_of_the_run_that_was_begun(tmp_path):
+def test_every_row_shows_when_it_was_measured_by_the_clock_of_the_run_that_was_begun(tmp_path):
     broken_off(tmp_path / "run", 3)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     began = datetime.fromisoformat(info["started_utc"]) - timedelta(hours=1)
@@ -405,7 +405,7 @@ def test_every_row_says_when_it_was_measured_by_the_clock_of_the_run_that_was_be
 
 
 @pytest.mark.parametrize("altered", [None, "yesterday", 5, "2026-11-21"])
-def test_a_run_that_does_not_say_when_it_began_cannot_say_when_its_rows_were_measured(tmp_path, altered):
+def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_were_measured(tmp_path, altered):
     broken_off(tmp_path / "run", 1)
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": altered}))

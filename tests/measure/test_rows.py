@@ -68,7 +68,7 @@ def test_ranks_that_left_the_synchronisation_more_than_a_tenth_of_a_sample_apart
     assert ("skew_limited" in list(doubts(STEADY, 300, np.full(300, skew_s), moves))) is flagged
 
 
-def test_two_modes_stand_on_the_row():
+def test_two_modes_are_on_the_row():
     fast = RANDOM.random(400) < 0.82
     row = row_of([np.where(fast, 2.3e-6, 10.7e-6) * RANDOM.normal(1, 0.01, 400), np.full(400, 1e-6)])
     assert "two_modes" in row.flags
@@ -106,7 +106,7 @@ def test_the_skew_is_evidence_of_isolated_rows():
     assert "exit_skew_s" not in row_of(samples, np.full((2, 300), np.nan)).evidence
 
 
-def test_what_was_seen_around_the_case_stands_on_the_row():
+def test_what_was_seen_around_the_case_is_on_the_row():
     row = row_of([STEADY, STEADY], canary_s={"before": 65e-9, "after": 66e-9}, stolen=0.05, preempted=7, repeats=1)
     assert (row.canary_s, row.stopped, row.reached) == ({"before": 65e-9, "after": 66e-9}, "precision", True)
     assert (row.evidence["stolen"], row.evidence["preempted"], row.evidence["repeats"]) == (0.05, 7, 1)
@@ -139,12 +139,12 @@ def test_groups_that_take_turns_on_a_wire_do_not_pass_it_together():
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(400 / np.median(STEADY), rel=1e-6)  # 800 bytes in 2T
 
 
-def test_one_group_is_told_once():
+def test_one_group_is_reported_once():
     row = row_of([STEADY, STEADY], case={"split": Split("AND", 0)})
     assert (row.group, row.groups) == ("all", {})
 
 
-def test_pairs_at_once_are_told_pair_by_pair():
+def test_pairs_at_once_are_reported_pair_by_pair():
     """Of a pair the first rank is timed; a sample is a window of messages."""
     samples = np.array([STEADY, STEADY * 4, STEADY * 99, STEADY * 99])
     row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 2), (1, 3)), timed=(0, 1), case={"window": 10, "redop": None})
@@ -153,7 +153,7 @@ def test_pairs_at_once_are_told_pair_by_pair():
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * 400 / (4 * p50))
 
 
-def test_many_groups_are_told_together_only(monkeypatch):
+def test_many_groups_are_reported_together_only(monkeypatch):
     monkeypatch.setattr("collbench.measure.row._MOST_GROUPS", 1)
     row = of_two_groups(2.0)
     assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
@@ -161,7 +161,7 @@ def test_many_groups_are_told_together_only(monkeypatch):
 
 
 @pytest.mark.parametrize(("disturbed", "flags"), [(False, ()), (True, ("reference_disturbed",))])
-def test_a_disturbed_reference_gives_no_percentage_and_says_why(disturbed, flags):
+def test_a_disturbed_reference_gives_no_percentage_and_gives_the_reason(disturbed, flags):
     reference = Ceiling("measured", 1e9, "memory copy", low_bytes_per_s=0.98e9, high_bytes_per_s=1.02e9, disturbed=disturbed)
     row = row_of([STEADY, STEADY], ceiling=reference)
     assert (row.percent_of_ceiling is None, row.flags) == (disturbed, flags)

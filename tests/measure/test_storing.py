@@ -21,7 +21,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.units import format_bytes
 from tests.cli.command import until
-from tests.measure.test_resume import PLAN, Told, start
+from tests.measure.test_resume import PLAN, RecordingListener, start
 from tests.results.rows import make_row
 
 WRONG = [Mismatch(2, 5, 17, "3.0", "2.0", "rank 0's share is missing"), Mismatch(3, 1, 4, "1.0", "0.0")]
@@ -47,7 +47,7 @@ def wrong(monkeypatch):
     return at
 
 
-def test_a_row_of_wrong_data_tells_rank_place_wanted_and_got_and_the_rest_is_measured(tmp_path, wrong):
+def test_a_row_of_wrong_data_has_rank_place_wanted_and_got_and_the_rest_is_measured(tmp_path, wrong):
     wrong(3)
     found = start(out=tmp_path / "run", order_seed=1)
     assert (found.code, len(found.rows)) == (4, 8)
@@ -75,14 +75,14 @@ def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_mea
 
 
 def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
-    write, told = os.write, Told()
+    write, told = os.write, RecordingListener()
 
     def full(descriptor, data):
         if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(told.rows) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data)
 
-    monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
+    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: told)
     with monkeypatch.context() as patch:
         patch.setattr(store.os, "write", full)
         with pytest.raises(
@@ -98,9 +98,9 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, monkeypatch):
-    told = Told()
+    told = RecordingListener()
     told.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
-    monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
+    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: told)
     with pytest.raises(
         RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cases are there; leave it and go on"
     ):
@@ -128,7 +128,7 @@ def hung(tmp_path):
     """A launch with one stored row and a listener, as the verdict finds it."""
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     folder.append(make_row(8), {})
-    told = Told()
+    told = RecordingListener()
     told.end = lambda: told.notes.append("the end")
     world = SimpleNamespace(ending_code=4, facts={})
     return Launch(Request("allreduce", PLAN, ("simulated",)), world, told, folder=folder)

@@ -1,4 +1,4 @@
-"""A flip of the canary: the case is measured again while the budget lasts, and the row says so either way."""
+"""If the state probe flips, the case is measured again within the budget; the row shows it either way."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ READY = SimpleNamespace(case=SimpleNamespace(title=lambda: "a case"), timed=[0],
 
 
 class Bird:
-    """A canary that sings what it was told, before and after each measurement."""
+    """A state probe with given values before and after each measurement."""
 
     def __init__(self, *songs):
         self.songs = list(songs)
@@ -30,7 +30,7 @@ class Bird:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Watches a case whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
+    """Monitor a case with a measurement of no duration, or `each` of the budget; returns (result, budgets of the measurements)."""
 
     def run(*songs, each=0.0, stolen=0, ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
@@ -53,7 +53,7 @@ def seen(monkeypatch):
     return run
 
 
-def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_says_for_how_long(seen, monkeypatch):
+def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_reports_for_how_long(seen, monkeypatch):
     held = iter([2.0, 3.5])
     monkeypatch.setattr(Watchdog, "paused_s", property(lambda dog: next(held)))
     found, _ = seen(65e-9, 66e-9)
@@ -65,7 +65,7 @@ def test_in_one_state_a_case_is_measured_once(seen):
     assert (found.canary_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
 
 
-def test_the_canary_sings_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
+def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
     heard = []
     monkeypatch.setattr(Bird, "measure", lambda bird: heard.append("canary") or bird.songs.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
@@ -80,7 +80,7 @@ def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen)
     assert budgets == [4.0, 2.5]
 
 
-def test_a_machine_that_goes_on_flipping_is_told(seen):
+def test_a_machine_that_goes_on_flipping_is_reported(seen):
     found, budgets = seen(65e-9, 260e-9, 260e-9, 65e-9, 65e-9, 260e-9, each=0.1)
     assert (found.repeats, found.flags, len(budgets)) == (2, ["state_flip"], 3)
 
@@ -90,23 +90,23 @@ def test_without_time_it_is_not_measured_again(seen):
     assert (found.repeats, found.flags, budgets) == (0, ["state_flip"], [4.0])
 
 
-def test_a_canary_that_could_not_sing_is_unknown_and_no_flip(seen):
+def test_a_state_probe_that_failed_is_unknown_and_no_flip(seen):
     assert seen(None, 65e-9)[0].canary_s == {"before": None, "after": 65e-9}
     assert seen()[0].canary_s == {}
     assert [seen(*songs)[0].repeats for songs in ((None, 65e-9), (None, None), ())] == [0, 0, 0]
 
 
-def test_a_canary_that_could_not_sing_tells_of_others_on_the_cores(seen):
+def test_a_state_probe_that_failed_reports_others_on_the_cores(seen):
     assert [seen(*songs)[0].flags for songs in ((None, 65e-9), (None, None), ())] == [["cpu_shared"], ["cpu_shared"], []]
 
 
-def test_a_hypervisor_that_took_the_cpu_is_told(seen):
+def test_a_hypervisor_that_took_the_cpu_is_reported(seen):
     found, _ = seen(65e-9, 65e-9, stolen=50)
     assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
 
 
 @pytest.mark.parametrize(("enqueue_s", "bound"), [(None, False), (0.79, False), (0.8, True), (3.0, True)])
-def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
+def test_a_device_that_waits_for_its_host_is_reported(seen, enqueue_s, bound):
     """Each sample took 1 s."""
     ready = SimpleNamespace(case=READY.case, timed=[0], loop=SimpleNamespace(enqueue_s=enqueue_s))
     found, _ = seen(ready=ready)

@@ -50,8 +50,8 @@ def carry(server_talk, worker_talk):
     return here, there
 
 
-class Played:
-    """Workers whose rounds come in an order that the test chooses; a round is carried in two halves: the push, then the pull."""
+class ScriptedWorkers:
+    """Workers with rounds in a chosen order; a round has two halves: the push, then the pull."""
 
     def __init__(self, roles):
         self.roles, self.shard = roles, Shard(roles, 0)
@@ -74,7 +74,7 @@ class Played:
 def test_the_model_is_the_sum_of_all_updates(dtype):
     width = DTYPES[dtype].size
     roles = roles_of(step((100 * width, 73 * width), dtype=dtype), 4)
-    played = Played(roles)
+    played = ScriptedWorkers(roles)
     for rank in (1, 2, 3, 3, 2, 3):
         played.round(rank)
     assert played.shard.applied == {1: 1, 2: 2, 3: 3}
@@ -84,7 +84,7 @@ def test_the_model_is_the_sum_of_all_updates(dtype):
 
 
 def test_staleness_is_how_many_updates_of_others_came_in_between():
-    played = Played(roles_of(step(), 4))
+    played = ScriptedWorkers(roles_of(step(), 4))
     for rank in (1, 2, 3, 2, 2, 1, 3):
         played.round(rank)
     # 1 pulled after its first; 2, 3, 2, 2 came before its second: 4. 2: after 3 one, then none. 3: after its first 2, 2, 1.
@@ -97,18 +97,18 @@ def test_the_quantiles_of_staleness_are_values_that_occurred():
 
 
 def test_an_update_out_of_turn_ends_the_run():
-    played = Played(roles_of(step(), 2))
+    played = ScriptedWorkers(roles_of(step(), 2))
     played.round(1)
-    with pytest.raises(RunFailed, match="update 3 of rank 1 instead of update 2"):
+    with pytest.raises(RunFailed, match="update 3 of rank 1"):
         played.round(1, number=3)
 
 
 def test_what_a_server_lost_or_added_wrongly_is_named():
-    played = Played(roles_of(step(), 3))
+    played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     played.round(2)
     (lost,) = lost_updates(played.shard, {1: 1, 2: 2}, 0)
-    assert lost.sentence() == "rank 0: 1 wrong element, first at 2: wanted 2, got 1 (updates of that rank applied)"
+    assert lost.sentence().startswith("rank 0: 1 wrong element, first at 2: wanted 2, got 1 (")
     played.shard.model[17] += 1
     right = total(0, [1, 1])
     (wrong,) = differences(played.shard.model, right, 0, "the server's sum")
@@ -118,7 +118,7 @@ def test_what_a_server_lost_or_added_wrongly_is_named():
 
 
 def test_what_workers_pull_in_the_end_is_compared():
-    played = Played(roles_of(step(), 3))
+    played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     for updates, wrong in (([1, 0], 0), ([1, 1], 150)):
         found = []
@@ -144,7 +144,7 @@ def test_pieces_larger_than_what_a_worker_sends_from(monkeypatch):
     pieces = step((1000, 1000, 1000, 52)).exchanges
     back = tuple(Exchange("p2p_bandwidth", ((0, 1),), one.size_bytes, "pull") for one in pieces[:4])
     roles = roles_of(Step((*pieces[:4], *back), 4), 2)
-    played = Played(roles)
+    played = ScriptedWorkers(roles)
     played.round(1)
     assert len(played.pupils[1]._gradients[0]) < roles.elements(0)
     assert differences(played.shard.model, gradient(0, 0), 0, "sum") == []
@@ -193,7 +193,7 @@ def test_several_servers_have_a_shard_each():
 
 
 def test_more_messages_than_can_be_held_ready_are_refused():
-    with pytest.raises(UsageError, match="this step makes 1,000,000,001 exchanges"):
+    with pytest.raises(UsageError, match="1,000,000,001 exchanges"):
         roles_of(Step((Exchange("p2p_bandwidth", ((1, 0),), 4, "x", 10**9), Exchange("p2p_bandwidth", ((0, 1),), 4, "x")), 4), 2)
 
 
@@ -227,11 +227,11 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
 
 
 def test_what_is_no_asynchronous_training():
-    with pytest.raises(UsageError, match="messages between workers and servers"):
+    with pytest.raises(UsageError, match="between workers and servers"):
         roles_of(Step((Exchange("allreduce", ((0, 1, 2),), 4, "x"),), 4), 3)
-    with pytest.raises(UsageError, match="exchanges of rank 1 only, but this one is between 2 and 0"):
+    with pytest.raises(UsageError, match=r"rank 1 only, .* 2 and 0"):
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
-    with pytest.raises(UsageError, match="needs a worker besides 1 servers"):
+    with pytest.raises(UsageError, match="besides 1 server"):
         roles_of(step(), 1)
     assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", CAPABLE)
 

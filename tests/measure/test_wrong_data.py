@@ -7,7 +7,7 @@ from collbench.measure.prepared_case import MoreWrongData, WrongDataFound, wrong
 NAMES = tuple("abcdef")
 
 
-def test_who_is_told_by_how_many_there_are() -> None:
+def test_the_notes_depend_on_their_number() -> None:
     met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
     assert wrong_data(NAMES, met, "group") == [
         WrongDataFound(("a", "b"), 2, 7, "first at 3"),
@@ -16,6 +16,6 @@ def test_who_is_told_by_how_many_there_are() -> None:
     ]
 
 
-def test_of_many_the_first_are_told_and_the_others_counted() -> None:
+def test_of_many_the_first_are_reported_and_the_others_counted() -> None:
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == [MoreWrongData(2, "pair")]

@@ -14,7 +14,7 @@ from collbench.operations.registry import BrokenEntry
 from collbench.operations.suite import read_suite
 
 
-def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = BrokenEntry("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
     monkeypatch.setattr(suite, "broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"

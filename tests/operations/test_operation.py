@@ -1,4 +1,4 @@
-"""The facts of every operation: bus factors as nccl-tests documents them, sizes, who sends and who receives."""
+"""The facts of every operation: bus factors as nccl-tests documents them, sizes, senders and receivers."""
 
 from unittest.mock import MagicMock
 
@@ -74,7 +74,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_who_sends_and_who_receives(name):
+def test_senders_and_receivers(name):
     places = [make_place(rank, 4, 10, redop=None, root=1) for rank in range(3)]
     assert [(ALL[name].sends(place), ALL[name].receives(place)) for place in places] == SHAPES[name]
 
@@ -135,7 +135,7 @@ def test_mpi_puts_what_is_reduced_and_scattered_in_place_at_the_start():
     assert ALL["allgather"].on("mpi") is ALL["allgather"]
 
 
-# By api the operations that it has in one placing only; "messages" stands for what a library does by messages.
+# By api the operations with one placing only; "messages" means messages of a library.
 ONLY = {
     ("mpi", "in_place_only"): {"broadcast", "hypercube"},
     ("nccl", "in_place_only"): {"hypercube"},
@@ -186,9 +186,9 @@ def test_types_answer_to_their_other_names(name, dtype):
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UsageError, match=r"dtype 'f99' is unknown: choose from float64, float32, .*uint8"):
+    with pytest.raises(UsageError, match=r"dtype 'f99' .*float64, float32, .*uint8"):
         dtype_named("f99")
-    with pytest.raises(UsageError, match=r"redop 'xor' is unknown: choose from sum, .*bxor"):
+    with pytest.raises(UsageError, match=r"redop 'xor' .*sum, .*bxor"):
         redop_named("xor")
     assert redop_named("SUM") == "sum"
 

@@ -70,7 +70,7 @@ def test_a_root_that_is_no_rank(root):
     sweep(ALLREDUCE, roots=(root,)).check_ranks(2)
 
 
-def test_rounding_is_said_in_one_sentence():
+def test_rounding_is_reported_in_one_sentence():
     note = rounding_note(sweep(ALLREDUCE, sizes=(16, 21), dtypes=(F32,)))
     assert note == SizesRounded("float32", 4, 20)
     assert rounding_note(sweep(ALLREDUCE, sizes=(8, 16), dtypes=(F32, F64, I8))) is None
@@ -115,7 +115,7 @@ def test_the_step_between_the_usual_sizes():
     assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", defaults=habits).cases("nccl", 2)] == [8, 32, 128, 512]
 
 
-def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_each():
+def test_all_combinations_are_beside_the_automatic_choice_sizes_ascending_in_each():
     asked = sweep(ALLREDUCE, sizes=(8, 16), algorithms=("ring", "tree"), protocols=("ll", "ll128"), defaults=habits)
     cases = list(asked.cases("nccl", 2))
     assert tunings_of(cases)[::2] == tunings_of(cases)[1::2] == [
@@ -137,7 +137,7 @@ def test_what_is_not_named_is_left_to_the_library(asked, tunings):
     assert tunings_of(sweep(ALLREDUCE, defaults=habits, **asked).cases("nccl", 2)) == tunings
 
 
-def test_other_backends_have_one_plain_case_and_a_note_says_so():
+def test_other_backends_have_one_plain_case_and_a_note_reports_it():
     asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), defaults=habits)
     assert tunings_of(asked.cases("mpi", 2)) == tunings_of(asked.cases("torch-nccl", 2)) == [(None, None, None)]
     assert tuning_note(asked, ["nccl", "mpi"]) == TuningIgnored(("mpi",))

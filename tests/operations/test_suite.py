@@ -86,7 +86,7 @@ operations = ["broadcast"]
     assert all((table.values["backends"], table.values["sizes"]) == (["mpi"], ["1K"]) for table in found.sweeps)
 
 
-def test_a_path_is_meant_from_the_file_it_stands_in(suite: Any, tmp_path: Path) -> None:
+def test_a_path_is_meant_from_the_file_it_is_in(suite: Any, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "base.toml").write_text('schema = 1\nextends = "deep.toml"\n[defaults]\ntraffic = "t.csv"\n')
     (tmp_path / "lib" / "deep.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["alltoallv"]\n')
@@ -161,9 +161,8 @@ def test_a_mistake_is_one_sentence(text: str, suite: Any) -> None:
 
 
 def test_a_circle_is_refused_wherever_it_closes(suite: Any) -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=r"a\.toml .*\(b\.toml -> c\.toml -> b\.toml\)"):
         suite('schema = 1\nextends = "b.toml"', b='schema = 1\nextends = "c.toml"', c='schema = 1\nextends = "b.toml"')
-    assert str(raised.value) == "suite a.toml extends itself (b.toml -> c.toml -> b.toml): take one of these out"
 
 
 def test_two_ways_to_the_same_suite_are_no_circle(suite: Any) -> None:
@@ -175,7 +174,7 @@ def test_two_ways_to_the_same_suite_are_no_circle(suite: Any) -> None:
 
 def test_a_file_that_is_no_text(suite: Any, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"schema = 1\ntitle = '\xff'\n")
-    with pytest.raises(UsageError, match=r"^suite a.toml, line 2: this is not UTF-8: save the file as UTF-8$"):
+    with pytest.raises(UsageError, match=r"^suite a.toml, line 2: .*UTF-8"):
         read_suite("a.toml")
 
 
@@ -258,38 +257,36 @@ def test_what_extends_the_next_one_twice_is_not_read_a_million_times(suite: Any)
     names = [f"s{number}" for number in range(20)]
     files = {name: f'schema = 1\nextends = ["{after}.toml", "./x/../{after}.toml"]' for name, after in pairwise(names)}
     Path("x").mkdir()
-    with pytest.raises(UsageError, match=r"^suite a.toml extends more than 32 suites, one through another: write them into one$"):
+    with pytest.raises(UsageError, match=r"^suite a.toml .*32 suites"):
         suite('schema = 1\nextends = "s0.toml"', **files, s19=ONE)
 
 
 def test_a_suite_that_extends_itself_by_ever_longer_ways_ends(suite: Any) -> None:
     Path("x").mkdir()
-    with pytest.raises(UsageError, match="extends more than 32 suites"):
+    with pytest.raises(UsageError, match="32 suites"):
         suite('schema = 1\nextends = "x/../a.toml"')
 
 
 def test_pipes_and_devices_in_a_suites_place_are_refused(suite: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b.toml")
-    with pytest.raises(
-        UsageError, match=r"^suite b.toml, which a.toml extends, cannot be read \(it is a pipe, not a regular file\): name a file"
-    ):
+    with pytest.raises(UsageError, match=r"^suite b.toml, which a.toml extends, .*\(it is a pipe"):
         suite('schema = 1\nextends = "b.toml"')
 
 
 def test_a_long_list_of_several_types_is_compared_in_time(suite: Any) -> None:
     sizes = ", ".join(f'{number}, "{number}K"' for number in range(1, 3_000))
     assert len(suite(f"{ONE}sizes = [{sizes}]").sweeps[0].values["sizes"]) == 5_998
-    with pytest.raises(UsageError, match=r"sizes = .* contains a value twice: remove one"):
+    with pytest.raises(UsageError, match=r"sizes = .* twice"):
         suite(f'{ONE}sizes = [{sizes}, "7K"]')
 
 
-def test_more_sweeps_than_anybody_writes(suite: Any) -> None:
-    with pytest.raises(UsageError, match=r"^suite a.toml has 1,001 sweeps, the most is 1,000: put what is alike into one$"):
+def test_more_sweeps_than_the_limit(suite: Any) -> None:
+    with pytest.raises(UsageError, match=r"^suite a.toml .*1,001 sweeps.* 1,000"):
         suite("schema = 1\n" + "[[sweeps]]\n" * 1001)
 
 
 @pytest.mark.parametrize(("key", "most"), [("ranks", 4096), ("ranks_per_node", 4096), ("gpus_per_process", 1024), ("launches", 10000)])
-def test_a_stranger_starts_no_million_processes(key: str, most: int, suite: Any) -> None:
+def test_an_untrusted_suite_cannot_start_a_million_processes(key: str, most: int, suite: Any) -> None:
     assert suite(f"{ONE}[run]\n{key} = {most}").run == {key: most}
-    with pytest.raises(UsageError, match=rf"\[run\]: {key} = {most + 1} does not fit: .* a whole number from 1 to {most}"):
+    with pytest.raises(UsageError, match=rf"\[run\]: {key} = {most + 1} .* 1 to {most}"):
         suite(f"{ONE}[run]\n{key} = {most + 1}")

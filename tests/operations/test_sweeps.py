@@ -73,7 +73,7 @@ def test_what_options_made_alike_is_measured_once() -> None:
     assert cases(sweep(ALLREDUCE, place="a"), sweep(ALLREDUCE, place="b"), once=True) == [("a", "allreduce", 8), ("a", "allreduce", 64)]
 
 
-def test_within_one_table_what_its_lists_do_not_tell_apart_is_measured_once() -> None:
+def test_within_one_table_what_its_lists_do_not_distinguish_is_measured_once() -> None:
     halves = [sweep(P2P_LATENCY, ALLREDUCE, sizes=(8,), split=split) for split in (None, Split("MOD", 2))]
     assert [operation for _, operation, _ in cases(*halves)] == ["p2p_latency", "allreduce", "allreduce"]
 
@@ -83,7 +83,7 @@ def test_a_root_that_is_not_there_is_refused_with_its_place() -> None:
         Sweeps((sweep(ALLREDUCE, place="a"), sweep(BROADCAST, place="b", roots=(4,)))).check_ranks(4)
 
 
-def test_the_notes_speak_for_all_sweeps() -> None:
+def test_the_notes_cover_all_sweeps() -> None:
     tuned = replace(CPU, tuned=True)
     both = Sweeps(
         (sweep(ALLREDUCE), sweep(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))

@@ -1,4 +1,4 @@
-"""Rounds of disjoint pairs: everybody meets everybody once, and a sample leaves nobody out."""
+"""Rounds of disjoint pairs: every rank meets every other once, and a sample omits none."""
 
 from collections import Counter
 from itertools import chain
@@ -49,7 +49,7 @@ def test_every_pair_meets_exactly_once_in_rounds_of_disjoint_pairs(n, seed):
 
 
 @given(PLACES)
-def test_with_an_odd_number_everybody_has_one_bye(n):
+def test_with_an_odd_number_every_rank_has_one_bye(n):
     byes = Counter(place for one in schedule(n).rounds() for place in set(range(n)) - set(chain.from_iterable(one)))
     assert byes == Counter(range(n) if n % 2 else ())
 
@@ -74,7 +74,7 @@ def test_a_sample_gives_each_place_so_many_partners_or_one_more(n, data, seed):
 
 @given(PLACES, st.integers(0, 200), st.integers(1, 40), st.integers(0, 9))
 @settings(max_examples=100, deadline=None)
-def test_a_limit_is_kept_but_nobody_is_left_without_a_pair(n, most, at_once, seed):
+def test_a_limit_is_kept_but_none_is_left_without_a_pair(n, most, at_once, seed):
     plan = schedule(n, most=most, at_once=at_once, seed=seed)
     assert min(met(plan)) >= 1
     assert plan.number <= max(most, plan.least * plan.parts)

@@ -1,4 +1,4 @@
-"""Traffic: shares become whole elements, the busiest rank gets exactly the size, and what does not fit is said."""
+"""Traffic: shares become whole elements, the busiest rank gets exactly the size, and a matrix that does not fit is rejected."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def traffics(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(traffics(), COUNTS)
-def test_the_busiest_rank_gets_the_size_no_rank_more_and_nobody_sends_what_it_does_not(made, count):
+def test_the_busiest_rank_gets_the_size_no_rank_more_and_no_rank_sends_more(made, count):
     n, traffic = made
     parts, weights = elements(traffic, n, count), traffic.weights(n)
     assert max(parts.sum(axis=0).max(), parts.sum(axis=1).max()) == count
@@ -84,7 +84,7 @@ def test_traffic_that_does_not_fit_the_ranks(traffic, n, sentence):
         Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=traffic).check_ranks(n)
 
 
-def test_cases_are_scaled_and_say_where_rounding_tells():
+def test_cases_are_scaled_and_report_where_rounding_shows():
     """72 bytes are what rank 0 sends: 18 floats, of which 60 and 12 bytes are whole ones, as all others are."""
     sweep = Sweep((ALLTOALLV,), (4, 72, 73, 1 << 20), (DTYPES["float32"],), traffic=UNEVEN)
     cases = list(sweep.cases("mpi", 3))

@@ -1,4 +1,4 @@
-"""Traffic files: squares of bytes, with commas or spaces; whatever else they are is said in one sentence."""
+"""Traffic files: squares of bytes, with commas or spaces; other contents are rejected in one sentence."""
 
 import hashlib
 import os
@@ -53,12 +53,12 @@ def test_what_is_no_matrix_of_bytes(text, sentence, tmp_path):
 
 
 def test_what_cannot_be_read(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"traffic file '.*absent' cannot be read \(No such file or directory\): name a file of numbers"):
+    with pytest.raises(UsageError, match=r"traffic file '.*absent' .*\(No such file or directory\)"):
         read_traffic(tmp_path / "absent")
-    with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\): name a file"):
+    with pytest.raises(UsageError, match=r"\(Is a directory\)"):
         read_traffic(tmp_path)
     monkeypatch.setattr(traffic, "_LARGEST_BYTES", 1 << 20)
-    with pytest.raises(UsageError, match=r"has more than 1 MiB: too large for a traffic matrix"):
+    with pytest.raises(UsageError, match="more than 1 MiB"):
         read(tmp_path, b"1 " * (1 << 20))
 
 
@@ -77,16 +77,16 @@ def test_any_file_is_a_square_or_one_sentence(tmp_path_factory, raw):
 
 
 def test_what_would_take_more_memory_than_any_job_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"line 1: it has more than 1 MiB: write one row"):
+    with pytest.raises(UsageError, match=r"line 1: .*1 MiB"):
         read(tmp_path, b"1 " * (1 << 20))
     monkeypatch.setattr(traffic, "_MOST_NUMBERS", 8)
-    with pytest.raises(UsageError, match=r"line 3: there are more than 8 numbers: write one row"):
+    with pytest.raises(UsageError, match=r"line 3: .*8 numbers"):
         read(tmp_path, "1 2 3\n4 5 6\n7 8 9\n")
 
 
 def test_a_pipe_in_its_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"pipe' cannot be read \(it is a pipe, not a regular file\): name a file of numbers"):
+    with pytest.raises(UsageError, match=r"pipe' .*\(it is a pipe"):
         read_traffic(tmp_path / "pipe")
 
 

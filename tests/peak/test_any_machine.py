@@ -1,4 +1,4 @@
-"""Whatever a machine says of itself, a node comes out of it, and ceilings above 0 or a reason."""
+"""Any machine gives a node, with ceilings above 0 or a reason."""
 
 import pytest
 from hypothesis import given, settings
@@ -52,14 +52,14 @@ def _check(machine, nodes, operation):
 
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
 @settings(max_examples=50, deadline=None)
-def test_ceilings_are_above_0_or_say_why_not(machine, nodes, operation):
+def test_ceilings_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 
 @pytest.mark.long
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
 @settings(max_examples=5000, deadline=None)
-def test_ceilings_of_many_machines_are_above_0_or_say_why_not(machine, nodes, operation):
+def test_ceilings_of_many_machines_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 
@@ -76,7 +76,7 @@ COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1
             gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
             pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),),
         ),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, told by one end
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
         Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
     ],
 )  # fmt: skip

@@ -208,7 +208,7 @@ def test_bounds_that_algorithms_all_but_reach(case, operation, bound):
 def test_two_levels_pass_the_links_inside():
     """4×8 GPUs of 450 GB/s, NICs of 400: reduce-scatter inside, all-reduce of the eighths between, all-gather inside.
 
-    The links inside carry 2·7/8·S, the NICs 2·3/4·S of a node: 498 GB/s, more than the 450 of one GPU's links. So those alone are no bound.
+    The links inside carry 2·7/8·S, the NICs 2·3/4·S of a node: 498 GB/s, more than the 450 of one GPU's links, which do not limit it.
     """
     inside, between = 2 * 7 / 8 / 450, 2 * 3 / 4 / 400
     reached = 2 * 31 / 32 / max(inside, between)

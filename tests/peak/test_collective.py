@@ -147,7 +147,7 @@ def test_uneven_traffic_is_limited_by_the_busiest_node():
 def test_traffic_within_ranks_alone_crosses_nothing():
     rows = [[float(i == j) for j in range(16)] for i in range(16)]
     found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
-    assert (found.bytes_per_s, found.limited_by, found.model) == (None, "no byte crosses a link of known rate", "bound")
+    assert (found.bytes_per_s, found.model) == (None, "bound") and "no byte" in found.limited_by
 
 
 @pytest.mark.parametrize("traffic", [[[0.0]], [[-1.0] * 32] * 32, [[float("nan")] * 32] * 32])
@@ -157,7 +157,7 @@ def test_traffic_that_is_no_matrix_is_refused(traffic):
 
 
 def test_an_unknown_operation_is_refused():
-    with pytest.raises(UsageError, match="no ceiling is known for 'allsum': write one of allreduce"):
+    with pytest.raises(UsageError, match=r"'allsum': .*allreduce"):
         ceilings("allsum", FOUR)
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_operation_is_refused():
         (Job((given_node(8, UserOverride()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
     ],
 )
-def test_what_is_unknown_is_said_and_not_0(job, why):
+def test_what_is_unknown_is_reported_and_not_0(job, why):
     found = ceilings("allreduce", job)
     assert (found.ring.bytes_per_s, found.ring.limited_by, found.bound.bytes_per_s, found.achievable) == (None, why, None, None)
 
@@ -191,7 +191,7 @@ def test_nodes_that_differ_are_limited_by_the_slowest_and_it_is_named():
 def test_what_nccls_constants_allow(machine, gb):
     found = ceilings("allreduce", Job((node_of(machine),))).achievable
     assert found.bytes_per_s == pytest.approx(gb * 1e9)
-    assert found.source == "NCCL's constants for these links"
+    assert "NCCL's constants" in found.source
 
 
 def test_of_links_that_nccl_has_no_constant_for_there_is_no_third_number():

@@ -96,7 +96,7 @@ def test_a_faster_link_never_makes_an_operation_slower(operation, sets, faster, 
 @given(sets=SETS)
 @settings(max_examples=50, deadline=None)
 def test_a_ring_over_the_slowest_set_never_passes_the_bound(sets):
-    """Holds for every operation with a ring: whatever a ring does, each set sends and receives what the bound asks for."""
+    """For every operation with a ring: in any ring, each set sends and receives what the bound asks for."""
     sides = [Side(ranks, rate) for ranks, rate in sets]
     for operation in ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce"):
         assert busbw(operation, sides) >= min(rate for _, rate in sets) * (1 - 1e-12)

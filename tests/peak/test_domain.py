@@ -14,7 +14,7 @@ TRAY = given_node(4, UserOverride(nic=(4, 400e9), nvlink=900e9))
 
 
 def gb200(clique):
-    """A GB200 node whose GPUs have joined this clique; None: no source has one."""
+    """A GB200 node with GPUs that have joined this clique; None: no source has one."""
     machine = switched(4, 18, "sm_100", nics=infiniband(4, 400))
     return replace(machine, gpus=tuple(replace(gpu, model="NVIDIA GB200", clique=clique) for gpu in machine.gpus))
 

@@ -14,7 +14,7 @@ from tests.peak.test_node import switch_box
 
 
 def test_pairs_alone_are_not_slowed_by_a_thin_fabric():
-    """2:1 is what all nodes get at once; a single pair finds it idle. All-to-all, and a ring whose edges all cross it, do not."""
+    """2:1 is what all nodes get together; a single pair finds it idle. All-to-all does not, nor a ring with only crossing edges."""
     thin = replace(FOUR, oversubscription=2.0)
     assert [rates(name, thin)[1] for name in ("p2p", "sendrecv", "alltoall")] == [50, 25, round(25 / 8 * 31 / 24, 2)]
     assert doubtful_input("allreduce", thin) == InputGiven("a fabric of 2:1", "--oversubscription")
@@ -52,7 +52,7 @@ def test_neighbours_without_links_of_their_own_go_over_a_third_gpu():
     near = node_of(wired(gpus(4, "sm_70"), {(0, 2): 2, (2, 1): 1, (1, 3): 2, (0, 3): 2}, pcie=GEN3))
     found = ceilings("sendrecv", Job((near,))).bound
     assert (found.bytes_per_s, found.limited_by) == (25e9, "NVLink 1×25 GB/s of a pair")  # 1 to 2; PCIe has 15.75
-    assert "ranks in the order of the GPUs" in assumed("sendrecv", Job((near,)))
+    assert any("order of the GPUs" in text for text in assumed("sendrecv", Job((near,))))
     far = node_of(wired(gpus(3, "sm_70"), {(0, 2): 2, (1, 2): 2}, pcie=GEN3))
     assert (far.neighbours.bytes_per_s, far.pair.bytes_per_s) == (50e9, 50e9)
 
@@ -78,17 +78,17 @@ def test_uneven_traffic_inside_a_bridged_pair_takes_the_bridge():
 
 
 def test_a_gpu_that_no_source_counted_beside_a_switch_makes_all_unknown():
-    """One file told of one GPU's links: the others' may be there, too, so PCIe is no ceiling."""
+    """One file has one GPU's links: the others' may exist, too, so PCIe is not a ceiling."""
     machine = switched(2, 18, "sm_90")
     one = replace(machine, gpu_links=machine.gpu_links[:1])
-    assert node_of(one).injection.name.startswith("no source counts the links of 0000:11:00.0, and those of others lead to a switch")
+    assert node_of(one).injection.name.startswith("no source counts the links of 0000:11:00.0, ")
     lost = replace(one, gpu_links=(*one.gpu_links, GpuLink("0000:11:00.0", SWITCH, 0)))
     node = node_of(lost)
     assert (node.injection.name, node.pair.name, node.cuts[0][0].name) == ("PCIe Gen4 x16",) * 3
 
 
 def test_an_idle_bridge_is_no_limit():
-    """2.5 GT/s, and nothing told of what it and the devices below could do."""
+    """2.5 GT/s, and no source has the maximum of it and the devices below."""
     node = node_of(switch_box(PcieLink(2.5, 16)))
     assert node.injection.name == "PCIe Gen4 x16"
     idle = switch_box(PcieLink(2.5, 16))
@@ -109,7 +109,7 @@ def test_a_gpu_on_a_module_with_its_cpu_reaches_nics_without_pcie():
 def test_nics_are_no_bound_where_nvlink_may_join_nodes():
     some = gpus(4, "sm_100", "NVIDIA GB200")
     machine = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 18) for gpu in some), nics=infiniband(4, 400))
-    assert "the NVLinks of NVIDIA GB200 may lead to other nodes" in node_of(machine).egress.name
+    assert "NVLinks of NVIDIA GB200 " in node_of(machine).egress.name
     assert node_of(machine).injection.bytes_per_s == 900e9
     assert node_of(machine, nics=Link(200e9, "NIC 4×400 Gb/s", "--nic")).egress.bytes_per_s == 200e9
     four = {(i, j): 6 for i in range(4) for j in range(i)}
@@ -117,14 +117,13 @@ def test_nics_are_no_bound_where_nvlink_may_join_nodes():
 
 
 def test_pairs_without_a_known_way_leave_the_others_known():
-    """A matrix tells NVLinks and no PCIe links: the fastest pair is known all the same."""
+    """A matrix has NVLinks and no PCIe links: the fastest pair is known all the same."""
     machine = replace(wired(gpus(3, "sm_70"), {(0, 1): 2, (1, 2): 1}), pci=())
     assert rates("p2p", Job((node_of(machine),))) == (None, 50)
     alone = replace(wired(gpus(3, "sm_70"), {}), pci=(), paths={("0000:10:00.0", "0000:11:00.0"): "SYS"})
-    assert ceilings("p2p", Job((node_of(alone),))).bound.limited_by == (
-        "the PCIe link of 0000:10:00.0 is in none of the sources; give --pcie"
-    )
+    limited_by = ceilings("p2p", Job((node_of(alone),))).bound.limited_by
+    assert "PCIe link of 0000:10:00.0" in limited_by and "--pcie" in limited_by
 
 
-def test_what_the_readers_doubted_stands_beside_the_ceilings():
+def test_what_the_readers_doubted_is_beside_the_ceilings():
     assert node_of(replace(switched(2, 12), doubts=("a vendor's template",))).doubts == ("a vendor's template",)

@@ -6,7 +6,7 @@ from collbench.machine.peak.ceiling import HostRates, Rate, agreed, given_ceilin
 
 
 def exact(value):
-    """A rate whose rounds were all equal."""
+    """A rate with equal rounds."""
     return Rate(value, value, value)
 
 
@@ -29,7 +29,7 @@ def test_by_model(model, wanted, by):
     [
         (2, 24e9, 34.12e9, "memory copy and sum"),  # each sums a half, the root copies the other one: more than 24 GB/s, which it passed
         (3, 24e9, 25.59e9, "memory copy and sum"),
-        (64, 24e9, 24e9, "memory sum"),  # a chain, all of whose ranks sum at once
+        (64, 24e9, 24e9, "memory sum"),  # a chain with sums of all ranks at once
         (3, 50e9, 50e9, "memory sum"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_disturbance_that_passes_leaves_no_trace():
     assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
 
 
-def test_a_reference_that_stays_disturbed_has_the_whole_range_and_says_so():
+def test_a_reference_that_stays_disturbed_has_the_whole_range_and_reports_it():
     found = settled([around(10e9), around(4e9), around(9e9), around(3e9), around(6e9)])
     assert (found.value, found.disturbed) == (6e9, True)
     assert (found.low, found.high) == (pytest.approx(2.94e9), pytest.approx(10.2e9))

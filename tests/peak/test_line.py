@@ -16,7 +16,7 @@ def said(measured, job=FOUR, operation="allreduce"):
     return headline(measured and measured * 1e9, ceilings(operation, job))
 
 
-def test_the_headline_has_both_percentages_whatever_the_rate():
+def test_the_headline_has_both_percentages_for_any_rate():
     assert said(42) == "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)"
     assert said(60) == "60.0 of 50.0 GB/s: 120 % of the ring reference, 93 % of the hard limit (64.6 GB/s)"
     assert said(70) == "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful"
@@ -44,10 +44,10 @@ def test_typed_xgmi_has_the_constants_of_rccl():
     """8 MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each."""
     job = Job((given_node(8, UserOverride(nvlink=448e9)),))
     shown = lines("allreduce", None, ceilings("allreduce", job), job)
-    assert "ring reference limited by xGMI 7×64 GB/s (--nvlink)" in shown
-    assert "RCCL's own constants allow 336 GB/s" in shown
+    assert any("xGMI 7×64 GB/s (--nvlink)" in text for text in shown)
+    assert any("RCCL" in text and " 336 GB/s" in text for text in shown)
     nvidia = Job((given_node(8, UserOverride(nvlink=450e9)),))
-    assert "NCCL's own constants allow 371 GB/s" in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia)
+    assert any("NCCL" in text and " 371 GB/s" in text for text in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia))
 
 
 def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():

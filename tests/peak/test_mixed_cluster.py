@@ -1,4 +1,4 @@
-"""A cluster of nodes that differ: the right values for unequal sets, and for the benchmark's nodes, whatever the time."""
+"""A cluster of nodes that differ: the right values for unequal sets, and for the benchmark's nodes, without a time limit."""
 
 import pytest
 

@@ -92,7 +92,7 @@ def test_other_machines_have_no_published_figure(other):
 
 @pytest.mark.parametrize("text", ["schema = 2", "schema = 1", "schema = 1\n[[published]]\nmachine = 'x'", "schema = 1\n[["])
 def test_a_table_that_is_not_valid_is_refused(text):
-    with pytest.raises(UsageError, match="table of published figures"):
+    with pytest.raises(UsageError, match="published figures"):
         parse(text)
 
 

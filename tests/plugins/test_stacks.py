@@ -3,11 +3,11 @@
 import pytest
 
 from collbench.results.reader import read_run
-from tests.beds.stacks import STACKS, page
 from tests.benchmarks import stack_loops
 from tests.benchmarks.stacks.loop import Place
 from tests.conftest import ROOT
 from tests.plugins.stack import ENVIRONMENTS, environment_of
+from tests.testbeds.stacks import STACKS, page
 
 REPORTS = ROOT / "reports/stacks"
 

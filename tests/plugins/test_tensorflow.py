@@ -142,7 +142,7 @@ def test_every_type_and_reduction_that_it_has(tmp_path, n):
 
 
 @in_turn
-def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path):
+def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     asked = [{"operations": ["allreduce", *MOVES], "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
     found = launch(tmp_path, "tensorflow", 4, asked, python=environment_of("tensorflow"))
     assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
@@ -151,7 +151,7 @@ def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path):
 
 
 @in_turn
-def test_it_says_nothing_of_its_own_on_either_stream(tmp_path):
+def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
     words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json")
     done = collbench_of("tensorflow", tmp_path, *words)
     assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
@@ -224,7 +224,7 @@ def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
     assert answered == ServersUnsupported("tensorflow", *defect)
 
 
-def test_who_serves_is_who_serves_on_other_backends():
+def test_the_servers_are_those_of_other_backends():
     shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
     served = served_of(shape, REGIME, 4)
     layout = served.layout

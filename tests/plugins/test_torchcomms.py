@@ -104,7 +104,7 @@ def test_every_operation_is_right_or_not_applicable(n):
 
 
 @in_turn
-def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path: Path):
+def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path: Path):
     names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "gather", "scatter", "barrier"]
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
     found = launch(tmp_path, "torchcomms", 4, asked, python=environment_of("torchcomms"))

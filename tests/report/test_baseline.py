@@ -1,4 +1,4 @@
-"""What `collbench baseline` says of many hosts, and of what is typed next."""
+"""`collbench baseline`: its output for many hosts, and the next command that it prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_no_line_is_as_long_as_a_cluster() -> None:
     assert max(len(line.text) for line in baseline_lines(Baseline(Path("base"), wide), "table")) < 140
 
 
-def test_after_adding_the_next_command_is_told() -> None:
+def test_after_adding_the_next_command_is_reported() -> None:
     assert after_adding(Path("my base"), 1) == (
         "my base has 1 allocation; a verdict needs 4, better 6: collbench baseline add 'my base' RUN…"
     )

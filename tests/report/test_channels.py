@@ -45,7 +45,7 @@ def test_several_hosts_are_named() -> None:
 
 def test_wrong_data_is_not_to_be_overlooked() -> None:
     line = list(table_lines([WRONG]))[1]
-    assert line.style == "wrong" and line.text.endswith("  WRONG: byte 7 of a TCP stream is not the one that was sent")
+    assert line.style == "wrong" and "  WRONG: byte 7 " in line.text
 
 
 def test_above_the_link_there_is_no_percentage() -> None:
@@ -82,7 +82,7 @@ def test_json_has_the_documented_shape() -> None:
     assert {none[key] for key in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent", "limited_by")} == {None}
 
 
-def test_another_tools_row_tells_its_commands() -> None:
+def test_another_tools_row_has_its_commands() -> None:
     theirs = replace(
         NIC, channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
     )
@@ -95,5 +95,5 @@ def test_what_is_no_finite_number_is_null() -> None:
 
 
 def test_another_format() -> None:
-    with pytest.raises(UsageError, match="--format 'csv' is unknown: choose from table, json"):
+    with pytest.raises(UsageError, match=r"--format 'csv' .*table, json"):
         printed(NIC, format="csv")

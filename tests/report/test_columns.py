@@ -216,7 +216,7 @@ def test_groups_that_a_stored_row_has_no_numbers_of_are_none(groups: dict[str, A
     assert (group_rates(row), of_each_group(row), format_groups(row)) == (([], None), "", "")
 
 
-def test_traffic_streams_and_groups_are_told_where_they_differ_else_above_the_table() -> None:
+def test_traffic_streams_and_groups_are_reported_where_they_differ_else_above_the_table() -> None:
     rows = [make_row(traffic=traffic, streams=k, group=g) for traffic, k, g in (("even", 1, "all"), ("skew 4", 4, "MOD 2"))]
     assert {"traffic", "streams", "group"} <= set(titles(*rows))
     assert not {"traffic", "streams", "group"} & set(titles(rows[1]))

@@ -43,15 +43,15 @@ def test_without_a_severe_one_the_exit_code_is_0() -> None:
     assert told(NOTE)[1] == 0
 
 
-def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
+def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
     text, code = told()
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
-    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded")
+    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (")
     assert second.startswith("examined 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not examined: peer access" in second
 
 
-def test_the_same_finding_on_several_nodes_is_told_once() -> None:
+def test_the_same_finding_on_several_nodes_is_reported_once() -> None:
     machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
     text, _ = told(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
     assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"
@@ -73,7 +73,7 @@ def test_json_is_one_object() -> None:
         }
     ]
     assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
-    assert "the paths in use (NCCL's log: --log)" in document["not_looked_at"]
+    assert any("--log" in part for part in document["not_looked_at"])
     assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]
 
 
@@ -87,5 +87,5 @@ def test_control_characters_do_not_come_through() -> None:
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, json"):
         told(SEVERE, format="xml")

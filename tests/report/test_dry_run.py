@@ -1,4 +1,4 @@
-"""What --dry-run prints: cases by sweep and backend, each case as JSON and CSV, and a time that says what it rests on."""
+"""What --dry-run prints: cases by sweep and backend, each case as JSON and CSV, and an estimate with its basis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ cases that a backend cannot measure take no time
 """, "")  # fmt: skip
 
 
-def test_an_earlier_run_says_how_long_a_case_takes() -> None:
+def test_an_earlier_run_shows_how_long_a_case_takes() -> None:
     out, _ = printed(done=5, known_s=1.25, known_from="runs/x", launches=2, ranks=1, notes=["without gloo: no torch"])
     assert out.splitlines()[4:] == [
         "suite a: 3 cases on 1 rank; runs/x has 5 more",
@@ -79,7 +79,7 @@ def test_a_plan_has_no_form_of_nccl_tests() -> None:
         printed("nccl-tests")
 
 
-def test_a_strangers_words_are_letters() -> None:
+def test_untrusted_text_is_plain() -> None:
     evil = "=1+\x1b[2J\u202e"
     cases = [(evil, make_case(count=2))]
     assert "\x1b" not in printed(title=evil, cases=cases, notes=[evil])[0] and "=1+?[2J?" in printed(title=evil, cases=cases)[0]

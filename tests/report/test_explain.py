@@ -60,7 +60,7 @@ def test_flags_and_findings() -> None:
         assert {each.word for each in pages() if each.group == group} == set(words)
 
 
-def test_every_page_says_something_and_every_group_is_listed() -> None:
+def test_every_page_reports_something_and_every_group_is_listed() -> None:
     assert all(each.means.strip() and each.group in GROUPS for each in pages())
     text = "\n".join(index())
     assert all(f"{title}:" in text for title in GROUPS.values())

@@ -93,7 +93,7 @@ def test_json_is_what_cases_jsonl_holds(tmp_path: Path) -> None:
     assert live("json", ROWS).isascii()
 
 
-def test_a_report_is_ascending_in_size_whatever_the_order(tmp_path: Path) -> None:
+def test_a_report_is_ascending_in_size_for_any_order(tmp_path: Path) -> None:
     rows = [make_row(size, backend=backend) for size in (64, 8, 1024) for backend in ("mpi", "gloo")]
     out, err = report(store(tmp_path / "run", rows))
     assert [line.split()[:4] for line in out.splitlines()[3:9]] == [
@@ -103,12 +103,12 @@ def test_a_report_is_ascending_in_size_whatever_the_order(tmp_path: Path) -> Non
     assert err == ""
 
 
-def test_a_report_says_what_could_not_be_read(tmp_path: Path) -> None:
+def test_a_report_shows_what_could_not_be_read(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
     with (path / "cells.jsonl").open("a") as file:
         file.write('{"operation": "all')
     out, err = report(path)
-    assert err == f"{path}/cells.jsonl ends in the middle of line 2: the run was stopped there\n"
+    assert err.startswith(f"{path}/cells.jsonl ends in the middle of line 2") and err.count("\n") == 1
     assert out.splitlines()[0] == "run (1 row)"
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
         report(tmp_path)
     with pytest.raises(UsageError, match="unknown --format 'xml'"):
         report(path, format="xml")
-    with pytest.raises(UsageError, match=r"--csv \S+ cannot be written \(Is a directory\): choose another file"):
+    with pytest.raises(UsageError, match=r"--csv \S+ .*\(Is a directory\)"):
         report(path, file=tmp_path)
 
 

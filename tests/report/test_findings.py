@@ -24,7 +24,7 @@ from tests.results.rows import make_row, make_times, not_measured
 
 
 def stored(path: Path, ranks: int, cases: int = 12, slow: int | None = None, **changes: Any) -> Run:
-    """A run whose rank `slow` is 20 % above the others in the cases from 1 KiB on."""
+    """A run with rank `slow` 20 % above the others in the cases from 1 KiB on."""
     folder = RunFolder.create(path, "allreduce", {"rank_map": [{"rank": rank, "host": f"node{rank:02d}"} for rank in range(ranks)]})
     rng = np.random.default_rng(11)
     for power in range(8, 8 + cases):
@@ -52,13 +52,13 @@ def test_both_sections(tmp_path: Path) -> None:
     assert [line.text for line in found if line.style == "head"] == ["latency and bandwidth (α–β fit)", "ranks that end last"]
 
 
-def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:
     assert lines([], []) == []
     assert lines([Run(Path("run"))], [make_row(), not_measured("no")]) == []
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
 
 
-def test_a_latency_that_large_sizes_cannot_tell_has_an_upper_end_only() -> None:
+def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
     rng = np.random.default_rng(5)
     rows = [case(size, 1e-9, 10e9 * (1 + 0.05 * rng.normal())) for size in SIZES[13:]]
     rows[6] = case(SIZES[19], 1e-9, 10e9 / 25)
@@ -75,7 +75,7 @@ def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+def test_several_runs_are_distinguished(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
     assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
 
@@ -84,7 +84,7 @@ def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> No
     launches = [stored(tmp_path / name, 2, cases=4, slow=1) for name in ("one", "two", "three")]
     together = [replace(run, info={**run.info, "allocation_id": "job-7"}) for run in launches]
     found = texts(together, [])
-    assert found[2].startswith("rank 1 (node01) ends last in 99 % of the samples")
+    assert found[2].startswith("rank 1 (node01) ends last in 99 % ")
     assert "in 6 of 12 cases" in found[2]
     assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
     other = replace(together[2], info={"allocation_id": "job-8"})
@@ -97,7 +97,7 @@ def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
 
-def test_exit_skew_is_told_without_arrays_too() -> None:
+def test_exit_skew_is_reported_without_arrays_too() -> None:
     row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
     assert texts([Run(Path("run"), rows=[row])], []) == [
         "",

@@ -23,7 +23,7 @@ OFTEN = "slow-host"  # small; the others take their turn
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the committed runs stand where they stand in the project's, and no page."""
+    """A folder with the committed runs at the same paths as in the project, and no page."""
     (tmp_path / "reports" / "gallery").mkdir(parents=True)
     for folder in (ROOT / "reports").iterdir():
         if folder != GALLERY:
@@ -56,7 +56,7 @@ def test_there_is_no_other_page_than_those_of_the_script() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_tells_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
+def test_a_page_shows_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert not re.search(r"/(?:work|root|home|tmp)/", text)
     links = re.findall(r'<a [^>]*href="([^"#]+)"', text)

@@ -73,7 +73,7 @@ def test_a_row_of_another_version_has_no_parts(values: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("operation", ["allreduce", "alltoall", "sendrecv", "p2p"])
 @pytest.mark.parametrize(("machine", "nodes"), [(dgx(), 1), (dgx(), 2), (mesh(), 1), (mesh(), 2), (pcie_box(), 1), (pcie_box(), 2)])
-def test_whatever_the_model_names_is_found(machine: Machine, nodes: int, operation: str) -> None:
+def test_every_model_is_found(machine: Machine, nodes: int, operation: str) -> None:
     found = ceilings(operation, Job((node_of(machine),) * nodes))
     assert found.bound is not None
     for ceiling in (found.ring, found.bound):

@@ -1,4 +1,4 @@
-"""Markdown that says what the table says, and in which nothing from a file is markup."""
+"""Markdown has the content of the table, and text from a file is never markup."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_peaks_findings_and_rows(tmp_path: Path) -> None:
     assert lines.count("## run") == 1
 
 
-def test_peaks_have_a_column_for_what_tells_them_apart(tmp_path: Path) -> None:
+def test_peaks_have_a_column_for_what_distinguishes_them(tmp_path: Path) -> None:
     lines = written(store(tmp_path / "run", [make_row(), make_row(mode="batched")])).splitlines()
     assert "| operation | backend | mode | peak | at | smallest message |" in lines
     assert [line.split(" | ")[2] for line in lines if " limited by NIC" in line] == ["batched", "isolated"]
 
 
-def test_several_runs_are_compared_and_their_differences_told(tmp_path: Path) -> None:
+def test_several_runs_are_compared_and_their_differences_reported(tmp_path: Path) -> None:
     sides = []
     for name, by in (("before", 1.0), ("after", 1.2)):
         for launch in range(3):
@@ -66,12 +66,12 @@ def test_several_runs_are_compared_and_their_differences_told(tmp_path: Path) ->
     assert "- A → B: software nccl nccl: 2.10 → 2.12" in lines
 
 
-def test_runs_without_a_common_case_say_so(tmp_path: Path) -> None:
+def test_runs_without_a_common_case_report_it(tmp_path: Path) -> None:
     text = written(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, ranks=8)]))
     assert "- no case in common: ranks 4 → 8" in text.splitlines()
 
 
-def test_a_long_table_is_cut_and_that_is_said(tmp_path: Path) -> None:
+def test_a_long_table_is_cut_which_is_reported(tmp_path: Path) -> None:
     rows = [make_row(8 * number) for number in range(1, 300)]
     text = written(store(tmp_path / "run", rows))
     assert "The first 200 of 299 rows; `collbench report … --csv FILE` has all." in text.splitlines()
@@ -86,12 +86,12 @@ def test_of_several_runs_each_table_gets_its_share_of_a_comment(tmp_path: Path) 
     assert len(text) < 65_536
 
 
-def test_nothing_to_complain_of_is_said(tmp_path: Path) -> None:
+def test_nothing_to_complain_of_is_reported(tmp_path: Path) -> None:
     assert "- No findings, no flags, nothing missing." in written(store(tmp_path / "run", [make_row()]))
 
 
 @pytest.mark.parametrize("place", ["backend", "flags", "na"])
-def test_a_strangers_text_is_letters(place: str, tmp_path: Path) -> None:
+def test_untrusted_text_is_letters(place: str, tmp_path: Path) -> None:
     row: Row = make_row(8, backend=EVIL) if place == "backend" else make_row(8, flags=(EVIL,)) if place == "flags" else not_measured(EVIL)
     text = written(store(tmp_path / "run", [row], hosts=[EVIL], command=[EVIL]), store(tmp_path / EVIL.replace("/", "-"), [row]))
     assert not kinds(text) & {"link_open", "image", "html_block", "em_open", "strong_open", "s_open", "fence", "code_block", "code_inline"}

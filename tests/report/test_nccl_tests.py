@@ -32,7 +32,7 @@ def text_of(rows: Sequence[Row], places: Sequence[dict[str, Any]] = RANK_MAP) ->
 
 
 def parse(text: str) -> list[list[str]]:
-    """The columns of all lines that are no comment, as awk, SuperBench and others read them."""
+    """The columns of all lines except comments, as awk, SuperBench and others read them."""
     return [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
@@ -96,7 +96,7 @@ def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
     assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
-def test_two_values_and_why_cases_stopped_stand_in_the_comments() -> None:
+def test_two_values_and_why_cases_stopped_are_in_the_comments() -> None:
     modes = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
     rows = [make_row(8, modes=modes, flags=("two_modes",), stopped="max_time"), make_row(16, stopped="precision")]
     foot = [line for line in text_of(rows).splitlines() if line.startswith(("# bimodal", "# stopped", "# flag"))]
@@ -134,7 +134,7 @@ VALUES = [
 
 @pytest.mark.parametrize("width", [6, 7])
 def test_figures_follow_printf(width: int) -> None:
-    """What nccl-tests' rule gives, asked of printf itself: the first form whose text fits."""
+    """The output of nccl-tests' rule, by printf itself: the first form with a text that fits."""
     for value in VALUES:
         forms = [f"%{width}.2f", f"%{width}.1f", f"%{width}.0f", f"%{width}.{1 if width >= 7 else 0}e"]
         texts = [_printf(form, value) for form in forms]
@@ -165,7 +165,7 @@ def test_a_barrier_has_its_time_alone() -> None:
     )
 
 
-def test_groups_are_told_in_the_comments_and_by_their_colours() -> None:
+def test_groups_are_reported_in_the_comments_and_by_their_colours() -> None:
     groups = {"count": 2, "ranks": 2, "p50_s": [1e-3, 1e-3], "busbw_bytes_per_s": [9.45e9, 9.41e9], "total_busbw_bytes_per_s": 18.86e9}
     text = text_of([make_row(group="MOD 2", groups=groups)])
     assert "# groups at 64 MiB: 2 groups of 2 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total\n" in text
@@ -173,6 +173,6 @@ def test_groups_are_told_in_the_comments_and_by_their_colours() -> None:
     assert "# Collective test starting: allreduce on nccl, isolated, fixed buffers, groups MOD 2\n" in text
 
 
-def test_traffic_and_streams_are_told_in_the_head() -> None:
+def test_traffic_and_streams_are_reported_in_the_head() -> None:
     text = text_of([make_row(operation="alltoallv", redop=None, traffic="skew 4", streams=2)])
     assert "# Collective test starting: alltoallv on nccl, isolated, fixed buffers, traffic skew 4, 2 streams\n" in text

@@ -98,7 +98,7 @@ def test_hostile_names_stay_within_their_quotes(tmp_path: Path) -> None:
     assert labels["backend"].startswith('x"} 1?collbench_time_seconds{a="\\??y') and len(labels["backend"]) == 200
 
 
-def test_without_the_library_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_remedy_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(UsageError, match=r"pip install 'collbench\[report\]'"):
         written(store(tmp_path / "run", [make_row(8)]))

@@ -1,4 +1,4 @@
-"""Other tools' rows below a matrix of pairs: ours in the last column, doubts on the line, strangers' words defused."""
+"""Other tools' rows below a matrix of pairs: this tool in the last column, doubts on the line, untrusted text escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def text(*rows: Row) -> list[str]:
     return [line.text for line in their_lines(rows, matrix(), "socket")]
 
 
-def test_theirs_stand_beside_ours() -> None:
+def test_theirs_are_beside_ours() -> None:
     around = theirs("p2p_bandwidth", MIB / 7.07e9, MIB, ("n2", "n1"), backend="ucx_perftest", flags=(*FLAGS, "other_path"))
     lines = text(theirs("p2p_bandwidth", MIB / 0.1194e9, MIB), around, theirs("p2p_latency", 23.6e-6, 8, backend="fi_pingpong"))
     assert lines[:6] == [
@@ -89,4 +89,4 @@ def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> 
         file.write('{"operation": 7}\n{"oper')
     found = read_pairs(read_run(tmp_path / "run"))
     assert found and found.theirs == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
-    assert len(found.warnings) == 2 and "ends in the middle of line 3" in found.warnings[0], found.warnings
+    assert len(found.warnings) == 2 and "the middle of line 3" in found.warnings[0], found.warnings

@@ -58,7 +58,7 @@ def test_virtual_interfaces_are_no_parts() -> None:
     assert matrix(Machine()) == ["GPUs unknown, NICs unknown: no distances, since fewer than two parts are known"]
 
 
-def test_a_table_nobody_could_read_is_cut_and_says_so() -> None:
+def test_a_table_that_is_too_long_is_cut_and_reports_it() -> None:
     found = matrix(Machine(nics=tuple(Nic(f"eth{number}") for number in range(MOST_PARTS + 72))))
     assert len(found) == 1 + MOST_PARTS + 4
     assert found[-1] == "72 more parts are not shown: see --format json"

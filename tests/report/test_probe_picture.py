@@ -21,7 +21,7 @@ def drawn(machine: Machine, *limiting: str) -> Element:
 
 
 def texts(root: Element) -> list[str]:
-    """What stands in it, without titles."""
+    """Return the texts in it, without titles."""
     return [(each.findtext(f"{SVG}title") and each[0].tail) or each.text or "" for each in root.iter(f"{SVG}text")]
 
 
@@ -54,7 +54,7 @@ def test_cards_do_not_cover_each_other(name: str) -> None:
             assert apart
 
 
-def test_what_a_screen_reader_says() -> None:
+def test_what_a_screen_reader_reports() -> None:
     root = drawn(dgx())
     assert root.get("role") == "img"
     assert (root[0].tag, root[0].text) == (f"{SVG}title", "dgx01")
@@ -84,7 +84,7 @@ def test_faster_links_are_wider() -> None:
     assert [width(link) for link in links] == sorted({width(link) for link in links})
 
 
-def test_a_downtrained_link_is_dashed_and_says_so() -> None:
+def test_a_downtrained_link_is_dashed_and_reports_it() -> None:
     root = drawn(pcie_box())
     slow = with_class(root, "path", "slow")
     assert [each.findtext(f"{SVG}title") for each in slow] == ["PCIe Gen4 x8 of Gen4 x16 (downtrained)"]
@@ -99,7 +99,7 @@ def test_an_idle_gpu_is_not_accused() -> None:
     assert texts(root).count("idle") == 8
 
 
-def test_a_port_that_is_down_is_hatched_and_says_so() -> None:
+def test_a_port_that_is_down_is_hatched_and_reports_it() -> None:
     root = drawn(pcie_box())
     assert len(with_class(root, "rect", "hatch")) == len(with_class(root, "rect", "down")) == 1
     assert "down" in texts(root)
@@ -112,7 +112,7 @@ def test_an_unknown_link_is_dotted() -> None:
     assert "limits" not in texts(root)
 
 
-def test_what_a_device_could_do_is_said_where_nobody_read_what_it_does() -> None:
+def test_the_maximum_of_a_device_is_shown_if_its_state_is_unknown() -> None:
     machine = laptop()
     pci = tuple(replace(device, link=PcieLink(None, None, 32.0, 16)) for device in machine.pci)
     assert "≤Gen5 x16" in texts(drawn(replace(machine, pci=pci)))
@@ -214,7 +214,7 @@ def test_names_too_long_for_their_box_are_whole_in_their_title() -> None:
     assert (text[0].tail or "").endswith("…")
 
 
-def test_more_than_fits_says_how_many_are_missing() -> None:
+def test_more_than_fits_shows_how_many_are_missing() -> None:
     machine = Machine(
         gpus=tuple(Gpu(f"gpu{index}", index) for index in range(MOST_PARTS)), nics=(Nic("a"), Nic("b"), Nic("c", virtual="veth"))
     )

@@ -90,7 +90,7 @@ def test_why_cases_stopped() -> None:
     assert stopped_by([make_row(), not_measured("no")]) == []
 
 
-def test_columns_are_aligned_and_only_those_that_say_something() -> None:
+def test_columns_are_aligned_and_only_those_that_report_something() -> None:
     lines = printed([make_row(1 << power) for power in range(3, 31)])[0].splitlines()
     assert lines[0] == "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"
     assert lines[1].split() == [
@@ -154,9 +154,9 @@ def test_quiet_leaves_only_data() -> None:
 
 
 def test_unknown_formats_and_colours_are_refused() -> None:
-    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, nccl-tests, csv, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
         make_reporter("xml")
-    with pytest.raises(UsageError, match="--color 'red' is unknown: choose from auto, always, never"):
+    with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
         make_reporter("table", io.StringIO(), io.StringIO(), "red")
 
 
@@ -194,7 +194,7 @@ def test_colour_in_a_file_only_when_forced() -> None:
     assert "\x1b" not in printed(rows)[0]
 
 
-def test_the_local_spawner_tells_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {}
     for told in ("0", "1", "stdout,stderr", "stdout", "stderr"):
         monkeypatch.setenv("COLLBENCH_TTY", told)
@@ -213,7 +213,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
 
 
-def test_a_placing_left_to_the_library_is_told_on_each_row() -> None:
+def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
     out = io.StringIO()
     reporter = make_reporter("table", out, io.StringIO())
     reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
     except OSError as error:
-        assert error.errno == errno.EIO  # how Linux tells that the other side of a terminal was closed
+        assert error.errno == errno.EIO  # how Linux reports that the other side of a terminal was closed
         return b""
 
 
@@ -282,7 +282,7 @@ def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
     assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
 
 
-def test_a_narrow_terminal_leaves_out_what_it_must_and_says_so() -> None:
+def test_a_narrow_terminal_leaves_out_what_it_must_and_reports_it() -> None:
     shown = _shown(_on_a_terminal(80))
     rows = [line for line in shown if "GB/s (84 %)" in line]
     assert len(rows) == 28
@@ -291,7 +291,7 @@ def test_a_narrow_terminal_leaves_out_what_it_must_and_says_so() -> None:
     assert "hidden, because the terminal is too narrow: 95 % interval, algbw GB/s, limited by" in shown
 
 
-def test_what_tells_rows_apart_is_never_left_out() -> None:
+def test_what_distinguishes_rows_is_never_left_out() -> None:
     rows = [make_row(backend=backend, dtype=dtype) for backend in ("mpi", "gloo") for dtype in ("float32", "bfloat16")]
     writer = TableWriter(room=40)
     assert "backend  dtype" in writer.start(PlanSummary.of(rows))[1].text

@@ -81,7 +81,7 @@ def test_formats_for_programs_print_as_measured(format: str) -> None:
         assert len(out.getvalue().splitlines()) == head + count
 
 
-def test_both_placings_meet_on_one_line_of_nccl_tests_whatever_the_order() -> None:
+def test_both_placings_meet_on_one_line_of_nccl_tests_for_any_order() -> None:
     rows = [make_row(size, in_place=in_place) for size in (8, 16) for in_place in (False, True)]
     out = io.StringIO()
     with make_reporter("nccl-tests", out, io.StringIO()) as reporter:
@@ -136,4 +136,4 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         for row in [*stored, not_measured("no")]:
             reporter.row(row)
     last = out.getvalue().splitlines()[-1]
-    assert last.startswith("rank 1 (node05) ends last in 99 % of the samples (50 % if the ranks were alike) in 4 of 4 cases, ")
+    assert last.startswith("rank 1 (node05) ends last in 99 % ")

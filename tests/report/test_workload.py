@@ -60,7 +60,7 @@ def fields(line: str) -> list[str]:
     return [case.strip() for case in line.split("  ") if case.strip()]
 
 
-def test_a_training_says_what_it_is_how_long_and_what_limits_it() -> None:
+def test_a_training_shows_what_it_is_how_long_and_what_limits_it() -> None:
     head, titles, gloo, *_ = text_of(ROW).splitlines()
     assert head == "data-parallel · resnet50, 25,557,032 parameters · float32 · buckets of 25 MiB · 2 ranks · 2 nodes"
     assert fields(titles) == ["backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by"]
@@ -69,7 +69,7 @@ def test_a_training_says_what_it_is_how_long_and_what_limits_it() -> None:
     ]  # fmt: skip
 
 
-def test_parts_tell_which_exchange_costs_what() -> None:
+def test_parts_show_which_exchange_costs_what() -> None:
     lines = text_of(ROW).splitlines()
     assert fields(lines[3])[:6] == ["backend", "part", "operation", "groups", "size", "times"]
     assert fields(lines[4]) == [
@@ -104,7 +104,7 @@ def test_what_could_not_be_laid_out_has_no_size() -> None:
     assert text_of(row).splitlines() == ["hierarchical · 1M · 2 ranks · 1 node", "backend  flags", "gloo     n/a (one host)"]
 
 
-def test_a_narrow_terminal_goes_without_columns_and_says_so() -> None:
+def test_a_narrow_terminal_goes_without_columns_and_reports_it() -> None:
     shown = [line.text for line in lines([replace(ROW, flags=("drift",))], None, 100)]
     assert fields(shown[1]) == ["backend", "step ms", "wrong", "of ceiling", "limited by", "flags"]
     assert shown[3] == "not shown on a terminal this narrow: moves, steps, busbw GB/s, 95 % interval ms"
@@ -116,7 +116,7 @@ def test_keys_of_a_newer_collbench_are_left_out() -> None:
     assert text_of(replace(ROW, parts=[part])) == text_of(replace(ROW, parts=PARTS[:1]))
 
 
-def test_without_a_percentage_the_reason_stands_there() -> None:
+def test_without_a_percentage_the_reason_is_shown() -> None:
     row = replace(ROW, percent_of_ceiling=None, ceiling=Ceiling("none", None, "a virtual interface has no rate"), ceiling_time_s=None)
     line = text_of(row).splitlines()[2]
     assert "a virtual interface has no rate" in line and "%" not in line
@@ -127,15 +127,13 @@ def test_doubt_and_wrong_data_are_loud() -> None:
     row = replace(ROW, flags=("drift", "few_samples"), wrong=3, wrong_detail="rank 1, element 7: 4.0 instead of 3.0")
     said = text_of(row)
     assert "? 890.0–930.0" in said and "drift, few samples" in said and "\ndrift: the median moved" in said
-    assert "wrong data: 3 elements are not what had to arrive (rank 1, element 7: 4.0 instead of 3.0)" in said
+    assert "wrong data: 3 elements " in said
 
 
-def test_scaling_efficiency_is_a_range_and_says_of_what() -> None:
+def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
     lines = text_of(ROW, replace(ROW, backend="mpi", time_s=times(0.06)), step_time_s=0.18).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("scaling efficiency"))
-    assert lines[at] == (
-        "scaling efficiency that the network allows, where a step computes for t = 180.0 ms and exchanges for c, the time above:"
-    )
+    assert "t = 180.0 ms" in lines[at]
     # 180/(180+900), 180/(180+930), 180/(180+890); 180/900, 180/930, 180/890
     assert fields(lines[at + 2]) == ["gloo", "16.7 % (16.2–16.8 %)", "20.0 % (19.4–20.2 %)"]
     assert fields(lines[at + 3]) == ["mpi", "75.0 %", "100.0 %"]
@@ -143,7 +141,7 @@ def test_scaling_efficiency_is_a_range_and_says_of_what() -> None:
     assert "scaling" not in text_of(ROW)
 
 
-def test_asynchronous_training_tells_how_stale() -> None:
+def test_asynchronous_training_shows_how_stale() -> None:
     row = replace(ROW, regime="parameter-server", options={"update": "asynchronous", "servers": ""}, staleness=STALE, parts=[])
     lines = text_of(row).splitlines()
     assert lines[0].startswith("parameter-server · resnet50, 25,557,032 parameters · float32 · update asynchronous · buckets of 25 MiB")
@@ -191,7 +189,7 @@ def test_json_is_an_object_per_line_as_stored() -> None:
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match=f"'nccl-tests' is unknown for workload: choose from {', '.join(FORMATS)}"):
+    with pytest.raises(UsageError, match=rf"'nccl-tests' .*workload: .*{', '.join(FORMATS)}"):
         text_of(ROW, format="nccl-tests")
 
 
@@ -243,7 +241,7 @@ def test_the_command_shows_it_and_writes_one_csv_file(tmp_path: Path) -> None:
     assert (tmp_path / "steps.csv").read_bytes().decode() == text_of(ROW, format="csv", run="a")
 
 
-def test_several_runs_have_one_csv_header_whoever_is_empty(tmp_path: Path) -> None:
+def test_several_runs_have_one_csv_header_even_if_some_are_empty(tmp_path: Path) -> None:
     runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", replace(ROW, backend="mpi"))]
     out = io.StringIO()
     report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
@@ -261,4 +259,4 @@ def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
 def test_a_run_without_a_row(tmp_path: Path) -> None:
     err = io.StringIO()
     assert report_run([stored(tmp_path / "run")], None, "table", io.StringIO(), err=err) == 2
-    assert "has no results: nothing was measured, or its workload.jsonl was lost" in err.getvalue()
+    assert "workload.jsonl" in err.getvalue()

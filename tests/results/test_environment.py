@@ -31,7 +31,7 @@ def test_what_steers_libraries_is_recorded(name: str) -> None:
         "GITHUB_TOKEN", "RANKING", "MY_RANK", "PATH", "MASTER_ADDRESS_BOOK", "SSH_AUTH_SOCK",
     ],
 )  # fmt: skip
-def test_secrets_and_strangers_are_not(name: str) -> None:
+def test_secrets_and_unknown_variables_are_not(name: str) -> None:
     assert recorded_environment({name: "x"}) == {}
 
 

@@ -1,4 +1,4 @@
-"""The run's folder: what it holds, what survives, and what is said when it cannot be written."""
+"""The run's folder: its content, what survives a crash, and the error if it cannot be written."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_a_folder_that_holds_a_run_is_not_touched(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "allreduce", {})  # an existing, empty folder is fine
     folder.append(make_row(), {})
     before = (tmp_path / "cells.jsonl").read_bytes()
-    with pytest.raises(UsageError, match=r"already holds a run .*choose a new folder"):
+    with pytest.raises(UsageError, match="already holds a run"):
         RunFolder.create(tmp_path, "allreduce", {})
     assert (tmp_path / "cells.jsonl").read_bytes() == before
 
 
 def test_out_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match=r"run folder \S+/file/run cannot be written \(Not a directory\): .*--out"):
+    with pytest.raises(UsageError, match=r"\S+/file/run .*\(Not a directory\): .*--out"):
         RunFolder.create(tmp_path / "file" / "run", "allreduce", {})
 
 
@@ -124,13 +124,13 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 def test_a_read_only_disk_is_refused_in_one_sentence(mounted: Callable[[str], Path]) -> None:
     path = mounted("ro,size=4m")
-    with pytest.raises(UsageError, match=r"run folder \S+ cannot be written \(Read-only file system\): choose another folder with --out"):
+    with pytest.raises(UsageError, match=r"\(Read-only file system\): .*--out"):
         RunFolder.create(path / "run", "allreduce", {})
 
 
 def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callable[[str], Path]) -> None:
     path = mounted("size=64k")
-    with pytest.raises(UsageError, match=r"its disk has 64 KiB left, a run needs at least 1 MiB; make room there, or .*--out"):
+    with pytest.raises(UsageError, match=r"64 KiB left, .* 1 MiB; .*--out"):
         RunFolder.create(path / "run", "allreduce", {})
     assert list(path.iterdir()) == []
 
@@ -138,9 +138,7 @@ def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callabl
 def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_case(mounted: Callable[[str], Path]) -> None:
     folder = RunFolder.create(mounted("size=2m") / "run", "allreduce", {})
     rows = []
-    with pytest.raises(
-        RunFailed, match=r"can no longer be written to \S+ \(No space left on device\): \d+ finished cases are safe"
-    ) as told:
+    with pytest.raises(RunFailed, match=r"\(No space left on device\): \d+ finished ") as told:
         for _ in range(100):
             rows.append(folder.append(make_row(), {"max_s": np.ones(30_000)}))
     run = read_run(folder.path)
@@ -177,7 +175,7 @@ except RunFailed as error:
 def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _TOO_LARGE, tmp_path / "run"], capture_output=True, text=True, check=True)
     run = read_run(tmp_path / "run")
-    assert re.search(r"\(File too large\): 5 finished cases are safe", done.stdout)
+    assert re.search(r"\(File too large\): 5 finished ", done.stdout)
     assert (len(run.rows), run.warnings) == (5, [])
     assert (tmp_path / "run" / "samples.bin").stat().st_size == 5 * 4000
 
@@ -214,7 +212,7 @@ def _start_writer(path: Path) -> subprocess.Popen[str]:
 
 def _check_survivors(path: Path, finished: int) -> None:
     run = read_run(path)
-    assert finished <= len(run.rows) <= finished + 1  # the last one may be stored and not yet told
+    assert finished <= len(run.rows) <= finished + 1  # the last one may be stored and not yet reported
     assert [row.size_bytes for row in run.rows] == [8 * number + 8 for number in range(len(run.rows))]
     for number, row in enumerate(run.rows):
         assert np.array_equal(run.array(row, "max_s"), np.full(number % 7 * 1000, number))
@@ -222,7 +220,7 @@ def _check_survivors(path: Path, finished: int) -> None:
     assert not run.finished
 
 
-def test_a_finished_folder_that_nobody_has_any_longer_holds_no_file_open(tmp_path):
+def test_a_finished_folder_without_references_holds_no_file_open(tmp_path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
         RunFolder.create(tmp_path / str(number), "allreduce", {}).finish()

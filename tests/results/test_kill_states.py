@@ -1,4 +1,4 @@
-"""A run killed at any byte, or whose machine lost its power: the folder reads back to its last finished case, and can be gone on with."""
+"""A run killed at any byte, or by a power loss: the folder reads back to its last finished case, and the run can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of pairs: written, read back whatever the file holds, and put together as a matrix."""
+"""Rounds of pairs: written, read back for all contents of the file, and combined into a matrix."""
 
 import json
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_rounds_count_as_rows_of_the_run(stored, tmp_path):
 def test_a_run_that_was_stopped_ends_with_its_last_whole_round(stored):
     found = stored(a_round(0), tail=b'{"round":1,"pairs":[[0')
     assert found.rounds == [a_round(0)]
-    assert len(found.warnings) == 1 and found.warnings[0].endswith(f"{PAIRS} ends in the middle of line 2: the run was stopped there")
+    assert len(found.warnings) == 1 and f"{PAIRS} ends in the middle of line 2: " in found.warnings[0]
 
 
 def test_a_line_that_does_not_fit_is_left_out_and_named(stored):
@@ -172,5 +172,5 @@ def test_a_matrix_larger_than_the_memory_is_refused_before_it_is_made(stored, mo
     """Twenty thousand names take 200 kB, and their matrix 60 GB."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 << 30))
     places = [str(place) for place in range(20_000)]
-    with pytest.raises(UsageError, match=r"20,000 places: their matrix needs 59.6 GiB of memory, and 8 GiB are free"):
+    with pytest.raises(UsageError, match=r"20,000 .*59\.6 GiB .* 8 GiB"):
         stored(a_round(), about={**ABOUT, "places": places})

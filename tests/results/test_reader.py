@@ -40,7 +40,9 @@ def test_a_line_cut_anywhere_loses_only_itself(tmp_path: Path) -> None:
         (path / "cells.jsonl").write_bytes(whole[:end])
         run = read_run(path)
         assert [row.size_bytes for row in run.rows] == [8]
-        assert run.warnings == ([] if end == start else [f"{path}/cells.jsonl ends in the middle of line 2: the run was stopped there"])
+        assert [warning.partition(": ")[0] for warning in run.warnings] == (
+            [] if end == start else [f"{path}/cells.jsonl ends in the middle of line 2"]
+        )
 
 
 def test_a_run_without_run_json_still_gives_its_rows(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_a_run_without_run_json_still_gives_its_rows(tmp_path: Path) -> None:
     (path / "run.json").unlink()
     run = read_run(path)
     assert (len(run.rows), run.info) == (1, {})
-    assert run.warnings == [f"{path}/run.json is not JSON (JSONDecodeError): what was run is unknown"]
+    assert [warning.partition(": ")[0] for warning in run.warnings] == [f"{path}/run.json is not JSON (JSONDecodeError)"]
 
 
 def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
@@ -59,23 +61,22 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     (path / "cells.jsonl").write_text(json.dumps(newer) + "\n")
     run = read_run(path)
     assert run.rows == [make_row()]
-    assert run.warnings[0].startswith(f"{path}/run.json was written by a newer collbench (schema 2, this one knows 1)")
+    assert run.warnings[0].startswith(f"{path}/run.json was written by a newer collbench (schema 2, ")
 
 
 @pytest.mark.parametrize(
     ("version", "told"),
     [
-        ("2.1.0", "collbench 2.1.0 or newer reads all of it"),
-        ("3.0rc1", "collbench 3.0rc1 or newer reads all of it"),
-        ("\x1b[2J now", "the version that wrote it reads all of it"),
-        (None, "the version that wrote it reads all of it"),
+        ("2.1.0", "collbench 2.1.0 or newer"),
+        ("3.0rc1", "collbench 3.0rc1 or newer"),
+        ("\x1b[2J now", "the version that wrote it"),
+        (None, "the version that wrote it"),
     ],
 )
-def test_a_newer_schema_says_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
+def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
     path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
-    assert read_run(path).warnings == [
-        f"{path}/run.json was written by a newer collbench (schema 2, this one knows 1): what is unknown here is left out; {told}"
-    ]
+    (warning,) = read_run(path).warnings
+    assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {told} " in warning
 
 
 @pytest.mark.parametrize(
@@ -165,11 +166,11 @@ def test_bombs_are_left_out(tmp_path: Path, bomb: bytes) -> None:
     (path / "cells.jsonl").write_bytes(bomb + b"\n" + (path / "cells.jsonl").read_bytes())
     run = read_run(path)
     assert len(run.rows) == 1
-    assert run.warnings[0].startswith(f"{path}/cells.jsonl: 1 lines are left out, the first is line 1: ")
+    assert run.warnings[0].startswith(f"{path}/cells.jsonl: 1 lines ")
 
 
 def with_lines(tmp_path: Path, before: bytes) -> tuple[Path, bytes]:
-    """A run of one row, which stands behind these lines; and the row."""
+    """Return a run of one row after these lines, and the row."""
     path = store(tmp_path / "run", [make_row()])
     row = (path / "cells.jsonl").read_bytes()
     (path / "cells.jsonl").write_bytes(before + row)
@@ -177,12 +178,12 @@ def with_lines(tmp_path: Path, before: bytes) -> tuple[Path, bytes]:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x\n", b'{"a": 1}\n'])
-def test_lines_that_say_nothing_end_the_reading(line: bytes, tmp_path: Path) -> None:
+def test_lines_that_report_nothing_end_the_reading(line: bytes, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, line * 10_000)
     run = read_run(path)
     assert (run.rows, len(run.warnings)) == ([], 2)
-    assert run.warnings[0] == f"{path}/cells.jsonl: what follows line 10000 is left out, too: too many of its lines cannot be read"
-    assert run.warnings[1].startswith(f"{path}/cells.jsonl: 10000 lines are left out, the first is line 1: ")
+    assert run.warnings[0].startswith(f"{path}/cells.jsonl: what follows line 10000 is left out")
+    assert run.warnings[1].startswith(f"{path}/cells.jsonl: 10000 lines ")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,8 @@ def test_a_file_larger_than_any_runs_is_read_to_the_limit(limit: str, value: int
     whole = (path / "cells.jsonl").read_bytes().splitlines(keepends=True)
     kept_bytes = sum(map(len, whole[: len(run.rows)]))
     assert 1 <= len(run.rows) < 20
-    assert run.warnings == [f"{path}/cells.jsonl holds more than any run writes: what follows byte {kept_bytes} is left out"]
+    (warning,) = run.warnings
+    assert warning.startswith(f"{path}/cells.jsonl ") and warning.endswith(f"what follows byte {kept_bytes} is left out")
 
 
 def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
@@ -206,11 +208,10 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
     os.truncate(path / "run.json", 1 << 42)
     run = read_run(path)
     assert len(run.rows) == 1
-    assert run.warnings == [
-        f"{path}/run.json is larger than 64 MiB: what was run is unknown",
-        f"{path}/cells.jsonl holds more than any run writes: what follows byte {len(row)} is left out",
-        f"{path}/events.jsonl holds more than any run writes: what follows byte 0 is left out",
-    ]
+    about, cases, events = run.warnings
+    assert about.startswith(f"{path}/run.json is larger than 64 MiB")
+    assert cases.startswith(f"{path}/cells.jsonl ") and f" byte {len(row)} " in cases
+    assert events.startswith(f"{path}/events.jsonl ") and " byte 0 " in events
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,8 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
 def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, bomb + b"\n")
     run = read_run(path)
-    assert (len(run.rows), run.warnings) == (1, [f"{path}/cells.jsonl: 1 lines are left out, the first is line 1: {why}"])
+    (warning,) = run.warnings
+    assert len(run.rows) == 1 and warning.startswith(f"{path}/cells.jsonl: 1 lines ") and warning.endswith(f"line 1: {why}")
 
 
 def test_brackets_in_a_text_are_no_depth() -> None:
@@ -236,7 +238,7 @@ def test_a_row_that_claims_a_trillion_values_takes_no_memory(tmp_path: Path) -> 
     path, row = with_lines(tmp_path, b"")
     os.truncate(path / "samples.bin", 1 << 43)
     values = json.loads(row) | {"samples": {"max_s": {"offset": 0, "dtype": "<f8", "shape": [10**12]}}}
-    with pytest.raises(UsageError, match=r"array 'max_s' in .* would have 8000000000000 bytes, more than any row keeps"):
+    with pytest.raises(UsageError, match=r"array 'max_s' in .*8000000000000 bytes"):
         read_run(path).array(row_from_json(values), "max_s")
 
 

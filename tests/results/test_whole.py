@@ -29,15 +29,13 @@ def test_one_that_cannot_be_written_takes_the_others_with_it_and_leaves_what_was
     (tmp_path / "out" / "b").mkdir(parents=True)
     (tmp_path / "out" / "b" / "cells.jsonl").write_text("x")
     (tmp_path / "out" / "mine").write_text("kept")
-    with pytest.raises(UsageError, match=r"b already holds a run \(cells\.jsonl\): choose a new folder"):
+    with pytest.raises(UsageError, match=r"b already holds a run \(cells\.jsonl\)"):
         write_all([FinishedRun(tmp_path / "out" / name, "allreduce", {}, [row()]) for name in ("a", "b", "c")])
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["b", "cells.jsonl", "mine"]
 
 
 def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(
-        UsageError, match=r"^run folder .*file/a cannot be written \(Not a directory\): choose another folder with --out DIR$"
-    ):
+    with pytest.raises(UsageError, match=r"file/a .*\(Not a directory\): .*--out DIR$"):
         write_all([FinishedRun(tmp_path / "file" / "a", "allreduce", {}, [])])
     assert (tmp_path / "file").read_text() == "kept"

@@ -56,10 +56,7 @@ def test_later_it_is_a_failure_and_what_is_stored_stays(run: RunFolder, breaks: 
         with pytest.raises(RunFailed) as told:
             run.append(make_row(32), {"max_s": np.arange(3.0)})
     assert told.value.exit_code == 4
-    assert str(told.value) == (
-        f"results can no longer be written to {run.path} ({os.strerror(number)}): 2 finished cases are safe in it; make room there and go "
-        f"on with --resume {run.path}, or run again with --out DIR on another disk"
-    )
+    assert f"{run.path} ({os.strerror(number)}): 2 finished " in str(told.value) and f"--resume {run.path}" in str(told.value)
     stored = read_run(run.path)
     assert ([row.size_bytes for row in stored.rows], stored.warnings) == ([8, 16], [])
 
@@ -68,7 +65,7 @@ def test_later_it_is_a_failure_and_what_is_stored_stays(run: RunFolder, breaks: 
 def test_before_the_first_result_it_is_bad_input(tmp_path: Path, breaks: Break, call: str, number: int) -> None:
     run = RunFolder.create(tmp_path / "run", "allreduce", {})
     breaks(call, number)
-    with pytest.raises(UsageError, match=r"cannot be written \(.*\): choose another folder with --out DIR; nothing was measured$") as told:
+    with pytest.raises(UsageError, match=r"--out DIR; nothing was measured$") as told:
         run.event("note", text="begun")
     assert told.value.exit_code == 2
 
@@ -79,7 +76,7 @@ def test_a_run_that_is_resumed_and_cannot_be_written_is_bad_input(run: RunFolder
     again.rows = 2
     again.go_on()
     breaks("write", errno.ENOSPC)
-    with pytest.raises(UsageError, match=r"run cannot be resumed: it cannot be written \(No space left on device\); start a new run"):
+    with pytest.raises(UsageError, match=r"run .*\(No space left on device\)"):
         again.event("resumed")
 
 
@@ -91,7 +88,7 @@ def test_an_end_that_cannot_be_written_gives_the_folder_up_all_the_same(run: Run
     assert (stored.info["exit_code"], stored.info["rows"], stored.events) == (4, 2, [])  # run.json goes another way
 
 
-def test_an_early_end_says_why_and_how_much_there_is(run: RunFolder) -> None:
+def test_an_early_end_gives_the_reason_and_how_much_there_is(run: RunFolder) -> None:
     run.end_early("hang", "rank 1 is stopped", 4, ranks=[1])
     stored = read_run(run.path)
     assert (stored.info["exit_code"], stored.info["rows"], stored.finished) == (4, 2, True)
@@ -99,26 +96,21 @@ def test_an_early_end_says_why_and_how_much_there_is(run: RunFolder) -> None:
 
 
 class TestVanished:
-    """The open files of a folder that is gone take all that is written: only its path tells."""
+    """Writes to the open files of a deleted folder succeed: only its path shows the loss."""
 
     def test_moved_away(self, run: RunFolder, tmp_path: Path) -> None:
         there = tmp_path / "there"
         run.path.rename(there)
         with pytest.raises(RunFailed) as told:
             run.append(make_row(32), {})
-        assert str(told.value) == (
-            f"{run.path} was moved to {there} while the run wrote into it: 2 finished cases are there; leave it and go on with "
-            f"--resume {there}"
-        )
+        assert f"{run.path} was moved to {there} " in str(told.value) and str(told.value).endswith(f"--resume {there}")
         run.end_early("abort", str(told.value), 4)
         assert len(read_run(there).rows) == 2
         assert RunFolder.reopen(there).go_on() == {}
 
     def test_deleted(self, run: RunFolder) -> None:
         subprocess.run(["rm", "-r", run.path], check=True)
-        with pytest.raises(
-            RunFailed, match=r"run is gone, and with it what was stored \(2 finished cases\): it was deleted, or its disk is no "
-        ):
+        with pytest.raises(RunFailed, match=r"run is gone, .*2 finished "):
             run.append(make_row(32), {})
 
     def test_another_folder_in_its_place_is_not_written_to(self, run: RunFolder, tmp_path: Path) -> None:
@@ -131,12 +123,12 @@ class TestVanished:
     def test_before_the_first_result(self, tmp_path: Path) -> None:
         run = RunFolder.create(tmp_path / "run", "allreduce", {})
         run.path.rename(tmp_path / "there")
-        with pytest.raises(UsageError, match=r"cannot be written \(No such file or directory\).*nothing was measured"):
+        with pytest.raises(UsageError, match=r"\(No such file or directory\).*nothing was measured"):
             run.write_topology({"machines": []})
 
     def test_a_stale_handle(self, run: RunFolder, breaks: Break) -> None:
         breaks("write", errno.ESTALE)
-        with pytest.raises(RunFailed, match="is gone, and with it what was stored"):
+        with pytest.raises(RunFailed, match="is gone, "):
             run.append(make_row(32), {})
 
     def test_unmounted(self, tmp_path: Path) -> None:
@@ -153,7 +145,7 @@ class TestVanished:
         finally:
             subprocess.run(["umount", "-l", point], check=True)
         try:
-            with pytest.raises(RunFailed, match=r"is gone, and with it what was stored \(1 finished case\)"):
+            with pytest.raises(RunFailed, match=r"is gone, .*1 finished"):
                 run.append(make_row(16), {})
             run.give_up()
             assert RunFolder.reopen(again / "run").go_on() == {}
@@ -169,7 +161,7 @@ class Struck(BaseException):
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_signal_in_the_middle_leaves_no_half_line(run: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str, after: bool) -> None:
-    """It strikes once, before or after the call; half of what was to be written is written then."""
+    """Fails once, before or after the call; half of the data is then written."""
     real, struck = getattr(os, call), list[int]()
 
     def strikes(descriptor: int, *data: Any) -> Any:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from collbench.cli.main import _parsers
-from tests.beds import SlurmBed
 from tests.cli.command import BIN, ROOT, Finished, environment
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
+from tests.testbeds import SlurmBed
 
 # What collbench, its libraries and Python itself import; each writes its name into a file next to it when it runs.
 NAMES = (

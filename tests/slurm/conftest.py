@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import SlurmBed
 from tests.cli.command import ROOT
 from tests.conftest import enter
 from tests.slurm.made_up import ANNOUNCED, Cluster, baseline, said, settings, suite
+from tests.testbeds import SlurmBed
 
 
 @pytest.fixture(scope="session")

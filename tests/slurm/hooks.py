@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, run_here
 from tests.slurm.made_up import SLURM, doubles, said
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 COMMON = "node_common.sh"
 SCONTROL = 'echo "$*" >>asked; [[ $* != *show* ]] || echo "NodeName=node1 State={state} Reason=none"'

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, ROOT, environment, run_here
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 SLURM = ROOT / "slurm"
 NIGHTS = 6

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.beds.bed import Finished
 from tests.cli.command import ROOT, until
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, said, settings
+from tests.testbeds.bed import Finished
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.bed import Finished
 from tests.cli.command import environment
 from tests.slurm.made_up import SLURM, doubles, said
+from tests.testbeds.bed import Finished
 
 # Exits with the code VERDICT; 3 means suspects. `calls` counts its calls.
 COLLBENCH = """\

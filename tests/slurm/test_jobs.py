@@ -11,9 +11,9 @@ import pytest
 from collbench.gate.allocation import NAME
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
-from tests.beds import SlurmBed
 from tests.cli.command import environment, run_here, until
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings, suite
+from tests.testbeds import SlurmBed
 
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 ON_SLURM = [pytest.mark.slurm, pytest.mark.in_turn, pytest.mark.timeout(200)]

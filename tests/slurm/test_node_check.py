@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, until
 from tests.conftest import enter
 from tests.slurm.hooks import SCONTROL, copies, node
 from tests.slurm.made_up import ANNOUNCED, SLURM, baseline, doubles, said, settings, suite
+from tests.testbeds import SlurmBed
+from tests.testbeds.bed import Finished
 
 SLOW = "export COLLBENCH_SLOWED=by=30%"
 # `run` makes a launch and exits with RUN; `gate` writes a verdict from VERDICT (its exit code in style prolog) and SUSPECTED.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.bed import Finished
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.slurm.hooks import Hook, Hooked, asked, called, node, snapshot, with_doubles
 from tests.slurm.made_up import said
+from tests.testbeds.bed import Finished
 
 CHECK = '#!/bin/bash\necho "$SLURMD_NODENAME $SLURM_JOB_ID" >>measured\nexit 1\n'
 KILL = "kill -KILL $$"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from collbench.machine.doctor.finding import pages
-from tests.beds.bed import Finished
 from tests.cli.command import BIN, environment
 from tests.conftest import enter
 from tests.slurm.hooks import Hook, Hooked, asked, called, node, snapshot, with_doubles
 from tests.slurm.made_up import SLURM, said
+from tests.testbeds.bed import Finished
 
 FOUND = """\
 severe   CB2702  mlx5_3 (0000:1d:00.0) is gone; "$(touch x)"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.bed import Finished
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.slurm.hooks import Hook, Hooked, copies, node
 from tests.slurm.made_up import doubles, said
 from tests.slurm.test_node_check import install
+from tests.testbeds.bed import Finished
 
 # Slurm for the sweep: `nodes` are idle, and each task ends as in `ends` ("STATE CODE", by default the first entry).
 SBATCH = 'echo "sbatch $*" >>calls; cat >>scripts; echo "$(grep -c ^sbatch calls)00;cluster"'

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.beds.bed import Finished
 from tests.cli.command import BIN
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, said, settings
+from tests.testbeds.bed import Finished
 
 pytestmark = [pytest.mark.slurm, pytest.mark.in_turn("reframe"), pytest.mark.timeout(200)]
 PASSED, SKIPPED, FAILED = "pass", "skip", "fail"

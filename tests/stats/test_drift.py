@@ -41,7 +41,7 @@ def test_up_to_two_percent_are_no_drift():
     assert found(np.repeat([1.0, 1.01, 1.0201], 50)) == pytest.approx(0.0201)
 
 
-def test_too_few_samples_or_no_interval_say_nothing():
+def test_too_few_samples_or_no_interval_report_nothing():
     rising = np.linspace(1, 2, 30)
     assert found(rising) is not None
     assert found(rising[:29]) is None

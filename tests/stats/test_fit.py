@@ -60,7 +60,7 @@ def test_the_truth_is_recovered_from_three_protocols_and_two_percent_of_noise():
     assert alpha.high - alpha.low < 0.06 * alpha.value
 
 
-def test_the_intervals_cover_what_they_say():
+def test_the_intervals_have_their_nominal_coverage():
     found = [fit(SIZES, noisy(three_protocols, seed)).regimes for seed in range(40)]
     held = [holds(each[k].alpha_s, a) and len(each) == 3 for each in found for k, a in ((0, 2e-6), (-1, 8e-6))]
     held += [holds(each[k].s_per_byte, 1 / rate) for each in found for k, rate in ((0, 6e9), (-1, 48e9))]
@@ -78,7 +78,7 @@ def test_one_regime_is_seldom_taken_for_two_and_its_intervals_hold(sizes):
 
 @pytest.mark.parametrize("factor", [0.5, 1.5, 10.0])
 @pytest.mark.parametrize("place", [0, 3, 13, 27])
-def test_a_bad_size_is_told_and_does_not_bend_the_fit(factor, place):
+def test_a_bad_size_is_reported_and_does_not_bend_the_fit(factor, place):
     times = one_protocol(SIZES)
     times[place] *= factor
     found = fit(SIZES, times)
@@ -87,7 +87,7 @@ def test_a_bad_size_is_told_and_does_not_bend_the_fit(factor, place):
     assert [regime.s_per_byte.value for regime in found.regimes] == pytest.approx([1 / 48e9])
 
 
-def test_a_bad_size_is_told_in_noise_too():
+def test_a_bad_size_is_reported_in_noise_too():
     found = []
     for seed in range(20):
         times = noisy(three_protocols, seed)
@@ -131,7 +131,7 @@ def test_unequal_lists_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.floats(1e-9, 1e4)), max_size=14), st.randoms())
-def test_whatever_the_times_every_size_is_in_a_regime_and_order_does_not_matter(pairs, random):
+def test_for_any_times_every_size_is_in_a_regime_and_order_does_not_matter(pairs, random):
     found = fit(*zip(*pairs, strict=True)) if pairs else None
     distinct = sorted({float(size) for size, _ in pairs})
     assert (found is None) == (len(distinct) < 4)

@@ -33,7 +33,7 @@ def test_from_six_on_the_ranks_are_those_of_the_sign_tests_table(n, rank):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 10, 20])
-def test_the_interval_covers_what_it_says(n):
+def test_the_interval_has_its_nominal_coverage(n):
     random = np.random.default_rng(n)
     found = [over_launches(launches(random, n)) for _ in range(600)]
     assert 0.93 <= np.mean([known.low <= 1 <= known.high for known in found]) <= 0.99

@@ -1,4 +1,4 @@
-"""The median's interval covers what it says, for independent samples and for series that remember."""
+"""The median's interval has its nominal coverage, for independent samples and for autocorrelated series."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_90_to_98_percent_of_series_with_a_memory_are_covered(n, rho, marginal):
 
 
 def covered(n, rho, marginal, repeats):
-    """The share of Gaussian AR(1) series, seen through a monotone marginal, whose interval holds the marginal's median."""
+    """Return the share of Gaussian AR(1) series, after a monotone transform, with an interval that contains the true median."""
     random = np.random.default_rng([n, int(10 * rho)])
     noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
     series[0] = noise[0]
@@ -126,7 +126,7 @@ def test_six_samples_give_min_and_max_and_fewer_give_nothing():
 
 
 @pytest.mark.parametrize("n", [6, 10, 11, 50])
-def test_a_constant_series_is_known_up_to_the_clocks_step_which_it_does_not_tell(n):
+def test_a_constant_series_is_known_up_to_the_clocks_step_which_it_does_not_show(n):
     known = median(np.full(n, 2e-6))
     assert (known.value, known.ci_low, known.ci_high, known.n_eff) == (2e-6, 2e-6, 2e-6, None)
     assert known.half_width == 0
@@ -169,7 +169,7 @@ odd = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e-6, 2e
 
 
 @given(st.lists(odd, max_size=80))
-def test_whatever_the_samples_the_interval_holds_the_median(values):
+def test_for_any_samples_the_interval_holds_the_median(values):
     known = median(np.array(values))
     assert known.n == len(values) - unsound(np.array(values))
     assert np.isfinite(known.value) or max(map(abs, values)) > 1e300

@@ -84,7 +84,7 @@ def test_modes_less_than_three_deviations_apart_are_one():
 
 
 @given(st.lists(st.floats() | st.sampled_from([1e-6, 2e-6, 0.0, -1.0]), max_size=60))
-def test_whatever_the_samples_there_are_two_ordered_modes_or_none(values):
+def test_for_any_samples_there_are_two_ordered_modes_or_none(values):
     found = modes(np.array(values))
     if found:
         assert 0 < found[0].value < found[1].value

@@ -43,7 +43,7 @@ def test_launches_without_any_spread_are_known_exactly():
 
 
 @pytest.mark.parametrize(("a", "b"), [(2, 2), (3, 3), (3, 6), (5, 5), (6, 6), (10, 10), (5, 20)])
-def test_the_interval_of_launches_covers_what_it_says(a, b):
+def test_the_interval_of_launches_has_its_nominal_coverage(a, b):
     random = np.random.default_rng(a * 100 + b)
     found = [ratio_of_launches(launches(random, a), launches(random, b, 1.2)) for _ in range(400)]
     assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 1.0
@@ -79,7 +79,7 @@ def test_pairs_have_the_rank_interval_of_their_ratios():
 
 
 @pytest.mark.parametrize("n", [3, 6, 20])
-def test_the_interval_of_pairs_covers_what_it_says(n):
+def test_the_interval_of_pairs_has_its_nominal_coverage(n):
     random, found = np.random.default_rng(n), []
     for _ in range(400):
         state = random.lognormal(0, 1, n)

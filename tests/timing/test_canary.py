@@ -44,7 +44,7 @@ def play(one, out):
     return library().collbench_ping_pong(ctypes.byref(one), ctypes.c_int64(3), ctypes.c_void_p(out.ctypes.data))
 
 
-def test_the_ball_goes_to_and_fro_as_often_as_said():
+def test_the_ball_goes_to_and_fro_as_often_as_asked():
     line, first, second = pair()
     times = [np.zeros(3, np.int64) for _ in range(2)]
     players = [
@@ -67,7 +67,7 @@ def test_a_partner_that_does_not_come_is_not_waited_for():
     assert play(first, out) != 0
 
 
-def test_without_the_native_loop_there_is_no_canary(tmp_path):
+def test_without_the_native_loop_there_is_no_state_probe(tmp_path):
     body = """
 from collbench.measure import monitored
 def main(world):

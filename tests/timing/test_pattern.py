@@ -17,7 +17,7 @@ def test_one_wrong_byte_is_found_wherever_it_is(n: int) -> None:
     assert first_wrong(target) == f"1 of {n} bytes differ from those that were copied, the first at {n - 1}"
 
 
-def test_memory_that_nobody_wrote_is_all_wrong() -> None:
+def test_memory_that_was_never_written_is_all_wrong() -> None:
     assert first_wrong(np.zeros(1000, np.uint8)) == "1000 of 1000 bytes differ from those that were copied, the first at 0"
 
 

@@ -1,4 +1,4 @@
-"""perftest's ib_write_bw: the figures in its output, its complaints. tests/beds/test_rdma.py runs it on software RDMA."""
+"""perftest's ib_write_bw: the figures in its output, its complaints. tests/testbeds/test_rdma.py runs it on software RDMA."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_any_text_gives_a_rate_or_none(text: str) -> None:
     assert rate is None or rate >= 0
 
 
-def test_its_own_words_are_told() -> None:
+def test_its_own_words_are_reported() -> None:
     assert complaint("ib_write_bw: unrecognized option\n Parser function exited with Error\n----\n") == (
         "perftest: Parser function exited with Error"
     )

@@ -75,7 +75,7 @@ def test_a_warm_up_that_settles_late_is_waited_for():
     assert np.all(bench.measured.samples[0] == pytest.approx(1e-3))
 
 
-def test_a_warm_up_that_never_settles_ends_at_the_cap_and_says_so():
+def test_a_warm_up_that_never_settles_ends_at_the_cap_and_reports_it():
     bench = Bench(Budget(1000.0), lambda i: 1e-3 * 1.01 ** (i % 2000))
     assert bench.measured.warmups == MOST_WARMUPS
     assert "warmup_unsettled" in bench.measured.flags
@@ -126,7 +126,7 @@ def test_the_target_depends_on_the_size_or_is_what_was_asked_for():
     assert tight > 10 * FEW
 
 
-def test_a_missed_target_is_told_and_three_thousand_samples_are_the_most():
+def test_a_missed_target_is_reported_and_three_thousand_samples_are_the_most():
     bench = Bench(Budget(1e6, precision=1e-6), noisy(spread=0.3))
     assert bench.measured.samples.shape[1] == MOST_SAMPLES
     assert (bench.measured.reached, bench.measured.flags) == (False, ["target_missed"])
@@ -174,7 +174,7 @@ def test_the_budget_goes_before_the_number_asked_for():
     (Budget(0.3), noisy(0.01, 0.3), "max_time"), (Budget(0.5), noisy(spread=0.9), "out_of_reach"),
     (Budget(1e6, precision=1e-6), noisy(spread=0.3), "most_samples"),
 ])  # fmt: skip
-def test_why_it_stopped_is_told(budget, series, stopped):
+def test_why_it_stopped_is_reported(budget, series, stopped):
     assert Bench(budget, series).measured.stopped == stopped
 
 
@@ -195,7 +195,7 @@ def test_a_clock_that_never_works_ends_without_a_figure(bad):
     assert slowest(measured.samples, [0, 1]).size == 0
 
 
-def test_when_the_budget_ends_below_sixty_samples_it_says_few():
+def test_when_the_budget_ends_below_sixty_samples_it_reports_few():
     bench = Bench(Budget(1.0), noisy(0.04, 0.001))
     assert bench.now < 1.1
     assert "few_samples" in bench.measured.flags
@@ -245,7 +245,7 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept
 
 
-def test_the_watchdog_is_told_which_looks_are_warm_up():
+def test_the_watchdog_knows_which_batches_are_warm_up():
     class Stub:
         iterations = 1
 

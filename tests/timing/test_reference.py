@@ -59,7 +59,7 @@ def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
 
 @pytest.mark.skipif(library() is None, reason="the native loop was not built")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "int32", "int64", "uint8"])
-def test_the_native_copy_and_sum_do_what_they_say(dtype):
+def test_the_native_copy_and_sum_are_correct(dtype):
     from collbench.backends.backend import Group
     from collbench.backends.clock import MonotonicClock
     from collbench.backends.host import Buffers
@@ -80,7 +80,7 @@ def test_the_native_copy_and_sum_do_what_they_say(dtype):
     assert buffers.recv(0, 0).tolist() == [i % 50 for i in range(1001)]
 
 
-def test_one_rank_has_nobody_to_stream_to(alone):
+def test_one_rank_has_no_stream(alone):
     assert measure_streams(alone) == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""Short measurements: few looks, whatever they cost, and six samples where they fit."""
+"""Short measurements: few batches at any cost, and six samples if they fit."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_back_to_back_calls_are_timed_in_batches():
     assert bench.looks[1] == (60, 20) and bench.measured.batch == 20
 
 
-def test_a_clock_that_says_nothing_ends_too():
+def test_a_clock_that_reports_nothing_ends_too():
     assert Bench(Budget(0.5, warmup=1), 0.0).measured.samples.shape[1] >= 60
 
 

@@ -19,9 +19,9 @@ def called(call):
 
 
 def held_ns(hold, work_ns):
-    """Nanoseconds of an iteration whose own work takes so many."""
+    """Nanoseconds of an iteration with so much work."""
     assert called(hold.begin) == 0
-    began = time.monotonic_ns()  # after it: whoever is off his core in between has worked longer, and never less
+    began = time.monotonic_ns()  # after it: an interrupted iteration has worked longer, never less
     while time.monotonic_ns() - began < work_ns:
         pass
     assert called(hold.end) == 0

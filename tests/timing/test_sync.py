@@ -1,4 +1,4 @@
-"""The barrier in shared memory: nobody overtakes, over a thousand times; a leader that cannot go on ends everybody."""
+"""The barrier in shared memory: no rank overtakes in over a thousand rounds; a leader that fails ends all ranks."""
 
 import ctypes
 import errno
@@ -132,7 +132,7 @@ def test_a_leader_whose_other_host_is_gone_ends_all_ranks_of_its_host():
     assert library().collbench_sync(ctypes.byref(barrier(shared, False))) == errno.ECONNRESET  # and every later one
 
 
-def test_its_errors_are_told_in_the_systems_words():
+def test_its_errors_are_reported_in_the_systems_words():
     from collbench.launch.info import LaunchInfo
 
     world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)

@@ -1,4 +1,4 @@
-"""Whatever the shape: groups are disjoint and of one size, sizes are whole, nothing is lost; or one sentence with a remedy."""
+"""For any shape: groups are disjoint and of one size, sizes are whole, nothing is lost; or one sentence with a remedy."""
 
 import numpy as np
 import pytest

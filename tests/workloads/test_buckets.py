@@ -26,11 +26,11 @@ def test_as_many_equal_ones_as_fit_and_the_rest(parameters, bucket, unit, found)
     assert list(buckets(shape(parameters, bucket), unit)) == found
 
 
-def test_what_fills_up_is_said():
-    assert filled_up(shape(10, 28), 3).startswith("the last bucket is padded by 2 of 3 elements")
+def test_what_fills_up_is_reported():
+    assert filled_up(shape(10, 28), 3).startswith("the last bucket is padded by 2 of 3 ")
     assert filled_up(shape(9, 28), 3) == ""
 
 
 def test_a_bucket_with_no_room():
-    with pytest.raises(UsageError, match="--bucket 3 has no room for one float32: give 4 bytes or more, like 25M"):
+    with pytest.raises(UsageError, match=r"--bucket 3 .*float32: .*4 bytes"):
         buckets(shape(10, 3))

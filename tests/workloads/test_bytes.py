@@ -98,7 +98,7 @@ def test_hosts_without_ranks_in_a_group_move_nothing():
      ("allreduce", "tree", "what allreduce moves by 'tree' is not known: choose ring"),
      ("allgather", "tree", "choose ring or direct")],
 )  # fmt: skip
-def test_what_nobody_can_know_is_said(operation, algorithm, why):
+def test_what_cannot_be_known_is_reported(operation, algorithm, why):
     with pytest.raises(UsageError, match=why):
         moved(exchange(operation), algorithm=algorithm)
 

@@ -32,6 +32,6 @@ def test_a_bucket_is_rounded_down_to_whole_numbers():
 
 
 @pytest.mark.parametrize("hosts", [(), (0,)])
-def test_who_is_alone_has_nobody_to_sum_with(hosts):
-    with pytest.raises(UsageError, match=r"data-parallel over [01] ranks?: it needs 2 or more; start more with --ranks"):
+def test_a_rank_alone_has_nothing_to_sum(hosts):
+    with pytest.raises(UsageError, match=r"data-parallel over [01] ranks?: .*--ranks"):
         laid_out("data-parallel", {}, hosts)

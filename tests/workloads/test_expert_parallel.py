@@ -31,7 +31,7 @@ def test_the_busiest_ranks_experts_get_so_many_times_the_average():
     assert step.exchanges[0].size_bytes == 2 * 12 * TOKEN
 
 
-def test_the_seed_draws_who_is_the_busiest_and_the_same_one_each_time():
+def test_the_seed_draws_the_busiest_rank_and_the_same_one_each_time():
     def busiest(seed):
         step = laid_out("expert-parallel", {**SMALL, "imbalance": "2", "seed": str(seed)}, (0, 1, 2))
         received = [sum(column) for column in zip(*step.exchanges[0].traffic.matrix, strict=True)]

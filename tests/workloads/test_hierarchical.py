@@ -27,10 +27,10 @@ def test_ranks_that_take_turns_on_the_hosts():
     assert step.exchanges[1].groups == ((0, 1, 2), (3, 4, 5))
 
 
-def test_an_odd_number_of_gradients_is_filled_up_and_that_is_said():
+def test_an_odd_number_of_gradients_is_filled_up_which_is_reported():
     step = laid_out("hierarchical", {"model": "7"}, (0, 0, 0, 1, 1, 1))
     assert [one.size_bytes for one in step.exchanges] == [(7 + 2) * 4, 3 * 4, (7 + 2) * 4]
-    assert step.note.endswith("the last bucket is padded by 2 of 3 elements, so that all ranks have parts of the same size")
+    assert step.note.rpartition("; ")[2].startswith("the last bucket is padded by 2 of 3 ")
     assert step.payload_bytes == 7 * 4
 
 
@@ -50,5 +50,5 @@ def test_what_has_no_two_levels_is_refused_with_a_remedy(hosts, why):
 
 
 def test_a_bucket_needs_room_for_a_part_of_every_rank():
-    with pytest.raises(UsageError, match="--bucket 4 has no room for 2 elements of float32: give 8 bytes or more"):
+    with pytest.raises(UsageError, match=r"--bucket 4 .*2 elements of float32: .*8 bytes"):
         laid_out("hierarchical", {"bucket": "4"}, (0, 0, 1, 1))

@@ -54,18 +54,18 @@ def test_names_may_be_written_large():
 
 @pytest.mark.parametrize("text", ["bert", "", "-3M", "1e9", "340 M", "3.M", "M", "٣M", "3MB"])
 def test_an_unknown_model_is_one_sentence_with_the_choices(text):
-    with pytest.raises(UsageError, match=r"is unknown: choose from resnet50, bert-large, gpt2-xl, or give its number of parameters"):
+    with pytest.raises(UsageError, match="resnet50, bert-large, gpt2-xl"):
         model_named(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0M", "1.5", "0.0001k", "1001T"])
 def test_no_whole_number_of_parameters(text):
-    with pytest.raises(UsageError, match=rf"model '{text}' is not a number of parameters from 1 to 10\^15"):
+    with pytest.raises(UsageError, match=rf"model '{text}' .* 1 to 10\^15"):
         model_named(text)
 
 
 @given(st.text(max_size=60))
-def test_whatever_is_typed_is_a_model_or_one_printable_sentence(text):
+def test_any_text_is_a_model_or_one_printable_sentence(text):
     try:
         assert model_named(text).parameters >= 1
     except UsageError as error:
@@ -80,7 +80,7 @@ ROW = 'name = "small"\nparameters = 3\nsource = "typed"\n'
     [("= 3", "TOML"), ("schema = 2\nmodel = []", "must have schema = 1"), (f"schema = 1\nmore = 1\n[[model]]\n{ROW}", "nothing else"),
      (f"schema = 1\n[[model]]\n{ROW}heads = 3", "heads"), ('schema = 1\n[[model]]\nname = "small"', "parameters")],
 )  # fmt: skip
-def test_a_table_with_a_fault_says_which(text, wrong):
+def test_a_table_with_a_fault_reports_which(text, wrong):
     with pytest.raises(UsageError, match=wrong):
         parse(text)
 

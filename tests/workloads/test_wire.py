@@ -1,4 +1,4 @@
-"""What the links between three hosts carry in a training step, by their own counters, against what `bytes` says, within 2 %.
+"""The bytes on the links between three hosts in a training step, by their own counters, agree with `bytes` within 2 %.
 
 Two launches of each training differ in their number of steps alone: what lies between their counts is the steps' own.
 """
@@ -14,9 +14,9 @@ import pytest
 from collbench.measure.counters import payload
 from collbench.results.steps import read_workload
 from collbench.workloads.crossing import GLOO, moved_in_step
-from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
+from tests.testbeds import Hosts
 from tests.workloads.laid import laid_out
 
 NEAR = 0.02
@@ -51,7 +51,7 @@ def counts(bed: Hosts) -> list[dict[str, int]]:
 
 
 def carried(bed: Hosts, backend: str, shown: str, steps: int, folder: Path) -> list[dict[str, int]]:
-    """By host what its link counted in one launch of so many steps; of one whose steps were measured twice nothing can be told."""
+    """Return by host the bytes on its link in one launch of so many steps; None if its steps were measured twice."""
     for number in range(3):
         out = folder / f"{steps}-{number}"
         found = launched(bed, backend, shown, steps, out)

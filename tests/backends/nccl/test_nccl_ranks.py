@@ -1,11 +1,13 @@
 """NCCL over several processes, through the command line, on the test double: each process its GPU, or several."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from collbench.device.unavailable import NoDriver
 from tests.fake_gpu import environment
 
 QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
@@ -40,7 +42,7 @@ def test_pairs_across_processes_with_one_that_rests(tmp_path, mode):
 def test_a_rank_whose_work_never_ends_is_given_up_within_the_deadline(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--timeout", "6", hang="1:3")
     assert (code, rows) == (4, [])
-    assert "ncclAllReduce has not completed within 4.5 s (iteration 0), as seen by rank 0 on GPU 0000:10:00.0 of " in stderr
+    assert re.search(r"ncclAllReduce .* 4\.5 s \(iteration 0\), .*rank 0 on GPU 0000:10:00\.0 of ", stderr)
 
 
 @pytest.mark.in_turn
@@ -48,28 +50,28 @@ def test_a_rank_that_cannot_join_is_named_with_the_cause_and_not_with_its_echo(t
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", init_error="1:2")
     assert (code, rows) == (4, [])
     assert "collbench: rank 1 (" in stderr
-    assert "ncclSystemError (2): unhandled system error" in stderr
+    assert "ncclSystemError (2): " in stderr
     assert "ncclRemoteError" not in stderr
 
 
 @pytest.mark.in_turn
-def test_one_gpu_carries_two_processes_where_the_user_says_so(tmp_path):
+def test_one_gpu_carries_two_processes_where_the_user_allows_it(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
 
 
 BAD = {
-    "more ranks than GPUs: 3 ranks on host ": {"words": ("--ranks", "3")},
-    "more ranks than GPUs: 2 ranks on host ": {"words": ("--ranks", "2"), "more": {"CUDA_VISIBLE_DEVICES": "0"}},
-    "no NCCL library is found (libnccl.so.2: cannot open shared object file": {"nccl": False},
-    "there is no NVIDIA driver here": {"driver": False},
-    "cupy is not installed: pip install 'collbench[cuda13]'": {"cupy": False},
-    "the driver knows CUDA 11.8 and cupy is made for 13.2": {"driver_version": 11080},
-    "CUDA_VISIBLE_DEVICES is empty, which hides every GPU": {"more": {"CUDA_VISIBLE_DEVICES": ""}},
-    "names '7', and there is no such GPU": {"more": {"CUDA_VISIBLE_DEVICES": "7"}},
-    "is in prohibited mode": {"compute_mode": "prohibited"},
-    "GPU 1 (FAKE GPU (test double)) is busy or cannot be used": {"busy": "1", "words": ("--ranks", "2")},
-    "which is in exclusive mode and takes one process only": {
+    "more ranks than GPUs: 3 ": {"words": ("--ranks", "3")},
+    "more ranks than GPUs: 2 ": {"words": ("--ranks", "2"), "more": {"CUDA_VISIBLE_DEVICES": "0"}},
+    "(libnccl.so.2: ": {"nccl": False},
+    NoDriver().render(): {"driver": False},
+    "'collbench[cuda13]'": {"cupy": False},
+    "CUDA 11.8": {"driver_version": 11080},
+    "CUDA_VISIBLE_DEVICES is empty": {"more": {"CUDA_VISIBLE_DEVICES": ""}},
+    "GPU '7'": {"more": {"CUDA_VISIBLE_DEVICES": "7"}},
+    "'prohibited'": {"compute_mode": "prohibited"},
+    "GPU 1 (FAKE GPU (test double)) is busy": {"busy": "1", "words": ("--ranks", "2")},
+    "exclusive mode": {
         "compute_mode": "exclusive", "gpus": 1, "words": ("--ranks", "2"), "more": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
     },
 }  # fmt: skip
@@ -86,7 +88,7 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path, sentence):
 
 
 @pytest.mark.in_turn
-def test_a_size_that_does_not_fit_is_said_before_anything_is_allocated(tmp_path):
+def test_a_size_that_does_not_fit_is_reported_before_anything_is_allocated(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--sizes", "8,64M", memory=96 << 20)
     assert (code, rows) == (2, [])
     assert stderr.startswith("collbench: allreduce 64 MiB on nccl (float32, sum) needs ")

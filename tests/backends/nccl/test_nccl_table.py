@@ -76,5 +76,5 @@ def test_a_type_that_a_version_lacks_can_be_moved_but_not_reduced(name, version,
     assert datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
 
 
-def test_types_of_one_width_stand_in_for_another():
+def test_types_of_one_width_replace_another():
     assert {DTYPES[name].size: name for name in SAME_WIDTH.values()} == SAME_WIDTH

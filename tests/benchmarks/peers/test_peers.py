@@ -109,7 +109,7 @@ def test_a_line_of_numbers_is_a_row_among_others(size: int, figures: list[float]
     assert rows(f"# head\n{line}\n# foot {size}\n{size}\n") == [[float(size), *figures]]
 
 
-def test_a_size_without_a_time_is_told() -> None:
+def test_a_size_without_a_time_is_reported() -> None:
     assert wanted({8: 1.0, 16: 2.0}, [8], "x") == {8: 1.0}
     for times in ({}, {8: 0.0}, {8: -1.0}, {8: float("nan")}):
         with pytest.raises(LaunchFailed, match="x printed no time for 8 bytes"):
@@ -183,7 +183,7 @@ def test_to_read_too_fast_is_no_better_where_both_ways_are_bounded() -> None:
     assert Target(1.1, 0.9, or_seconds=1e-7).show() == "0.90 to 1.10 or ±0.1 µs"
 
 
-def test_the_table_tells_pairs_and_repetitions() -> None:
+def test_the_table_shows_pairs_and_repetitions() -> None:
     good, bad = (80.0, 81.0, 80.0), (80.0, 410.0, 80.0)
     pairs = [Pair({8: Ours(1.0e-6 + i * 1e-8)}, {8: 1e-6}, bad if i == 3 else good, i % 2 == 0) for i in range(8)]
     contest = Contest("x", "how", lambda: {}, lambda: {}, {8: Target(1.02)})
@@ -193,14 +193,14 @@ def test_the_table_tells_pairs_and_repetitions() -> None:
     assert [one["counts"] for one in raw(pairs)] == [True] * 3 + [False] + [True] * 4  # type: ignore[arg-type]
 
 
-def test_a_contest_of_which_no_pair_counts_says_so() -> None:
+def test_a_contest_of_which_no_pair_counts_reports_it() -> None:
     contest = Contest("x", "How.", lambda: {8: Ours(1e-6)}, lambda: {8: 1e-6}, {8: Target(1.02)})
     outcome = compete(contest, wanted=1, most=2, canary=readings(65, 65, 260, 65, 65, 260))
     assert outcome.figures[0].cases()[1:] == ["no pair counts", "", "", "", "≤ 1.02", "", "0", "2"]
     assert "Canaries 65 to 260 ns." in outcome.markdown()
 
 
-def test_pages_that_are_not_alike_are_told() -> None:
+def test_pages_that_are_not_alike_are_reported() -> None:
     assert sentence(36 << 20, 16 << 20, True, "OSU") == "OSU held 36 MiB per process on huge pages."
     assert sentence(0, 16 << 20, True, "OSU").endswith("NOT as collbench.")
     assert sentence(4 << 20, 1 << 20, False, "OSU").endswith("NOT as collbench.")
@@ -218,7 +218,7 @@ def test_a_path_that_is_no_such_program_is_one_sentence(peer: str, tmp_path: Pat
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_program_that_is_another_one_is_told(tmp_path: Path) -> None:
+def test_a_program_that_is_another_one_is_reported(tmp_path: Path) -> None:
     other = tmp_path / "benchmark"
     other.write_text("#!/bin/sh\necho 8 8 8\n")
     other.chmod(0o755)
@@ -226,7 +226,7 @@ def test_a_program_that_is_another_one_is_told(tmp_path: Path) -> None:
         gloo.open_gloo(other)
 
 
-def test_without_peers_nothing_is_measured_and_each_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_peers_nothing_is_measured_and_each_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
         "osu: not measured: give --osu DIR",

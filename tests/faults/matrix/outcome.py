@@ -58,12 +58,12 @@ _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was there when a run had ended.
+class Observation:
+    """The state at the end of a run.
 
-    said         our own sentences on stderr
+    `said`       collbench's own sentences on stderr
     codes        exit codes of the launcher, or by rank where there is none
-    stored_code  run.json's; None where it says nothing, or is not there
+    stored_code  run.json's; None if it is missing
     finished     sizes that rank 0 had stored before the end, cells: those that are read back; wrong: of those the wrong ones, with why
     flags        all flags of the rows
     seconds      from the fault to the end of the last rank; launcher_s: of the launcher
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def accused(sentence: str) -> frozenset[int]:
-    """The ranks that a sentence accuses; who tells it is one of them only where it names nobody else.
+    """Return the ranks that a sentence blames; the rank that reports is one of them only if it names no other.
 
     Those it names in full are meant ("rank 2 (h2, pid 7)"), and only where there are none those it numbers ("rank 2 of 4 did not join").
     """
@@ -137,11 +137,11 @@ def accused(sentence: str) -> frozenset[int]:
 
 
 def failures(said: Sequence[str]) -> list[str]:
-    """The sentences that tell of the fault: those that name a rank or one that did not move, or a disk that is full."""
+    """Return the sentences that report the fault: those that name a rank or one that did not move, or a disk that is full."""
     return [sentence for sentence in said if accused(sentence) or _OF_ITSELF in sentence or _DISK.search(sentence)]
 
 
-def judged(case: Case, seen: Seen) -> list[str]:
+def judged(case: Case, seen: Observation) -> list[str]:
     """What is not as it has to be, in words; nothing where all is."""
     if not seen.struck:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
@@ -150,28 +150,28 @@ def judged(case: Case, seen: Seen) -> list[str]:
     found = _of_ends(case, seen) + _of_cells(case, seen)
     over = len(seen.finished) == len(SIZES) and seen.stored_code == 0
     if not case.phase and (over or (case.fault in ("memory", "disk") and set(seen.codes) == {0})):
-        return found  # nobody wanted any more of it
+        return found  # no more output is read
     if case.harmless:
         return found + _of_a_pause(case, seen)
     return found + (_of_data(case, seen) if case.fault == "wrong data" else _of_sentences(case, seen) + _of_codes(case, seen))
 
 
-def _of_a_sound_run(seen: Seen) -> list[str]:
+def _of_a_sound_run(seen: Observation) -> list[str]:
     return [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)} before anything was done to it"]
 
 
-def _of_ends(case: Case, seen: Seen) -> list[str]:
+def _of_ends(case: Case, seen: Observation) -> list[str]:
     goes_on = case.harmless or case.fault == "wrong data"
     found = [f"{what} was left" for what in seen.left]
     if seen.seconds > WITHIN_S and not goes_on:
         found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {WITHIN_S:g} s")
-    # A launcher whose own connections are cut can only wait until they are there again.
+    # A launcher with lost connections can only wait until they return.
     if seen.launcher_s > WITHIN_S and not goes_on and case.fault != "link":
         found.append(f"the launcher ended after {seen.launcher_s:.1f} s, not within {WITHIN_S:g} s")
     return found + (["a traceback was shown"] if seen.traceback else [])
 
 
-def _of_cells(case: Case, seen: Seen) -> list[str]:
+def _of_cells(case: Case, seen: Observation) -> list[str]:
     lost = sorted(set(seen.finished) - set(seen.cells))
     found = [f"the cells of {lost} bytes were stored and are lost"] if lost else []
     if len(seen.finished) < case.cells:
@@ -179,7 +179,7 @@ def _of_cells(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def _of_a_pause(case: Case, seen: Seen) -> list[str]:
+def _of_a_pause(case: Case, seen: Observation) -> list[str]:
     found = [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
     if case.fault == "paused" and case.phase in ("warm-up", "timed", "gather") and "straggler" not in seen.flags:
         found.append("no row is flagged as a straggler's")
@@ -188,7 +188,7 @@ def _of_a_pause(case: Case, seen: Seen) -> list[str]:
     return found
 
 
-def _of_a_path(case: Case, seen: Seen) -> list[str]:
+def _of_a_path(case: Case, seen: Observation) -> list[str]:
     """A run over a bad path either comes to its end, or ends in time and names the path, or nothing; never a rank alone."""
     found = _of_cells(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
     told = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
@@ -200,17 +200,17 @@ def _of_a_path(case: Case, seen: Seen) -> list[str]:
     within_s = WITHIN_S + (_ONE_WAY_S if case.library == "socket" else 0.0)
     if not case.fault.startswith("loss") and seen.seconds > within_s:
         found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {within_s:g} s")
-    return found + ([] if told else ["no sentence tells of it"])
+    return found + ([] if told else ["no sentence reports it"])
 
 
 def findings_of_all(case: Case, said: Sequence[str]) -> str:
-    """Return "cause" where any sentence names the cause, "unknown" where some say only that the path may be it, else "not named"."""
+    """Return "cause" if any sentence names the cause, "unknown" if some report only that the path may be it, else "not named"."""
     found = {findings_of(case, sentence) for sentence in said if sentence.startswith("hang: ")}
     return next((word for word in ("cause", "unknown") if word in found), "not named")
 
 
 def findings_of(case: Case, sentence: str) -> str | None:
-    """What a sentence says of a path: "cause" where it names it, "unknown"; None where it names a rank, or another path or cause."""
+    """Return what a sentence reports of a path: "cause" if it names it, "unknown"; None if it names a rank, or another path or cause."""
     if named := _PATH_NAMED.search(sentence):
         both_ways = named["both"] or case.fault in _NIC
         return (
@@ -222,28 +222,26 @@ def findings_of(case: Case, sentence: str) -> str | None:
     return "cause" if cut else None
 
 
-def _of_data(case: Case, seen: Seen) -> list[str]:
+def _of_data(case: Case, seen: Observation) -> list[str]:
     """Wrong data do not stop the run."""
-    found = [
-        f"a row says {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail
-    ]
+    found = [f"a row has {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail]
     after = len(seen.cells) - case.cells
     if case.phase and (len(seen.wrong) != after or not after):
         found.append(f"{len(seen.wrong)} rows are wrong, and had to be {after}")
     if case.phase and seen.stored_code != 4:
-        found.append(f"run.json says {seen.stored_code}, not 4")
+        found.append(f"run.json has {seen.stored_code}, not 4")
     return found
 
 
-def _of_sentences(case: Case, seen: Seen) -> list[str]:
+def _of_sentences(case: Case, seen: Observation) -> list[str]:
     told = failures(seen.said)
     if not told:
-        return [f"no sentence tells of it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
+        return [f"no sentence reports it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
     if case.fault == "disk":
-        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence says that the disk is full"]
+        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence reports the full disk"]
     found = [f"{sentence!r} names the wrong rank" for sentence in told if not _may_be(case, accused(sentence))]
     if not any(accused(sentence) for sentence in told) and (case.phase or not any(_OF_ITSELF in sentence for sentence in told)):
-        found.append("nobody is named")
+        found.append("no rank is named")
     phases = [_PHASES[phase] for phase in (case.phase, *_ALSO.get((case.fault, case.phase), ())) if phase]
     if phases and not any(phase.search(sentence) for phase in phases for sentence in told):
         found.append(f"no sentence names the phase {case.phase}")
@@ -254,8 +252,8 @@ def _may_be(case: Case, ranks: frozenset[int]) -> bool:
     return any(ranks <= suspects for suspects in case.suspects)
 
 
-def _of_codes(case: Case, seen: Seen) -> list[str]:
-    wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first cell it is the user's to mend
+def _of_codes(case: Case, seen: Observation) -> list[str]:
+    wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first case the user can fix it
     if case.launcher == "by hand":
         others = {code for rank, code in enumerate(seen.codes) if not (case.ended and rank == case.victim)}
         fine = others <= ({wanted, KILLED} if case.phase else {2, 4, KILLED}) and not (seen.codes[0] == KILLED and case.victim != 0)
@@ -263,7 +261,7 @@ def _of_codes(case: Case, seen: Seen) -> list[str]:
     else:
         found = ["the launcher ended with 0"] if 0 in seen.codes else []
     writes = case.phase not in ("init", "") and case.fault != "disk" and not (case.ended and case.victim == 0)
-    return found + ([f"run.json says {seen.stored_code}, not 4"] if writes and seen.stored_code != 4 else [])
+    return found + ([f"run.json has {seen.stored_code}, not 4"] if writes and seen.stored_code != 4 else [])
 
 
 def limit_words() -> str:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.beds.machines import Machines
 from tests.faults.matrix.plan import NIC_S, Case
+from tests.testbeds.machines import Machines
 
 _DROP_INPUT = {
     "mtu": ("-m", "length", "--length", "1001:"),

@@ -62,7 +62,7 @@ class Case:
     """One run.
 
     phase     of cell CELL, or "init"; "" for `after_s` seconds after the victim has loaded its modules
-    launcher  "by hand" (RANK and WORLD_SIZE, nobody ends the others), "mpiexec", "mpirun" or "srun"
+    launcher  "by hand" (RANK and WORLD_SIZE, no launcher ends the others), "mpiexec", "mpirun" or "srun"
     """
 
     fault: str
@@ -110,10 +110,10 @@ class Case:
 
     @property
     def suspects(self) -> tuple[frozenset[int], ...]:
-        """Whom a sentence may name, some of one set.
+        """The ranks that a sentence may name, some of one set.
 
-        Of a cut link, each side can only say that it does not reach the other. And where MPICH's mpiexec kills all of a host for one, those
-        of the other host can only say which host it was, even where the one had ended by itself.
+        If a link is cut, each side can only report that it does not reach the other. If MPICH's mpiexec kills all ranks of a host for one,
+        the ranks of the other host can only report the host, even if the one had ended by itself.
         """
         if self.fault in ("killed", "early exit") and self.launcher == "mpiexec":
             return (frozenset(rank for rank in range(RANKS) if host_of(rank) == host_of(self.victim)),)
@@ -134,7 +134,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ranks are told of a case; `folder` is where they leave marks."""
+    """Return the input of the ranks for a case; `folder` is where they leave marks."""
 
     fault: str
     phase: str
@@ -161,10 +161,10 @@ class Plan:
 
 
 def matrix(slurm: bool) -> list[Case]:
-    """Every fault in every phase on every library, each started by its own launcher; and once more by srun, one library in turn.
+    """Every fault in every phase on every library, each started by its own launcher; and also by srun, one library in turn.
 
     The victims take turns, too: rank 0, the first rank of the other host, and the ranks behind each. Only where a link is cut while
-    rank 0 gathers, the victim is on the other host: what the ranks there had to say would have arrived.
+    rank 0 gathers, the victim is on the other host: the messages of the ranks there would have arrived.
     """
     each = [(fault, phase) for phase in PHASES for fault in FAULTS]
     cases = [

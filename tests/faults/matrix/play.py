@@ -16,14 +16,14 @@ from pathlib import Path
 from collbench.errors import CollbenchError
 from collbench.launch.shared_memory import PREFIXES
 from collbench.results.reader import Run, read_run
-from tests.beds import Missing, SlurmBed
-from tests.beds.bed import processes
-from tests.beds.machines import Machines, line_of
 from tests.cli.command import environment
-from tests.faults.matrix.outcome import Outcome, Seen, judged
+from tests.faults.matrix.outcome import Observation, Outcome, judged
 from tests.faults.matrix.path_faults import PathFaults
 from tests.faults.matrix.plan import DONE, HOSTS, PAUSE_S, STRUCK, WITHIN_S, Case, Plan
-from tests.faults.matrix.starting import Started, start
+from tests.faults.matrix.starting import StartedRun, start
+from tests.testbeds import Missing, SlurmBed
+from tests.testbeds.bed import processes
+from tests.testbeds.machines import Machines, line_of
 
 _PATIENCE_S = 45.0  # for the start on a busy machine
 _FINISH_S = 45.0  # for a run that is to come to its end
@@ -76,7 +76,7 @@ class Player:
         """Rank 0's disk, as this process reaches it."""
         return self.bed.within(0, self.bed.disk)
 
-    def _seen(self, case: Case, started: Started, marks: Path, before: list[set[str]]) -> Seen:
+    def _seen(self, case: Case, started: StartedRun, marks: Path, before: list[set[str]]) -> Observation:
         struck, patience = marks / STRUCK, _patience(case)
         _until(lambda: struck.exists() or started.over, _PATIENCE_S)
         there = struck.exists()
@@ -94,7 +94,7 @@ class Player:
         stored, behind = self._stored(), self._left(before)
         behind = self._after_next_start(behind, before)
         files = [what for what in behind if what.startswith(_PLACES) and "collbench" not in what and not _is_library_memory(what)]
-        return Seen(
+        return Observation(
             said=[line.partition("collbench: ")[2] for line in started.said().splitlines() if "collbench: " in line],
             codes=started.codes,
             stored_code=stored.info.get("exit_code"),
@@ -202,8 +202,8 @@ class Player:
             self.bed.run(host, [sys.executable, "-m", "collbench", *_NEXT_START], 60, environment())
         return self._left(before)
 
-    def _kept(self, case: Case, outcome: Outcome, started: Started) -> None:
-        """Everything that was said in a case that is not right."""
+    def _kept(self, case: Case, outcome: Outcome, started: StartedRun) -> None:
+        """Return all output of a case that is not right."""
         if self.keep and outcome.amiss:
             self.keep.mkdir(parents=True, exist_ok=True)
             (self.keep / f"{case.name}.txt").write_text(
@@ -211,7 +211,7 @@ class Player:
             )
 
 
-def outcome_of(case: Case, seen: Seen) -> Outcome:
+def outcome_of(case: Case, seen: Observation) -> Outcome:
     """The outcome, judged."""
     return Outcome(
         case.fault, case.phase, case.library, case.launcher, case.victim, case.after_s, list(seen.said), list(seen.codes), seen.stored_code,
@@ -260,7 +260,7 @@ def _until(true: Callable[[], object], patience_s: float) -> bool:
 
 
 def _others(text: str) -> str:
-    """What was not said by us."""
+    """Return the output of other programs."""
     return "\n".join(line for line in text.splitlines() if "collbench: " not in line)
 
 

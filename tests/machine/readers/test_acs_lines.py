@@ -24,7 +24,7 @@ def test_ports_are_counted() -> None:
 def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
     machine = acs_lines.read_acs_lines(ON * 3 + OFF, "acs.txt")
     assert found(machine, "CB2108").severity == "note"
-    assert found(machine, "CB2108").what == "ACS redirects requests at 3 of 4 ports; which of them is unknown"
+    assert "3 of 4 ports" in found(machine, "CB2108").what
     assert codes(acs_lines.read_acs_lines(OFF * 4, "acs.txt")) == []
     assert codes(with_system(machine, virtualization="kvm")) == []
 

@@ -29,8 +29,8 @@ NETWORK, VERBS = "2", "3"  # hwloc's osdev_type
 
 
 @dataclass
-class Seen:
-    """What lstopo's XML says."""
+class LstopoFacts:
+    """Return the facts in lstopo's XML."""
 
     nodes: dict[int, tuple[frozenset[int], int]] = field(default_factory=dict)  # CPUs, bytes
     counts: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Seen:
 
 
 @pytest.fixture(scope="module", params=["this machine", *CAPTURED])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Seen]:
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LstopoFacts]:
     if not LSTOPO:
         pytest.skip("needs lstopo (hwloc-nox)")
     if request.param == "this machine":
@@ -51,23 +51,23 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("the captured machines are not here: ../shared/machines")
     folder = tmp_path_factory.mktemp("root")
     with tarfile.open(tarball) as archive:
-        members = [each for each in archive if "/memory" not in each.name]  # thousands of memory blocks, which nobody here reads
+        members = [each for each in archive if "/memory" not in each.name]  # thousands of memory blocks, which this test does not read
         archive.extractall(folder, members, filter="data")
     (root,) = folder.iterdir()
     return root, seen(["--input", str(root)])
 
 
-def seen(source: list[str]) -> Seen:
+def seen(source: list[str]) -> LstopoFacts:
     command = [str(LSTOPO), "--of", "xml", "--whole-io", *source]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    found = Seen()
+    found = LstopoFacts()
     top = fromstring(done.stdout)
     for element in top.findall("object"):
         walk(element, None, frozenset(), found)
     return found
 
 
-def walk(element: Element, address: str | None, near: frozenset[int], found: Seen) -> None:
+def walk(element: Element, address: str | None, near: frozenset[int], found: LstopoFacts) -> None:
     kind, here = element.get("type", ""), element.get("pci_busid")
     found.counts[kind] = found.counts.get(kind, 0) + 1
     near = bits(element.get("nodeset", "")) or near
@@ -89,26 +89,26 @@ def bits(text: str) -> frozenset[int]:
     return processors.cpu_mask(",".join(word.removeprefix("0x") or "0" for word in text.split(",")))
 
 
-def test_numa_nodes_their_cpus_and_memory(both: tuple[Path, Seen]) -> None:
+def test_numa_nodes_their_cpus_and_memory(both: tuple[Path, LstopoFacts]) -> None:
     root, theirs = both
     ours = {node.id: (processors.cpu_list(node.cpus), node.memory_bytes) for node in linux.read(Folder(root)).numa_nodes}
     assert ours == theirs.nodes
 
 
-def test_sockets_cores_and_threads(both: tuple[Path, Seen]) -> None:
+def test_sockets_cores_and_threads(both: tuple[Path, LstopoFacts]) -> None:
     root, theirs = both
     ours = linux.read(Folder(root)).system
     assert (ours.sockets, ours.cores, ours.threads) == tuple(theirs.counts[kind] for kind in ("Package", "Core", "PU"))
 
 
-def test_pci_functions_their_ids_and_the_bridges_above_them(both: tuple[Path, Seen]) -> None:
+def test_pci_functions_their_ids_and_the_bridges_above_them(both: tuple[Path, LstopoFacts]) -> None:
     root, theirs = both
     ours = [device for device in linux.read(Folder(root)).pci if not without_bus(root, device)]
     assert {device.address: device.parent for device in ours} == theirs.parents
     assert {each.address: ((each.class_id or 0) >> 8, each.vendor_id or 0, each.device_id or 0) for each in ours} == theirs.ids
 
 
-def test_pci_functions_are_near_the_same_numa_node(both: tuple[Path, Seen]) -> None:
+def test_pci_functions_are_near_the_same_numa_node(both: tuple[Path, LstopoFacts]) -> None:
     root, theirs = both
     placed = {
         device.address: device.numa for device in linux.read(Folder(root)).pci if device.address in theirs.near and device.numa is not None
@@ -116,7 +116,7 @@ def test_pci_functions_are_near_the_same_numa_node(both: tuple[Path, Seen]) -> N
     assert {address: numa for address, numa in placed.items() if theirs.near[address] != {numa}} == {}
 
 
-def test_nics_and_the_functions_they_are_on(both: tuple[Path, Seen]) -> None:
+def test_nics_and_the_functions_they_are_on(both: tuple[Path, LstopoFacts]) -> None:
     root, theirs = both
     ours = {name: nic.address for nic in nics(Folder(root)) for name in (nic.name, *nic.interfaces)}
     on_pci = {name: address for name, address in theirs.nics.items() if address}

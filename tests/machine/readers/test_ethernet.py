@@ -59,10 +59,13 @@ def test_without_interfaces_the_machine_is_empty():
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "4294967295", "1000000000000000000", "", "fast"])
-def test_a_speed_that_is_none_is_unknown_and_says_why(speed):
+def test_a_speed_that_is_none_is_unknown_and_gives_the_reason(speed):
     machine = Net().real("eth0", speed=speed).read()
     assert machine.nics[0].ports[0].rate_bits_per_s is None
-    assert machine.unknown == {"nics/eth0/ports/1/rate_bits_per_s": "its driver reports no speed"}
+    assert (
+        list(machine.unknown) == ["nics/eth0/ports/1/rate_bits_per_s"]
+        and "no speed" in machine.unknown["nics/eth0/ports/1/rate_bits_per_s"]
+    )
 
 
 def test_one_that_is_down_has_no_rate():
@@ -72,14 +75,14 @@ def test_one_that_is_down_has_no_rate():
 
 
 @pytest.mark.parametrize(("carrier", "state"), [("1", "active"), ("0", "down"), ("", None)])
-def test_a_driver_without_link_detection_tells_by_its_carrier(carrier, state):
+def test_a_driver_without_link_detection_shows_by_its_carrier(carrier, state):
     assert Net().real("eth0", operstate="unknown", carrier=carrier).read().nics[0].ports[0].state == state
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({}, "veth or the like"),  # a veth claims 10 Gb/s whatever carries it
+        ({}, "veth or the like"),  # a veth claims 10 Gb/s for every carrier
         ({"tun_flags": "0x1002"}, "tap"),
         ({"bridge/bridge_id": "8000"}, "bridge"),
         ({"type": "768"}, "veth or the like"),
@@ -88,7 +91,7 @@ def test_a_driver_without_link_detection_tells_by_its_carrier(carrier, state):
 def test_what_has_no_device_behind_it_is_virtual(facts, why):
     machine = Net().made("x0", speed="10000", **facts).read()
     assert (machine.nics[0].virtual, machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].address) == (why, None, None)
-    assert machine.unknown == {"nics/x0/ports/1/rate_bits_per_s": f"virtual ({why}): its speed means nothing"}
+    assert f"virtual ({why})" in machine.unknown["nics/x0/ports/1/rate_bits_per_s"]
 
 
 def test_virtio_is_virtual_and_keeps_its_place():

@@ -29,7 +29,7 @@ def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | No
     [
         ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
         ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
-        ("12.345000", None, "hwloc has 12.345 GB/s, which is no PCIe link"),
+        ("12.345000", None, "hwloc has 12.345 GB/s, which is not the rate of a PCIe link"),
         ("0.000000", None, "hwloc has no speed"),
         (None, None, "hwloc has no speed"),
         ("-4", None, "hwloc has no speed"),

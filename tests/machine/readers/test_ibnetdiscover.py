@@ -36,14 +36,14 @@ def test_a_fat_tree_as_it_is_printed() -> None:
     assert fabric.source == f"ibnetdiscover {FAT_TREE}"
 
 
-def test_ports_of_p_tell_the_same_fabric() -> None:
+def test_ports_of_p_show_the_same_fabric() -> None:
     text = fat_tree()
     plain, by_port = read(text.plain(), "x"), read(text.by_port(), "x")
     assert (by_port.nodes, set(by_port.cables), by_port.lids) == (plain.nodes, set(plain.cables), plain.lids)
     assert sorted(node.host for node in read_fabric(TINY).nodes.values() if node.host) == ["node01", "node02", "node03"]
 
 
-def test_the_sample_files_are_what_the_texts_say() -> None:
+def test_the_sample_files_are_what_the_texts_have() -> None:
     assert FAT_TREE.read_text() == fat_tree().plain()
     assert TINY.read_text() == star().by_port()
 
@@ -79,15 +79,15 @@ def test_a_rate_that_one_end_lacks_is_taken_from_the_other() -> None:
 def test_a_port_with_two_cables_keeps_the_first() -> None:
     text = star().plain().replace('"H-00000000c0000002"[1]', '"H-00000000c0000001"[1]')
     (doubt,) = read(text, "x").doubts
-    assert doubt == "ibnetdiscover: 00000000b0000000 port 2 is listed with two cables: the first is used"
+    assert "00000000b0000000 port 2 " in doubt
 
 
 def test_lines_of_ports_that_cannot_be_read_are_counted() -> None:
     text = star().plain().replace("[2]\t", "[2222]\t")
-    assert read(text, "x").doubts == ("ibnetdiscover: 2 lines could not be read",)  # both ends
+    assert len(read(text, "x").doubts) == 1 and "ibnetdiscover: 2 lines" in read(text, "x").doubts[0]  # both ends
 
 
-def test_switches_with_one_description_are_told_apart_by_guid() -> None:
+def test_switches_with_one_description_are_distinguished_by_guid() -> None:
     nodes = {guid: FabricNode(guid, "switch", "SwitchIB") for guid in ("aa", "bb")} | {
         "cc": FabricNode("cc", "switch", "leaf3"),
         "dd": FabricNode("dd", "switch"),
@@ -100,7 +100,7 @@ def test_switches_with_one_description_are_told_apart_by_guid() -> None:
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "net.txt").write_text(text)
-    with pytest.raises(Unreadable, match=r"net\.txt' is empty: save the tool's output into it again"):
+    with pytest.raises(Unreadable, match=r"net\.txt' is empty"):
         read_fabric(tmp_path / "net.txt")
 
 
@@ -108,23 +108,19 @@ def test_an_empty_file(text: str, tmp_path: Path) -> None:
     "text", ["hello", 'Ca : 0x0002c9030045f121 ports 1 "node1 HCA-1"', 'Switch\t36 "S-00000000000000aa"\t\t# "s" base port 0 lid 1 lmc 0\n']
 )
 def test_a_text_without_cables_names_the_remedy(text: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(Unreadable, match=r"'net\.txt' .*`ibnetdiscover`"):
         read(text, "net.txt")
-    assert str(refused.value) == (
-        "fabric file 'net.txt' holds no cable between two ports: save the whole output of `ibnetdiscover`, "
-        "plain or with -p (not -l, -H or -S)"
-    )
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match=r"fabric file '.*absent' cannot be read \(No such file or directory\): save the output of"):
+    with pytest.raises(Unreadable, match=r"fabric file '.*absent' .*\(No such file or directory\)"):
         read_fabric(tmp_path / "absent")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Unreadable, match=r"cannot be read \(it is a pipe"):
+    with pytest.raises(Unreadable, match=r"\(it is a pipe"):
         read_fabric(tmp_path / "pipe")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 17 << 20)
-    with pytest.raises(Unreadable, match=r"cannot be read \(it is larger than 16 MiB\)"):
+    with pytest.raises(Unreadable, match=r"larger than 16 MiB"):
         read_fabric(tmp_path / "large")
 
 

@@ -96,7 +96,7 @@ def test_ethernets_rate_is_what_is_printed(printed):
 def test_a_port_that_is_down_has_no_rate(physical):
     machine, port = only(WHOLE.replace("Active", "Down").replace("LinkUp", physical))
     assert (port.state, port.phys_state, port.rate_bits_per_s, port.rate_text) == ("down", physical.lower(), None, "400")
-    assert machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"] == "the port is down: what is printed for it is not in use"
+    assert "the port is down" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
 
 
 def test_a_port_without_a_subnet_manager():
@@ -104,7 +104,7 @@ def test_a_port_without_a_subnet_manager():
         WHOLE.replace("Active", "Initializing").replace("Base lid: 47", "Base lid: 65535").replace("SM lid: 1", "SM lid: 0")
     )
     assert (port.state, port.sm_lid, port.lid, port.rate_bits_per_s) == ("init", 0, None, 400e9)
-    assert machine.unknown["nics/mlx5_0/ports/1/lid"] == "no subnet manager has given it a LID"
+    assert "a LID" in machine.unknown["nics/mlx5_0/ports/1/lid"]
 
 
 def test_several_devices_and_ports():
@@ -140,7 +140,7 @@ def test_software_rdma_and_names_with_control_characters():
 
 @pytest.mark.parametrize("text", ["", "hello", "hca_id: mlx5_0\n", "Port 1:\nState: Active\n"])
 def test_other_text_is_refused_in_one_sentence(text):
-    with pytest.raises(Unreadable, match=r"ibstat.txt has no line like \"CA 'mlx5_0'\""):
+    with pytest.raises(Unreadable, match=r"ibstat\.txt .*\"CA 'mlx5_0'\""):
         read_ibstat(text, "ibstat.txt")
 
 
@@ -151,7 +151,7 @@ def test_a_huge_text_is_refused():
         read_ibstat("".join(f"CA 'mlx5_{number}'\n" for number in range(2000)), "ibstat.txt")
 
 
-def test_it_is_told_from_other_tools():
+def test_other_tools_are_recognised():
     assert looks_like_ibstat(WHOLE, "x")
     assert looks_like_ibstat(STATUS, "x")
     assert not looks_like_ibstat("hca_id:\tmlx5_0\n", "x")

@@ -70,7 +70,10 @@ def test_a_device_and_its_port():
 def test_without_v_the_rate_is_unknown():
     machine = read_ibv_devinfo(DEVICE + PORT, "ibv.txt")
     assert machine.nics[0].ports[0].rate_bits_per_s is None
-    assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": "ibv_devinfo prints the speed only with -v"}
+    assert (
+        list(machine.unknown) == ["nics/mlx5_0/ports/1/rate_bits_per_s"]
+        and "only with -v" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_ethernet_borrows_the_names_and_not_the_coding():
 def test_a_speed_that_no_port_has_is_unknown(width, speed):
     machine = read_ibv_devinfo(WHOLE.replace("4X (2)", width).replace("100.0 Gbps (128)", speed), "ibv.txt")
     assert machine.nics[0].ports[0].rate_bits_per_s is None
-    assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": f"'{width}' at '{speed}' is not a valid port rate"}
+    assert f"'{width}' at '{speed}'" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
 
 
 def test_a_port_that_is_down_has_no_rate_and_no_mtu():
@@ -108,7 +111,7 @@ def test_a_port_that_is_down_has_no_rate_and_no_mtu():
     (found,) = machine.nics[0].ports
     assert (found.state, found.phys_state, found.rate_bits_per_s, found.mtu_bytes) == ("down", "polling", None, None)
     assert found.rate_text == "400 Gb/sec (4X NDR)"
-    assert set(machine.unknown.values()) == {"the port is down: what is printed for it is not in use"}
+    assert all(reason.startswith("the port is down") for reason in machine.unknown.values())
 
 
 def test_a_port_without_a_subnet_manager():
@@ -117,7 +120,7 @@ def test_a_port_without_a_subnet_manager():
     )
     (found,) = machine.nics[0].ports
     assert (found.state, found.sm_lid, found.lid, found.rate_bits_per_s) == ("init", 0, None, 400e9)
-    assert machine.unknown["nics/mlx5_0/ports/1/lid"] == "no subnet manager has given it a LID"
+    assert "a LID" in machine.unknown["nics/mlx5_0/ports/1/lid"]
 
 
 def test_several_devices_and_ports():
@@ -132,7 +135,7 @@ def test_several_devices_and_ports():
 def test_a_device_listed_twice_counts_once_with_a_doubt():
     machine = read_ibv_devinfo(WHOLE + WHOLE, "ibv.txt")
     assert len(machine.nics) == 1
-    assert machine.doubts == ("mlx5_0 is listed twice in ibv.txt: the first was taken",)
+    assert len(machine.doubts) == 1 and "mlx5_0 is listed twice in ibv.txt" in machine.doubts[0]
 
 
 def test_amazons_adapter_has_no_link_layer():
@@ -145,22 +148,22 @@ def test_software_rdma_is_virtual():
     assert read_ibv_devinfo(WHOLE.replace("mlx5_0", "rxe0"), "ibv.txt").nics[0].virtual == "software RDMA (rxe)"
 
 
-def test_a_machine_without_devices_says_so():
+def test_a_machine_without_devices_reports_it():
     assert looks_like_ibv_devinfo("No IB devices found\n", "ibv.txt")
     assert read_ibv_devinfo("No IB devices found\n", "ibv.txt") == Machine(
         sources=("ibv_devinfo ibv.txt",), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
     )
 
 
-def test_a_device_without_ports_says_so():
+def test_a_device_without_ports_reports_it():
     machine = read_ibv_devinfo(DEVICE, "ibv.txt")
     assert machine.nics[0].ports == ()
-    assert machine.unknown == {"nics/mlx5_0/ports": "ibv_devinfo lists no port of it"}
+    assert list(machine.unknown) == ["nics/mlx5_0/ports"] and "no port" in machine.unknown["nics/mlx5_0/ports"]
 
 
 @pytest.mark.parametrize("text", ["", "hello", "CA 'mlx5_0'\n", "hca_id:\n"])
 def test_other_text_is_refused_in_one_sentence(text):
-    with pytest.raises(Unreadable, match=r"ibv\?.txt has no hca_id line, which begins each device of ibv_devinfo"):
+    with pytest.raises(Unreadable, match=r"ibv\?.txt has no hca_id line"):
         read_ibv_devinfo(text, "ibv\n.txt")
 
 
@@ -171,7 +174,7 @@ def test_a_huge_text_is_refused():
         read_ibv_devinfo("".join(f"hca_id: mlx5_{number}\n" for number in range(2000)), "ibv.txt")
 
 
-def test_it_is_told_from_other_tools():
+def test_other_tools_are_recognised():
     assert looks_like_ibv_devinfo(WHOLE, "x")
     assert looks_like_ibv_devinfo("$ ibv_devinfo\n" + WHOLE, "x")
     assert not looks_like_ibv_devinfo("CA 'mlx5_0'\n\tCA type: MT4129\n", "x")
@@ -212,4 +215,4 @@ def test_the_captured_port_is_down_without_a_subnet_manager():
     assert (nic.name, nic.firmware, nic.model) == (expected["device"], expected["fw"], expected["model"])
     assert found.state == expected["state"].removeprefix("PORT_").lower()
     assert (found.rate_bits_per_s, found.mtu_bytes, found.lid, found.sm_lid) == (None, None, None, 0)
-    assert machine.unknown["nics/mlx5_0/ports/1/mtu_bytes"] == "the port is down: what is printed for it is not in use"
+    assert "the port is down" in machine.unknown["nics/mlx5_0/ports/1/mtu_bytes"]

@@ -106,7 +106,7 @@ def test_bandwidths_that_do_not_fit_together_are_doubted(one: int, most: int) ->
 def test_partitions_of_one_gpu_are_counted_once() -> None:
     found = pci_sysfs.read_kfd(Tree(nodes(CPU, gpu(0x0500), gpu(0x0500))))
     assert [each.key for each in found.gpus] == [A]
-    assert found.doubts == (f"{A}: the driver lists it in several partitions: counted once, with the memory of the first",)
+    assert len(found.doubts) == 1 and f"{A}: the driver lists it in several partitions" in found.doubts[0]
 
 
 def test_a_node_that_may_not_be_read_is_no_gpu() -> None:

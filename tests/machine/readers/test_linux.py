@@ -43,7 +43,7 @@ def test_a_gpu_that_was_never_opened_has_no_name_and_no_uuid() -> None:
     text = "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????"
     machine = linux.read(tree(gpu("19"), {f"{GPUS}/0000:19:00.0/information": text}))
     assert (machine.gpus[0].model, machine.gpus[0].uuid) == (None, None)
-    assert machine.unknown["gpus/0000:19:00.0/model"] == "the driver gives no name in its files"
+    assert "the driver" in machine.unknown["gpus/0000:19:00.0/model"]
 
 
 def test_gpus_are_numbered_in_the_order_of_the_bus() -> None:
@@ -57,7 +57,7 @@ def test_a_container_that_was_given_some_gpus_has_these_alone() -> None:
     )
     assert [(each.index, each.address) for each in machine.gpus] == [(0, "0000:3b:00.0"), (1, "0000:4c:00.0")]
     assert [device.address for device in machine.pci if device.kind == "gpu"] == ["0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"]
-    assert machine.doubts[0].startswith(f"1 of 3 NVIDIA GPUs on the PCI bus are not listed in {GPUS}: not counted")
+    assert machine.doubts[0].startswith("1 of 3 NVIDIA GPUs ")
 
 
 def test_a_gpu_that_only_the_driver_shows_is_one() -> None:
@@ -72,7 +72,7 @@ def test_virtual_functions_for_guests_are_no_gpus_of_the_host() -> None:
     assert [each.address for each in linux.read(tree(gpu("19"), virtual, ({}, physfn))).gpus] == ["0000:19:00.0"]
 
 
-def test_amd_gpus_have_what_kfd_tells() -> None:
+def test_amd_gpus_have_what_kfd_shows() -> None:
     node = "/sys/class/kfd/kfd/topology/nodes"
     properties = "simd_count 1216\nlocation_id {}\ndomain 0\ngfx_target_version 90402"
     link = "type 11\nnode_to {}\nmin_bandwidth 64000\nmax_bandwidth 64000"
@@ -129,16 +129,16 @@ def test_a_xeon_phi_and_a_boards_vga_are_no_gpus() -> None:
     assert (machine.system.sockets, machine.system.cores, len(machine.pci)) == (2, 16, 137)
 
 
-def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_says_so() -> None:
+def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_reports_it() -> None:
     folder = CAPTURED_MACHINES / "gpud-h100-8ndr-sysfs"
     if not folder.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
     machine = linux.read(Folder(folder))
     assert (machine.pci, machine.gpus) == ((), ())
-    assert machine.unknown["gpus"] == "the files show no PCI bus and no GPU driver"
+    assert "no PCI bus" in machine.unknown["gpus"]
 
 
-def test_this_machine_is_as_others_say() -> None:
+def test_this_machine_is_as_other_tools_report() -> None:
     machine = linux.read(Folder(Path("/")))
     assert machine.system.threads == psutil.cpu_count()
     assert machine.system.memory_bytes == psutil.virtual_memory().total

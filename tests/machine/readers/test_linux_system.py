@@ -102,7 +102,9 @@ INTEL, EPYC = {"/proc/cpuinfo": "vendor_id : GenuineIntel"}, {"/proc/cpuinfo": "
         ({}, "", None),
     ],
 )
-def test_the_iommu_is_as_its_groups_say_and_else_as_the_kernel_was_told(files: dict[str, str], line: str, state: str | None) -> None:
+def test_the_iommu_is_as_its_groups_have_it_and_else_as_the_kernel_command_line(
+    files: dict[str, str], line: str, state: str | None
+) -> None:
     machine = linux.read(Tree(files | {"/proc/cmdline": line}))
     assert machine.system.iommu == state
     assert ("system/iommu" in machine.unknown) is (state is None)
@@ -142,7 +144,7 @@ def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(
     assert system(files).virtualization == found
 
 
-def test_without_a_maker_the_clock_tells_the_hypervisor() -> None:
+def test_without_a_maker_the_clock_shows_the_hypervisor() -> None:
     clock = {"/sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc kvm-clock acpi_pm"}
     assert system({"/proc/cpuinfo": VM_FLAGS}, clock).virtualization == "kvm"
     assert system({"/proc/cpuinfo": FLAGS}, clock).virtualization == ""
@@ -171,7 +173,7 @@ def test_a_container_is_known_by_its_marks(files: dict[str, str], container: str
     assert system({"/etc/": "", "/proc/self/cgroup": "0::/user.slice", **files}).container == container
 
 
-def test_a_part_of_a_machines_files_tells_nothing_about_a_container() -> None:
+def test_a_part_of_a_machines_files_shows_nothing_about_a_container() -> None:
     assert system({"/proc/self/cgroup": "0::/"}).container is None
 
 

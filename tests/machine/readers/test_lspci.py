@@ -118,14 +118,14 @@ def test_ids_in_brackets_and_domains() -> None:
 
 def test_without_buses_parents_are_unknown_with_the_reason() -> None:
     machine = lspci.read(NUMBERED, "m")
-    assert "save `lspci -vvv`, run by root" in machine.unknown["pci/0001:00:00.0/parent"]
+    assert "`lspci -vvv`" in machine.unknown["pci/0001:00:00.0/parent"]
     assert machine.unknown["pci/0001:00:00.0/link"] == "lspci does not print it"
 
 
 def test_an_endpoint_whose_bridge_is_not_in_the_text_is_not_at_a_root() -> None:
     machine = lspci.read(SERVER.replace("17:01.0", "27:01.0").replace("secondary=19", "secondary=29"), "m")
     assert at(machine, "0000:19:00.0").parent is None
-    assert machine.unknown["pci/0000:19:00.0/parent"] == "the bridge above it is not in the text"
+    assert "the bridge above it" in machine.unknown["pci/0000:19:00.0/parent"]
 
 
 def test_without_root_capabilities_are_unknown() -> None:
@@ -163,22 +163,22 @@ def test_circles_of_bridges_are_not_believed() -> None:
     text = function(f"01:00.0 {BRIDGE}", bus("01", "02", "02")) + function(f"02:00.0 {BRIDGE}", bus("02", "01", "01"))
     machine = lspci.read(text, "m")
     assert at(machine, "0000:02:00.0").parent == "0000:01:00.0" and at(machine, "0000:01:00.0").parent is None
-    assert machine.doubts == ("0000:02:00.0: its secondary bus 01 does not come after its own: not believed",)
+    assert len(machine.doubts) == 1 and "0000:02:00.0: its secondary bus 01 " in machine.doubts[0]
 
 
 def test_a_bus_below_two_bridges_is_below_neither() -> None:
     machine = lspci.read(SERVER.replace("secondary=19", "secondary=18"), "m")
     assert at(machine, "0000:18:00.0").parent is None
-    assert machine.doubts == ("0000:17:00.0 and 0000:17:01.0 both claim bus 18: neither is used",)
+    assert len(machine.doubts) == 1 and "0000:17:00.0 and 0000:17:01.0 both claim bus 18" in machine.doubts[0]
 
 
 def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
     text = function("02:00.0 3D controller: NVIDIA Corporation Device 2330", *express("Endpoint", "8GT/s, Width x4", "8GT/s, Width x16"))
-    assert lspci.read(text, "m").doubts == ("0000:02:00.0: its link runs on 16 lanes, more than its maximum of 4",)
+    assert len(lspci.read(text, "m").doubts) == 1 and "0000:02:00.0: its link runs on 16 lanes" in lspci.read(text, "m").doubts[0]
 
 
 def test_two_machines_in_one_file_are_refused() -> None:
-    with pytest.raises(Unreadable, match=r"^m lists 0000:00:00\.0 twice: give the output for one machine$"):
+    with pytest.raises(Unreadable, match=r"^m lists 0000:00:00\.0 twice"):
         lspci.read(SERVER + SERVER, "m")
 
 
@@ -186,7 +186,7 @@ def test_two_machines_in_one_file_are_refused() -> None:
     ("text", "why"), [("", "no PCI functions"), ("\t\tLnkSta: Speed 5GT/s, Width x1\n", "link lines without the devices")]
 )
 def test_other_text_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=f"{why}.*: save the whole output of `lspci -vvv`, run by root"):
+    with pytest.raises(Unreadable, match=f"{why}.*`lspci -vvv`"):
         lspci.read(text, "m")
 
 
@@ -275,7 +275,7 @@ def test_captured_guest_has_functions_without_a_tree() -> None:
 
 def test_captured_excerpts_are_read_below_their_devices_and_refused_without() -> None:
     text, expected = captured("lspci-downtrained", "lspci.txt")
-    with pytest.raises(Unreadable, match="link lines without the devices they belong to"):
+    with pytest.raises(Unreadable, match="link lines"):
         lspci.read(text, "captured")
     quadro, rtx = text.split("\n\n", 1)
     machine = lspci.read(

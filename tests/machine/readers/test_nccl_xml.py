@@ -1,4 +1,4 @@
-"""NCCL's topology XML, what it says of GPUs, their links and ports: hand-written files that show one fact each."""
+"""NCCL's topology XML: GPUs, their links and ports, from hand-written files that show one fact each."""
 
 import pytest
 
@@ -36,7 +36,7 @@ class TestADump:
         devices = by_address(self.machine)
         assert devices[ADDRESS].parent == devices["0000:18:00.0"].parent == "0000:16:00.0"
         assert (devices["0000:16:00.0"].kind, devices["0000:16:00.0"].parent) == ("switch", None)
-        assert self.machine.unknown["pci/0000:16:00.0/parent"] == "NCCL's topology leaves out the root ports"
+        assert "root ports" in self.machine.unknown["pci/0000:16:00.0/parent"]
 
     def test_speeds_are_what_the_link_could_do_not_what_it_does(self):
         """NCCL reads max_link_speed of a device and of the port above it, and writes the lower."""
@@ -83,12 +83,12 @@ class TestLinks:
     def test_a_link_to_itself_keeps_its_count_and_raises_a_doubt(self):
         machine = topology(gpu(ADDRESS, links=f'<nvlink target="{ADDRESS}" count="12" tclass="0x030200"/>'))
         assert machine.gpu_links == (GpuLink(ADDRESS, None, 12),)
-        assert machine.doubts == (f"GPU {ADDRESS}: its nvlink leads to itself in the file, and only the count was taken",)
+        assert len(machine.doubts) == 1 and f"GPU {ADDRESS}: its nvlink leads to itself" in machine.doubts[0]
 
     def test_a_link_to_a_gpu_that_is_not_in_the_file_keeps_its_count(self):
         machine = topology(gpu(ADDRESS, links='<nvlink target="0000:99:00.0" count="12" tclass="0x030200"/>'))
         assert machine.gpu_links == (GpuLink(ADDRESS, None, 12),)
-        assert "0000:99:00.0, no GPU of the file" in machine.doubts[0]
+        assert "0000:99:00.0, " in machine.doubts[0]
 
     def test_a_switch_that_a_virtual_machine_hides_is_no_pci_device(self):
         machine = topology(gpu(ADDRESS, links='<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'))
@@ -105,7 +105,7 @@ class TestLinks:
     def test_a_count_that_cannot_be_is_left_out_with_a_doubt(self, count):
         machine = topology(gpu(ADDRESS, links=f'<nvlink target="0000:05:00.0" count="{count}" tclass="0x068000"/>' + NVSWITCHES))
         assert machine.links_of(ADDRESS) == 18
-        assert machine.doubts == (f"GPU {ADDRESS}: the count of one of its links is '{count}', which was left out",)
+        assert len(machine.doubts) == 1 and f"GPU {ADDRESS}: the count of one of its links is '{count}'" in machine.doubts[0]
 
 
 class TestPorts:
@@ -115,14 +115,14 @@ class TestPorts:
     def test_a_speed_that_was_lowered_by_hand_is_taken_with_a_doubt(self):
         machine = topology(nic(ADDRESS, net("mlx5_0", 180000)))
         assert machine.nics[0].ports[0].rate_bits_per_s == 180e9
-        assert machine.doubts == ("mlx5_0 port 1: 180000 Mb/s is not a speed of one port: set by hand, or the sum of several ports",)
+        assert len(machine.doubts) == 1 and "mlx5_0 port 1: 180000 Mb/s " in machine.doubts[0]
 
     @pytest.mark.parametrize("speed", ["200000000", "-1", "0", "", "fast", "1000000000000000000"])
     def test_a_speed_that_no_port_has_is_unknown(self, speed):
         """Slingshot's cxi gives 200000000."""
         machine = topology(nic(ADDRESS, net("cxi0", speed)))
         assert machine.nics[0].ports[0].rate_bits_per_s is None
-        assert machine.unknown["nics/cxi0/ports/1/rate_bits_per_s"] == f"the file gives the speed as '{speed}' Mb/s, which no port has"
+        assert f"'{speed}' Mb/s" in machine.unknown["nics/cxi0/ports/1/rate_bits_per_s"]
 
     @pytest.mark.parametrize(("speed", "data"), [(20000, 16e9), (40000, 32e9), (56000, 54.5e9), (100000, 100e9), (800000, 800e9)])
     def test_infinibands_rate_is_what_line_coding_leaves(self, speed, data):
@@ -142,7 +142,7 @@ class TestPorts:
         veth, eth = machine.nics
         assert (veth.virtual, veth.ports[0].rate_bits_per_s, veth.address) == ("veth", None, None)
         assert (eth.virtual, eth.ports[0].rate_bits_per_s, eth.rdma, eth.interfaces) == (None, 100e9, False, ("eth0",))
-        assert machine.unknown["nics/veth608058c/ports/1/rate_bits_per_s"] == "the speed of a veth is made up"
+        assert "speed of a veth" in machine.unknown["nics/veth608058c/ports/1/rate_bits_per_s"]
 
     def test_two_nets_on_one_function_are_one_pci_device_with_one_guid(self):
         machine = topology(nic(ADDRESS, net("mlx5_0"), net("mlx5_1", port=2)))
@@ -157,7 +157,7 @@ class TestPorts:
     def test_one_port_named_twice_counts_once(self):
         machine = topology(nic(ADDRESS, net("mlx5_0"), net("mlx5_0", 100000)))
         assert [port.rate_bits_per_s for port in machine.nics[0].ports] == [400e9]
-        assert machine.doubts == ("mlx5_0 port 1: the file names it twice, and the first was taken",)
+        assert len(machine.doubts) == 1 and "mlx5_0 port 1: the file names it twice" in machine.doubts[0]
 
     def test_a_union_is_no_port_beside_its_parts(self):
         machine = topology(nic(ADDRESS, net("mlx5_0"), net("mlx5_1", port=2), net("mlx5_0+mlx5_1", 800000)))
@@ -167,11 +167,11 @@ class TestPorts:
     def test_a_guid_reads_the_same_in_both_byte_orders(self, guid):
         assert topology(nic(ADDRESS, net("mlx5_0", more=f'guid="{guid}"'))).nics[0].guid == "b859:9f03:0007:053a"
 
-    def test_a_card_without_a_port_is_a_nic_whose_rate_nobody_knows(self):
+    def test_a_card_without_a_port_is_a_nic_whose_rate_is_unknown(self):
         machine = topology(pci(ADDRESS, "", "0x020000", 'vendor="0x1d0f" device="0xefa0"'))
         (found,) = machine.nics
         assert (found.name, found.ports, found.rdma, found.model) == (ADDRESS, (), True, "Elastic Fabric Adapter")
-        assert machine.unknown[f"nics/{ADDRESS}/ports"] == "the file names no port of it, and so no rate"
+        assert "no port" in machine.unknown[f"nics/{ADDRESS}/ports"]
 
     def test_names_come_without_control_characters(self):
         assert topology(nic(ADDRESS, net("mlx5&#10;_0&#x202e;"))).nics[0].name == "mlx5?_0?"
@@ -190,7 +190,7 @@ class TestLinksThatTheFileDoesNotList:
             topology(*(gpu(f"0000:{n:02x}:00.0", n, "", 'sm="1" gcn="gfx950"', 'vendor="0x1002" device="0x75a3"') for n in range(1, 9))),
         ):
             assert machine.gpu_links == () and "are built with them" in machine.unknown["gpu_links"]
-            assert any(doubt.startswith("links between GPUs: the file lists none") for doubt in machine.doubts)
+            assert any(doubt.startswith("links between GPUs: ") for doubt in machine.doubts)
             assert node_of(machine).injection.bytes_per_s is None
 
     def test_cards_without_a_bridge_have_none(self):

@@ -1,4 +1,4 @@
-"""NCCL's topology XML of captured machines, as far as they are here: every fact of EXPECTED.json that the file tells, and every trap."""
+"""NCCL's topology XML of captured machines, if available: every fact of EXPECTED.json that the file has, and every trap."""
 
 import json
 from collections import Counter
@@ -98,7 +98,7 @@ FACTS = {
     ),
     "vendor": lambda m: {(gpu.vendor or "").upper() for gpu in m.gpus},
 }
-# Rates of link types are peak's; names that no id in the file tells; facts about the file's form.
+# Rates of link types belong to `peak`; names that no id in the file has; facts about the file's form.
 OTHERS_FACTS = {
     *("fixture", "split", "kind", "traps", "complete", "measured", "file_type", "system_version", "topo_expl"),
     *("pcie_GBps_dir_raw", "nvlink_GBps_dir_per_link", "nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_link", "xgmi_GBps_dir_per_gpu"),
@@ -149,9 +149,9 @@ class TestTrapsOfCapturedMachines:
     @pytest.mark.parametrize("name", ["aws-p4d-24xl", "azure-nd40rs-v2-v100", "azure-nd96asr-v4-a100", "oci-bm-gpu4-8-a100"])
     def test_a_template_is_not_a_measurement(self, name):
         machine, _ = captured(name)
-        assert machine.doubts == ("nccl-topo.xml: a vendor's template, not what NCCL found: its link speeds are not measured",)
+        assert len(machine.doubts) == 1 and "nccl-topo.xml: a vendor's template" in machine.doubts[0]
         assert {device.link.speed_gt_per_s for device in machine.pci} == {None}
-        assert all(machine.unknown[f"nics/{nic.key}/ports"] == "the file names no port of it, and so no rate" for nic in machine.nics)
+        assert {f"nics/{nic.key}/ports" for nic in machine.nics} <= machine.unknown.keys()
 
     def test_a_mangled_speed_and_a_leading_comment(self):
         machine, _ = captured("aws-p5-48xl-2023")
@@ -168,7 +168,7 @@ class TestTrapsOfCapturedMachines:
         file = SHARED / "azure-nc96ads-a100-v4/nccl-graph.xml"
         if not file.exists():
             pytest.skip("no captured machines here: ../shared/machines is not there")
-        with pytest.raises(Unreadable, match="rings and trees that NCCL chose"):
+        with pytest.raises(Unreadable, match="rings and trees"):
             read(file.read_text(), file.name)
 
     def test_the_nic_of_an_ndv2_is_far_from_half_of_its_gpus(self):
@@ -183,7 +183,7 @@ class TestTrapsOfCapturedMachines:
     def test_two_ports_a_card_lowered_speeds_and_slow_upstream_ports(self):
         machine, _ = captured("oci-bm-gpu-h100-8")
         assert {len({nic.guid for nic in machine.nics if nic.address == address}) for address in nic_addresses(machine)} == {1}
-        assert machine.doubts[0].endswith("and 12 more: 180000 Mb/s is not a speed of one port: set by hand, or the sum of several ports")
+        assert "and 12 more: 180000 Mb/s " in machine.doubts[0]
         upstream = [device for device in machine.pci if device.parent is None and device.kind == "switch"]
         assert {device.link for device in upstream} == {PcieLink(max_width=16)}
         assert len(upstream) == 8

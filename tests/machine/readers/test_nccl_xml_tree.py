@@ -55,10 +55,10 @@ class TestPci:
             ("0000:01:00.0", 'vendor="0x104c" device="0x8232"'),
         ],
     )
-    def test_bridges_that_somebody_made_up_are_virtual(self, address, ids):
+    def test_bridges_that_were_made_up_are_virtual(self, address, ids):
         machine = topology(pci(address, gpu(ADDRESS), more=f"{ids} {GEN5}"))
         assert (by_address(machine)[address].virtual, by_address(machine)[address].link) == (True, PcieLink())
-        assert machine.unknown[f"pci/{address}/link"] == "the link of a virtual function, or of a hypervisor's bridge, means nothing"
+        assert "link of a virtual function" in machine.unknown[f"pci/{address}/link"]
 
     def test_a_virtual_function_is_virtual_and_its_nic_real(self):
         machine = topology(nic("0101:00:02.0", net("mlx5_0"), more='vendor="0x15b3" device="0x101e"'))
@@ -68,9 +68,9 @@ class TestPci:
     def test_functions_without_a_class_may_be_either(self):
         machine = topology(pci("0000:45:00.0", '<pci busid="0000:4f:00.0"/><pci busid="0000:50:00.0"/>', more=""))
         assert (machine.gpus, machine.nics) == ((), ())
-        assert machine.unknown["nics"] == machine.unknown["gpus"] == "2 PCI functions have no class in the file: each may be a GPU or a NIC"
+        assert machine.unknown["nics"] == machine.unknown["gpus"] and machine.unknown["nics"].startswith("2 PCI functions ")
 
-    def test_a_comment_may_say_that_they_are_nics(self):
+    def test_a_comment_may_report_that_they_are_nics(self):
         text = "<!-- GPUs are not reported in this file. -->" + system('<pci busid="0000:45:00.0"><pci busid="0000:4f:00.0"/></pci>')
         machine = read(text, "topo.xml")
         assert [nic.address for nic in machine.nics] == ["0000:4f:00.0"]
@@ -94,7 +94,7 @@ class TestCpus:
         assert topology(gpu(ADDRESS), more=f'affinity="{mask}"').numa_nodes[0].cpus == cpus
 
     @pytest.mark.parametrize("numa", ["-1", "", "x", "99999"])
-    def test_a_numa_node_that_nobody_knows_is_none(self, numa):
+    def test_a_numa_node_that_is_unknown_is_none(self, numa):
         machine = topology(gpu(ADDRESS), numa=numa)
         assert (machine.numa_nodes, machine.gpus[0].numa) == ((), None)
 
@@ -103,7 +103,7 @@ class TestCpus:
         host = '<cpu numaid="0" host_hash="{}">' + gpu(ADDRESS, links=NVSWITCHES) + "</cpu>"
         machine = read(f"<system>{host.format('0x1')}{host.format('0x2')}</system>", "nvl.xml")
         assert len(machine.gpus) == 1
-        assert machine.doubts == ("nvl.xml: it holds 2 hosts, and only the first was read",)
+        assert len(machine.doubts) == 1 and "nvl.xml: it holds 2 hosts" in machine.doubts[0]
 
 
 class TestWhatIsNone:
@@ -116,10 +116,7 @@ class TestWhatIsNone:
     def test_the_graphs_that_nccl_chose_are_no_topology(self):
         text = '<graphs version="1"><graph id="0"><channel><gpu dev="0"/></channel></graph></graphs>'
         assert looks_like(text, "nccl-graph.xml")
-        assert self.refused(text) == (
-            "topo.xml holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology:"
-            " have NCCL write it with NCCL_TOPO_DUMP_FILE"
-        )
+        assert "NCCL_TOPO_DUMP_FILE" in self.refused(text)
 
     @pytest.mark.parametrize("text", ["<html/>", "<topology><object/></topology>"])
     def test_other_xml(self, text):
@@ -135,7 +132,7 @@ class TestWhatIsNone:
         assert "topo.xml" in self.refused(text)
 
     def test_an_empty_topology(self):
-        assert self.refused('<system version="1"/>').startswith("topo.xml names no PCI device and no network")
+        assert self.refused('<system version="1"/>').startswith("topo.xml names no PCI device")
 
     def test_entity_bombs(self):
         bomb = '<!DOCTYPE s [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><system><cpu numaid="&b;"/></system>'
@@ -145,13 +142,13 @@ class TestWhatIsNone:
         assert "nests deeper" in self.refused('<system><cpu numaid="0">' + "<pci>" * 100_000)
 
     def test_a_huge_file(self):
-        assert self.refused("<system>" + " " * (9 << 20)).startswith("topo.xml has 9 Mi characters, more than a machine's topology")
+        assert self.refused("<system>" + " " * (9 << 20)).startswith("topo.xml has 9 Mi characters")
 
     def test_more_elements_than_a_machine_has(self):
-        assert "more elements than a machine does" in self.refused("<system>" + "<cpu/>" * 200_001 + "</system>")
+        assert "more elements" in self.refused("<system>" + "<cpu/>" * 200_001 + "</system>")
 
     def test_addresses_that_are_none_or_there_twice(self):
-        assert "busid 'rm -rf', which is not a valid PCI address" in self.refused(system(pci("rm -rf")))
+        assert "busid 'rm -rf'" in self.refused(system(pci("rm -rf")))
         assert f"it names {ADDRESS} twice" in self.refused(system(pci(ADDRESS, pci(ADDRESS))))
 
     @settings(max_examples=100, deadline=None)

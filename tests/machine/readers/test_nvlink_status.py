@@ -50,13 +50,13 @@ def test_a_gpu_whose_links_are_all_off_has_none_which_is_known(text: str) -> Non
 def test_a_gpu_without_any_link_lines_is_unknown() -> None:
     machine = smi.read_nvlink_status("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
     assert machine.links_of("gpu0") is None and machine.gpus[0].links_off is None
-    assert machine.unknown == {"gpus/gpu0/links_off": "the file lists no links of it", "gpu_links": "the file lists no NVLinks"}
+    assert machine.unknown.keys() == {"gpus/gpu0/links_off", "gpu_links"}
 
 
 def test_different_speeds_of_one_gpu_are_doubted_and_none_is_taken() -> None:
     machine = smi.read_nvlink_status(status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"), "m")
     assert machine.gpu_links == (GpuLink("gpu0", None, 12),)
-    assert machine.doubts == ("the links of gpu0 run at different speeds, 12.5 to 25 GB/s",)
+    assert len(machine.doubts) == 1 and "gpu0 run at different speeds, 12.5 to 25 GB/s" in machine.doubts[0]
 
 
 @pytest.mark.parametrize("text", [status() + status(3, index=1), status() + status(index=1).replace("\t Link 4: 25 GB/s\n", "")])

@@ -1,5 +1,5 @@
-# ruff: noqa: N802, N815 - the stand-in has the functions' names
-"""NVML through a stand-in for pynvml: what is asked, in which units it comes, and that an error costs one fact, not the machine."""
+# ruff: noqa: N802, N815 - the test double has the functions' names
+"""NVML through a fake pynvml: the calls, their units, and that an error costs one fact, not the machine."""
 
 import ctypes
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ class FabricInfo(ctypes.Structure):
 
 
 class FakePynvml:
-    """FakePynvml([card, …]): a stand-in for pynvml with Fake cards. `errors` maps a function's name to the error that it raises."""
+    """FakePynvml([card, …]): a test double of pynvml with Fake cards. `errors` maps a function's name to the error that it raises."""
 
     NVMLError = FakeNVMLError
     NVML_FI_DEV_NVLINK_GET_SPEED = 164
@@ -126,7 +126,7 @@ def card(bus, links=(), mbps=26562, **changes):
     return SimpleNamespace(**{**facts, **changes}, links=[f"00000000:{end}:00.0" if end and len(end) == 2 else end for end in links])
 
 
-def test_a_gpu_with_what_nvml_tells_of_it():
+def test_a_gpu_with_the_facts_that_nvml_has():
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 18)]))
     assert machine.sources == ("NVML",)
     assert machine.system.driver == "570.86.10"
@@ -162,7 +162,7 @@ def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
     assert not any("clique" in path for path in machine.unknown)
 
 
-def test_an_idle_gpus_link_is_told_as_it_is_now_and_as_the_gpu_could():
+def test_an_idle_gpus_link_is_reported_as_it_is_now_and_as_the_gpu_could():
     device = nvml.read(FakePynvml([card("19")])).pci[0]
     assert device.link == PcieLink(2.5, 16, 32.0, 16)
     assert (device.address, device.kind, device.vendor_id, device.device_id) == ("0000:19:00.0", "gpu", 0x10DE, 0x2335)
@@ -206,7 +206,7 @@ def test_a_gpu_without_nvlink_has_an_unknown_number_with_the_reason():
     machine = nvml.read(FakePynvml([card("19", past_the_last="Not Supported")]))
     assert machine.links_of("0000:19:00.0") is None
     assert machine.gpus[0].links_off is None
-    assert machine.unknown["gpus/0000:19:00.0/links_off"] == "NVML does not show the NVLinks of this GPU: Not Supported"
+    assert ": Not Supported" in machine.unknown["gpus/0000:19:00.0/links_off"]
 
 
 def test_an_error_amid_the_links_leaves_no_half_count():
@@ -231,19 +231,19 @@ def test_an_older_driver_knows_one_speed_for_all_links():
 
 
 @pytest.mark.parametrize("speeds", [{}, {(164, 0): 10**18, (164, 1): 10**18}])
-def test_a_speed_that_is_not_told_or_cannot_be_is_unknown(speeds):
+def test_a_speed_that_is_not_reported_or_cannot_be_is_unknown(speeds):
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds=speeds)]))
     assert machine.gpu_links[0].bytes_per_s is None
-    assert machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"] == "NVML does not report the speed of an NVLink"
+    assert "speed of an NVLink" in machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"]
 
 
 def test_links_at_different_speeds_have_no_common_one_and_raise_a_doubt():
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds={(164, 0): 26562, (164, 1): 13281})]))
     assert machine.gpu_links[0].bytes_per_s is None
-    assert machine.doubts == ("the NVLinks of GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s",)
+    assert len(machine.doubts) == 1 and "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s" in machine.doubts[0]
 
 
-def test_peer_access_speaks_nvidia_smis_words():
+def test_peer_access_uses_nvidia_smis_words():
     machine = nvml.read(FakePynvml([card("01"), card("c1")], peers={("01:00.0", "c1:00.0"): 2, ("c1:00.0", "01:00.0"): 1}))
     assert machine.peer_access == {("0000:01:00.0", "0000:c1:00.0"): "GNS", ("0000:c1:00.0", "0000:01:00.0"): "CNS"}
 
@@ -267,7 +267,7 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
     less = nvml.read(FakePynvml([card("19", ["switch"] * 2), card("3b", ["switch"] * 2)], {function: "Insufficient Permissions"}))
     assert fact(whole) is not None
     assert fact(less) is None
-    assert less.unknown[path] == "NVML does not report it: Insufficient Permissions"
+    assert ": Insufficient Permissions" in less.unknown[path]
     assert [gpu.key for gpu in less.gpus] == ["0000:19:00.0", "0000:3b:00.0"]
     assert less.gpu_links == whole.gpu_links
 
@@ -275,7 +275,7 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
 def test_a_lost_gpu_is_listed_with_the_reason():
     machine = nvml.read(FakePynvml([card("19"), None]))
     assert [gpu.key for gpu in machine.gpus] == ["0000:19:00.0", "gpu1"]
-    assert machine.unknown["gpus/gpu1/address"] == "NVML does not report it: GPU is lost"
+    assert ": GPU is lost" in machine.unknown["gpus/gpu1/address"]
 
 
 @pytest.mark.parametrize(
@@ -286,13 +286,13 @@ def test_a_lost_gpu_is_listed_with_the_reason():
         ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
     ],
 )
-def test_without_a_driver_the_machine_is_empty_and_says_why(error, why):
+def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
     assert nvml.read(FakePynvml([], {"nvmlInit": error})) == Machine(unknown={"gpus": why})
 
 
-def test_without_the_package_the_machine_is_empty_and_says_why(monkeypatch):
+def test_without_the_package_the_machine_is_empty_and_gives_the_reason(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    assert nvml.read() == Machine(unknown={"gpus": "the package nvidia-ml-py is not installed"})
+    assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
 
 
 def test_nvml_is_closed_again():
@@ -311,7 +311,7 @@ def test_the_live_driver_or_the_reason_for_none():
 
 
 def test_pynvml_has_every_name_that_is_asked_for():
-    """The stand-in's functions are the library's."""
+    """The test double has the library's functions."""
     pynvml = pytest.importorskip("pynvml")
     names = [name for name in vars(FakePynvml) if name.startswith(("nvml", "NVML_"))]
     assert len(names) > 15

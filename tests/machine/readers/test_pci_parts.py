@@ -111,7 +111,7 @@ def _of_nccl(vendor: int, device: int, class_id: int) -> Machine:
         ((PLX, 0xC030, 0x060400), "bridge", False),
     ],
 )  # fmt: skip
-def test_every_reader_says_the_same(read: Callable[..., Machine], ids: tuple[int, int, int], kind: str, virtual: bool) -> None:
+def test_every_reader_reports_the_same(read: Callable[..., Machine], ids: tuple[int, int, int], kind: str, virtual: bool) -> None:
     (found,) = read(*ids).pci
     assert (found.kind, found.virtual, (found.vendor_id, found.device_id, found.class_id)) == (kind, virtual, ids)
 
@@ -134,7 +134,7 @@ def test_a_model_is_of_the_ids_and_else_of_the_brackets() -> None:
     assert model_of(PciDevice(A, name="NVIDIA Corporation Device 9999")) is None
 
 
-def test_ports_of_a_switch_are_told_from_root_ports() -> None:
+def test_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
     chain = ("0000:00:01.0", "0000:01:00.0", "0000:02:00.0", "0000:02:01.0", "0000:00:02.0", "0000:05:00.0")
     above = (None, chain[0], chain[1], chain[1], None, chain[4])
     devices = [PciDevice(address, "bridge", parent) for address, parent in zip(chain, above, strict=True)]

@@ -50,7 +50,7 @@ def test_every_function_has_its_parent_from_its_real_path_in_the_order_of_addres
     assert list(by_address(box())) == sorted(by_address(box()))
 
 
-def test_ports_of_a_switch_are_told_from_root_ports() -> None:
+def test_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
     assert [device.kind for device in by_address(box()).values()] == ["other", "bridge", "switch", "switch", "switch", "gpu", "nic"]
 
 
@@ -100,7 +100,7 @@ def test_what_the_kernel_does_not_know_of_a_link_is_unknown(speed: str, width: s
 
 def test_more_lanes_than_there_are_is_doubted() -> None:
     found = pci_sysfs.read(tree(pci("pci0000:00/0000:01:00.0", **H100, **(GEN5 | {"max_link_width": "8"}))))
-    assert found.doubts == ("0000:01:00.0: its link runs on 16 lanes, more than its maximum of 8",)
+    assert len(found.doubts) == 1 and "0000:01:00.0: its link runs on 16 lanes" in found.doubts[0]
 
 
 @pytest.mark.parametrize(("text", "numa"), [("0", 0), ("8", 8), ("-1", None), ("", None), ("two", None), ("99999", None)])
@@ -147,21 +147,21 @@ def test_other_domains_keep_their_addresses_and_are_roots_of_their_own() -> None
 
 def test_a_tree_without_the_real_paths_has_unknown_parents() -> None:
     found = pci_sysfs.read(Tree({"/sys/bus/pci/devices/0004:05:00.0/class": "0x030000"}))
-    assert found.unknown == {"pci/0004:05:00.0/parent": "the tree does not show what it hangs from"}
+    assert list(found.unknown) == ["pci/0004:05:00.0/parent"] and "what it hangs from" in found.unknown["pci/0004:05:00.0/parent"]
     assert not found.doubts
 
 
 def test_no_pci_bus_is_an_unknown_one() -> None:
     found = pci_sysfs.read(Tree({}))
     assert found.devices == ()
-    assert found.unknown == {"pci": "/sys/bus/pci/devices lists nothing: no PCI bus, or it was not copied"}
+    assert list(found.unknown) == ["pci"] and "/sys/bus/pci/devices lists nothing" in found.unknown["pci"]
 
 
 def test_parents_in_a_circle_are_cut_where_they_go_up() -> None:
     a, b = "0000:01:00.0", "0000:02:00.0"
     found = pci_sysfs.read(tree(pci(f"pci0000:00/{b}/{a}", **BRIDGE), pci(f"pci0000:00/{a}/{b}", **BRIDGE)))
     assert {device.address: device.parent for device in found.devices} == {a: None, b: a}
-    assert found.doubts == (f"{a}: its path leads through {b}, which is not on a bus before its own: its parent is unknown",)
+    assert len(found.doubts) == 1 and f"{a}: its path leads through {b}, " in found.doubts[0]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_parent_that_cannot_be_is_unknown_with_a_doubt(path: str, others: list
 def test_an_entry_that_leads_to_another_function_is_doubted() -> None:
     files, _ = pci("pci0000:00/0000:00:01.0", **BRIDGE)
     found = pci_sysfs.read(Tree(files, {"/sys/bus/pci/devices/0000:09:00.0": "../../../devices/pci0000:00/0000:00:01.0"}))
-    assert found.doubts == ("0000:09:00.0: its entry leads to 0000:00:01.0: where it is in the PCI tree is unknown",)
+    assert len(found.doubts) == 1 and "0000:09:00.0: its entry leads to 0000:00:01.0" in found.doubts[0]
 
 
 def test_names_that_are_no_addresses_are_left_out() -> None:

@@ -137,7 +137,7 @@ def test_a_devices_node_is_the_one_with_just_its_local_cpus(files: dict[str, str
     assert linux.node_of(tree, "/device", NODES) == expected
 
 
-def test_a_single_node_tells_nothing_about_a_device() -> None:
+def test_a_single_node_shows_nothing_about_a_device() -> None:
     assert linux.node_of(Tree({"/device/local_cpulist": "0-3"}), "/device", NODES[:1]) is None
 
 

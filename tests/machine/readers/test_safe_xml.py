@@ -1,4 +1,4 @@
-"""XML that nobody vouches for: what is opened, and what is refused before it costs time or memory."""
+"""Untrusted XML: what is parsed, and what is rejected before it costs time or memory."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_what_is_no_xml(text: str) -> None:
 
 def test_depth_elements_and_size_are_bounded() -> None:
     assert "nests deeper" in refused("<a>" * 6)
-    assert "more elements than a machine does" in refused("<a>" + "<b/>" * 50 + "</a>")
-    assert refused(" " * (5 << 20)) == "has 5 Mi characters, more than a machine's file"
+    assert "more elements" in refused("<a>" + "<b/>" * 50 + "</a>")
+    assert "has 5 Mi characters" in refused(" " * (5 << 20))
 
 
 LONG = "x" * LONGEST_TAG
@@ -48,7 +48,7 @@ LONG = "x" * LONGEST_TAG
 
 @pytest.mark.parametrize("tag", [f"<a b='{LONG}'/>", f"<a b='{'>' * LONGEST_TAG}'/>", f"<a {LONG}='1'/>", f"<b{LONG}/>"], ids=range(4))
 def test_a_tag_longer_than_any_machines_is_refused(tag: str) -> None:
-    assert refused(tag) == "has a tag longer than 1 Mi characters, which no machine has"
+    assert "tag longer than 1 Mi " in refused(tag)
 
 
 def test_a_token_is_parsed_once_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +65,5 @@ def test_a_token_is_parsed_once_however_long_it_is(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("reader", "text"), [(hwloc, "<topology a='{}'/>"), (nccl_xml, "<system a='{}'/>")], ids=["hwloc", "nccl"])
 def test_both_readers_refuse_a_long_tag(reader, text: str) -> None:
-    with pytest.raises(Unreadable, match=r"^m has a tag longer than 1 Mi characters"):
+    with pytest.raises(Unreadable, match=r"^m .*tag longer than 1 Mi"):
         reader.read(text.format(LONG), "m")

@@ -56,7 +56,7 @@ GPU[2]\t\t: (Topology) Numa Affinity: 1
 
 
 def matrix(gpus: int, case) -> str:
-    """A matrix of GPUs alone; `case(a, b)` gives what stands between two."""
+    """A matrix of GPUs only; `case(a, b)` gives the entry of two."""
     lines = ["\t" + "\t".join(f"GPU{b}" for b in range(gpus)) + "\tCPU Affinity\tNUMA Affinity"]
     lines += [f"GPU{a}\t" + "\t".join(" X " if a == b else case(a, b) for b in range(gpus)) + "\t0-31\t0" for a in range(gpus)]
     return "\n".join(lines) + "\n"
@@ -99,7 +99,8 @@ def test_a_gpu_that_lost_its_links_has_none_while_the_others_keep_the_switch() -
 
 
 def test_more_links_than_a_gpu_has_are_doubted() -> None:
-    assert smi.read(matrix(2, lambda a, b: "NV99"), "m").doubts == ("the matrix has NV99: no GPU has more than 18 links",)
+    (doubt,) = smi.read(matrix(2, lambda a, b: "NV99"), "m").doubts
+    assert "NV99" in doubt
 
 
 def test_peer_access_below_the_matrix_and_alone() -> None:
@@ -112,7 +113,7 @@ def test_peer_access_below_the_matrix_and_alone() -> None:
 def test_peer_matrices_that_differ_are_doubted_and_the_first_is_taken() -> None:
     machine = smi.read(ACCESS + "\n" + ACCESS.replace("OK", "DR"), "m")
     assert machine.peer_access["gpu0", "gpu1"] == "OK"
-    assert machine.doubts[0] == "the peer-to-peer matrices differ from gpu0 to gpu1: OK, then DR"
+    assert "from gpu0 to gpu1: OK, then DR" in machine.doubts[0]
 
 
 def test_underlined_headings_of_terminals_are_read() -> None:
@@ -146,20 +147,20 @@ def test_glued_columns_come_apart(whole: str, glued: str) -> None:
 )  # fmt: skip
 def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str) -> None:
     assert whole in BRIDGED
-    with pytest.raises(Unreadable, match=r"^m: row (GPU|NIC)\d does not fit the \d columns .* again$"):
+    with pytest.raises(Unreadable, match=r"^m: row (GPU|NIC)\d .*\d columns"):
         smi.read(BRIDGED.replace(whole, bent), "m")
 
 
 def test_halves_that_contradict_each_other_are_doubted() -> None:
     machine = smi.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
-    assert machine.doubts == ("the matrix has SYS from gpu0 to gpu3, but NODE from gpu3 to gpu0",)
+    assert len(machine.doubts) == 1 and "SYS from gpu0 to gpu3, but NODE from gpu3 to gpu0" in machine.doubts[0]
 
 
 def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
     machine = smi.read("\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC"))), "m")
     assert machine.paths["gpu3", "gpu0"] == "SYS" and machine.paths["mlx5_0", "gpu1"] == "PXB" and ("gpu3", "mlx5_0") not in machine.paths
     assert machine.gpus[3].numa is None and machine.unknown["gpus/gpu3/numa"] == "its row is missing"
-    assert machine.doubts == ("the matrix lacks the rows of GPU3, NIC0, NIC1: taken from the other half where it is there",)
+    assert len(machine.doubts) == 1 and "GPU3, NIC0, NIC1" in machine.doubts[0]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_words_of_old_tools_have_their_present_names() -> None:
 
 
 def test_two_machines_in_one_file_are_refused() -> None:
-    with pytest.raises(Unreadable, match="2 topology matrices: give the output for one machine"):
+    with pytest.raises(Unreadable, match="2 topology matrices"):
         smi.read(BRIDGED + BRIDGED, "m")
     with pytest.raises(Unreadable, match="two rows GPU0"):
         smi.read(BRIDGED + "\n".join(BRIDGED.splitlines()[1:]), "m")
@@ -192,7 +193,7 @@ def test_two_machines_in_one_file_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "hello", "GPU0", "\tGPU0\tGPU1\n", "GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n"])
 def test_other_text_is_no_matrix(text: str) -> None:
-    with pytest.raises(Unreadable, match="save the output of `nvidia-smi topo -m` into it"):
+    with pytest.raises(Unreadable, match="`nvidia-smi topo -m`"):
         smi.read(text, "m")
 
 
@@ -210,7 +211,7 @@ def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
 
 
 def test_a_shifted_row_of_amd_is_refused() -> None:
-    with pytest.raises(Unreadable, match="row GPU1 does not fit its heading"):
+    with pytest.raises(Unreadable, match="row GPU1 "):
         smi.read(ROCM.replace("GPU1   XGMI         0 ", "GPU1   0            XGMI "), "m")
 
 
@@ -271,4 +272,4 @@ def test_a_list_of_nodes_without_memory_of_gpus_stays_unknown() -> None:
 
 def test_nics_that_were_found_and_not_shown_are_a_doubt() -> None:
     machine = smi.read("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED, "topo.txt")
-    assert machine.doubts == ("nvidia-smi found 40 NICs and shows 2: the others are missing here",)
+    assert len(machine.doubts) == 1 and "40 NICs and shows 2" in machine.doubts[0]

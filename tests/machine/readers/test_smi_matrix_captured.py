@@ -93,7 +93,7 @@ def test_captured_hybrid_mesh_has_row_sums_and_gpus_that_are_not_joined() -> Non
     assert [machine.paths[gpu.key, "mlx5_0"] for gpu in machine.gpus] == ["NODE"] * 2 + ["PIX"] * 2 + ["SYS"] * 4
     reasons = {machine.unknown[f"gpus/{gpu.key}/numa"] for gpu in machine.gpus}
     assert not expected["numa_affinity_column"] and len(reasons) == expected["cpu_sets"]
-    assert "the matrix has no NUMA Affinity column; its CPUs are 12-23,36-47" in reasons
+    assert any("12-23,36-47" in reason for reason in reasons)
 
 
 def test_captured_partial_matrix_keeps_its_far_nics_far() -> None:

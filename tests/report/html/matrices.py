@@ -1,4 +1,4 @@
-"""Made-up matrices of pairs as the page tells them, and what its script would unpack."""
+"""Synthetic matrices of pairs as the page stores them, and what its script unpacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def even(n: int = 6, names: Sequence[str] = (), hosts: Sequence[str] = ()) -> Pa
 
 
 def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = slice(None), ratio: float = 0.5) -> PairMatrix:
-    """The same matrix, whose bandwidths from `sender` to `receiver` are now so much of what they were."""
+    """Return the same matrix with scaled bandwidths from `sender` to `receiver`."""
     for figures in (matrix.bandwidth, matrix.low, matrix.high):
         figures[sender, receiver] *= ratio
     return matrix
@@ -40,7 +40,7 @@ def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str 
 
 
 def cell_texts(chart: Chart) -> list[list[str]]:
-    """What is said of each cell by row and column, unpacked as matrix.js does it."""
+    """Return the text of each entry by row and column, unpacked as matrix.js does it."""
     data: dict[str, Any] = chart.data or {}
     book, n = _unpacked(data["texts"]).decode().split("\n"), len(data["places"])
     planes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(data["wide"], n, n).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Runs whose arrays are in memory, for the sections that show samples."""
+"""Runs with arrays in memory, for the sections that show samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTS = [{"rank": rank, "host": f"node{rank // 2}"} for rank in range(8)]
 
 @dataclass(frozen=True)
 class InMemory(Run):
-    """A run whose arrays need no file: by name, for each row's place."""
+    """A run with arrays in memory: by name, for each row's place."""
 
     arrays: Mapping[tuple[int, str], Any] = field(default_factory=dict)
 

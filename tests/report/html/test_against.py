@@ -41,7 +41,7 @@ def shown(*folders: Path) -> Section:
     return made
 
 
-def test_a_single_run_has_nothing_to_stand_against(tmp_path: Path) -> None:
+def test_a_single_run_has_no_comparison(tmp_path: Path) -> None:
     assert section(Material(read_all([side(tmp_path / "one", [row(8, 1e-6)])]), tmp_path / "page.html")) is None
 
 
@@ -62,7 +62,7 @@ def test_the_worst_case_is_on_top(tmp_path: Path) -> None:
     assert chart.table.rows[1][-3] == "n/a (no memory) in B"
 
 
-def test_hovering_tells_the_exact_values(tmp_path: Path) -> None:
+def test_hovering_shows_the_exact_values(tmp_path: Path) -> None:
     made = shown(side(tmp_path / "before", [row(1024, 1e-6)], 2), side(tmp_path / "after", [row(1024, 1.5e-6, flags=("drift",))], 2))
     (spot,) = made.charts[0].spots
     name, words, both, flags = spot.text.split("\n")
@@ -83,7 +83,7 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
     assert "one run each, no interval" in chart.method
 
 
-def test_nothing_in_common_is_said(tmp_path: Path) -> None:
+def test_nothing_in_common_is_reported(tmp_path: Path) -> None:
     made = shown(side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 1e-3, ranks=8)]))
     assert made.texts[1] == "after (1 launch) has no case in common with it: ranks 4 → 8."
     assert made.charts == []

@@ -37,7 +37,7 @@ def test_without_a_verdict_there_is_no_section() -> None:
     assert section(material(None)) is None
 
 
-def test_it_says_the_result_the_cause_and_why() -> None:
+def test_it_reports_the_result_the_cause_and_why() -> None:
     assert gate(regression()).texts == [
         "regression: 2 confirmed, 1 accepted.",
         "Likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not.",
@@ -108,7 +108,7 @@ def test_a_chart_holds_any_factor(factor: float) -> None:
     assert "<svg" in svg and 0 <= spots[0].x <= 900
 
 
-def test_it_stands_first_and_the_overview_says_the_result_too() -> None:
+def test_it_comes_first_and_the_overview_has_the_result_too() -> None:
     page = html(material(regression()))
     assert page.index('<section id="gate"') < page.index('<section id="overview"')
     found = overview(material(regression()))
@@ -118,7 +118,7 @@ def test_it_stands_first_and_the_overview_says_the_result_too() -> None:
     )
 
 
-def test_a_strangers_text_is_no_markup() -> None:
+def test_untrusted_text_is_no_markup() -> None:
     page = html(material(hostile(rows=2)))
     assert "<script>&#34;" not in page and "<script>\"'" not in page
     assert "\x1b" not in page and "\u202e" not in page

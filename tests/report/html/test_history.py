@@ -27,14 +27,14 @@ def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: 
     assert "night-3, 2026-11-03: × 1.0" in text or "night-3, 2026-11-03: × 0.9" in text
 
 
-def test_where_nothing_changed_it_says_so(tmp_path: Path) -> None:
+def test_where_nothing_changed_it_reports_it(tmp_path: Path) -> None:
     write_history(history("base", nights(6)), "allreduce 8 B*", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "allocations"]
     assert "changed: nothing." in text and "It did not change." in text
 
 
-def test_of_many_the_first_are_drawn_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_the_first_are_drawn_which_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_MOST_CELLS", "_MOST_GROUPS", "_MOST_LISTED"):
         monkeypatch.setattr(made, limit, 1)
     write_history(history("base", upgraded(6, 3, by=1.3)), "*", tmp_path / "page.html")
@@ -56,6 +56,6 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_fits_nothing_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--only 'x' matches no case"):
+    with pytest.raises(UsageError, match="--only 'x'"):
         write_history(history("base", nights(1)), "x", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

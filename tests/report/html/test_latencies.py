@@ -44,7 +44,7 @@ def test_switches_of_regime_are_marked_and_named() -> None:
     assert (label, sizes, switches, off) == ("nccl", "8 B–1 GiB", "64 KiB", "–")
 
 
-def test_a_size_that_is_off_is_in_the_fits_table_and_what_is_left_out_is_said() -> None:
+def test_a_size_that_is_off_is_in_the_fits_table_and_what_is_left_out_is_reported() -> None:
     rows = series("nccl", 8e-6)
     rows[10] = make_row(8192, backend="nccl", time_s=make_times(30e-6), flags=("two_modes",))
     _, fit = charts(*rows)
@@ -61,7 +61,7 @@ def test_three_sizes_have_no_fit() -> None:
     assert [chart.key for chart in only] == ["latencies-0-0-0"]
 
 
-def test_what_is_na_is_said() -> None:
+def test_what_is_na_is_reported() -> None:
     (small,) = charts(*series("nccl", 8e-6)[:3], not_measured("no MPI", size_bytes=8, backend="mpi"))
     assert "mpi: n/a (no MPI)" in small.caption
     assert list(small.table.rows[0])[1] == "n/a (no MPI)"

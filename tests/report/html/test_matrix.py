@@ -45,18 +45,16 @@ def test_runs_without_pairs_have_no_such_part() -> None:
     assert section(Material([], Path("report.html"))) is None
 
 
-def test_sentences_say_what_was_measured_who_is_slow_and_what_is_doubtful(sick_host: Section) -> None:
-    assert list(sick_host.texts) == [
-        "pairs of 8 nodes, over socket, bandwidth of 128 KiB, latency of 8 B, all 56 directed pairs, in 7 rounds",
-        "cb1h2 sends and receives at 50 % of what the others do (14 of 14 pairs): its NIC, cable or slot",
-        "bandwidth: a single pair is named from 15 % below expectation on",
-        "latency: the pairs scatter too much to name a single one, but for those measured again, from 80 % below expectation on; "
-        "raise --max-time, or measure on an idle system",
-        *explain(["few_samples", "pairs_at_once"]),
-    ]
+def test_sentences_report_what_was_measured_what_is_slow_and_what_is_doubtful(sick_host: Section) -> None:
+    measured, slow, bandwidth, latency, *flags = sick_host.texts
+    assert measured.startswith("pairs of 8 nodes, over socket, bandwidth of 128 KiB, latency of 8 B, all 56 ")
+    assert slow.startswith("cb1h2 sends and receives at 50 % ")
+    assert bandwidth.startswith("bandwidth: ") and " 15 % " in bandwidth
+    assert latency.startswith("latency: ") and " 80 % " in latency
+    assert flags == list(explain(["few_samples", "pairs_at_once"]))
 
 
-def test_each_place_has_a_line_and_who_is_named_is_marked(sick_host: Section) -> None:
+def test_each_place_has_a_line_and_named_places_are_marked(sick_host: Section) -> None:
     ((caption, table),) = sick_host.tables
     assert caption == "each place: medians over partners"
     assert table.rows[1] == ["cb1h2", "0.0120", "0.0120", "10.25", "0.0119 from cb1h7"]
@@ -69,11 +67,11 @@ def test_bandwidth_and_latency_have_a_chart_each(sick_host: Section) -> None:
     assert bandwidth.caption.startswith("Slow: cb1h2: both ways 50 %. Senders are rows")
     assert "cb1h2: both ways 50 %" in texts_in(bandwidth.drawing)
     assert (latency.key, latency.title) == ("pairs-0-latency", "Latency of 8 B messages between 8 nodes")
-    assert latency.caption.startswith("No slow place or pair. A cell is a pair")
+    assert latency.caption.startswith("No slow place or pair. ")
     assert "by the median of up to 16 samples of 128 KiB" in bandwidth.method
 
 
-def test_a_cell_says_its_figure_its_interval_and_how_it_stands(sick_host: Section) -> None:
+def test_a_cell_has_its_value_its_interval_and_its_share(sick_host: Section) -> None:
     bandwidth, latency = sick_host.charts
     assert cell_texts(bandwidth)[6][7] == "0.0239 (0.0238–0.0242) GB/s, 100 % of the median"
     assert cell_texts(bandwidth)[1][6] == "0.0120 (0.0117–0.0141) GB/s, 50 % of the median"
@@ -105,7 +103,7 @@ def test_names_from_a_file_stay_text(tmp_path: Path) -> None:
         assert len(chart.drawing) < 5000
 
 
-def test_pairs_that_could_not_be_measured_are_said_with_their_reason(tmp_path: Path) -> None:
+def test_pairs_that_could_not_be_measured_are_reported_with_their_reason(tmp_path: Path) -> None:
     run = altered(tmp_path)
     lines = (run / "pairs.jsonl").read_text().splitlines()
     first = json.loads(lines[0])

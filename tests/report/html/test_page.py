@@ -80,7 +80,7 @@ def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Materia
     assert {path.name for path in tmp_path.iterdir()} == {"page.html", "run<b>"}
 
 
-def test_a_missing_extra_says_how_to_get_it(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_shows_how_to_get_it(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> Any:
         return None if name == "matplotlib" else name
 

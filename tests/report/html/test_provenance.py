@@ -27,7 +27,7 @@ def table(made: Section, caption: str) -> Table:
     return next(table for title, table in made.tables if title.startswith(caption))
 
 
-def test_each_run_says_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
+def test_each_run_shows_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
     done = stored(
         tmp_path / "done", command=["collbench", "allreduce", "--sizes", "8 B"], launcher="srun", hosts=["n2", "n1"], rank_map=[{}, {}]
     )
@@ -66,7 +66,7 @@ def test_several_runs_show_what_differs(tmp_path: Path) -> None:
     assert table(made, "Versions").head == ("kind", "what", "before", "after")
 
 
-def test_equal_runs_say_so(tmp_path: Path) -> None:
+def test_equal_runs_report_it(tmp_path: Path) -> None:
     one, other = (stored(tmp_path / name, backends={"mpi": {"mpi": "MPICH 5.0"}}) for name in ("one", "other"))
     made = shown(tmp_path / "page.html", one, other)
     assert table(made, "Differences").rows == [("none", "in what the runs recorded", "–", "–")]
@@ -87,7 +87,7 @@ def test_a_name_that_would_be_a_scheme_is_a_file(tmp_path: Path) -> None:
     assert links[0].address == "javascript%3Aalert%281%29/run.json"
 
 
-def test_how_numbers_were_made_tells_of_those_that_occur(tmp_path: Path) -> None:
+def test_how_numbers_were_made_reports_those_that_occur(tmp_path: Path) -> None:
     plain = stored(tmp_path / "plain")
     other = stored(tmp_path / "other", [make_row(flags=("imported",), canary_s={"before": 65e-9, "after": 65e-9})])
     terms = [row[0] for row in table(shown(tmp_path / "page.html", plain), "Definitions").rows]
@@ -98,13 +98,13 @@ def test_how_numbers_were_made_tells_of_those_that_occur(tmp_path: Path) -> None
     assert both == ["time", "time of imported rows", *terms[1:], "state probe"]
 
 
-def test_intervals_over_launches_do_not_speak_for_one_launch(tmp_path: Path) -> None:
+def test_intervals_over_launches_do_not_apply_to_one_launch(tmp_path: Path) -> None:
     made = dict(table(shown(tmp_path / "page.html", stored(tmp_path / "run", [make_row(launches=3)])), "Definitions").rows)
     assert [term for term in made if "interval" in term] == ["95 % interval over launches"]
     assert made["95 % interval over launches"].startswith("95 % confidence interval of the median over launches")
 
 
-def test_imported_runs_say_from_which_file_and_what_is_missing(tmp_path: Path) -> None:
+def test_imported_runs_report_from_which_file_and_what_is_missing(tmp_path: Path) -> None:
     told = {
         "files": [{"name": "all.log", "size_bytes": 2048, "sha256": "ab" * 32, "format": "osu"}, 7],
         "tables": [{"file": "all.log", "tool": "osu", "version": "7.4", "program": "osu_allreduce", "statistic": "mean", "rows": 3}],
@@ -120,7 +120,7 @@ def test_imported_runs_say_from_which_file_and_what_is_missing(tmp_path: Path) -
     assert began.startswith("imported 20") and took == "–"
 
 
-def test_what_a_stranger_wrote_into_run_json(tmp_path: Path) -> None:
+def test_untrusted_text_in_run_json(tmp_path: Path) -> None:
     run = stored(
         tmp_path / "run", command=[1, None, "=cmd|'/c calc'!A0", "<script>", "\u202e" * 999], hosts={"a": 1}, rank_map="x",
         started_utc=7, imported={"files": [{"name": "\u202e", "size_bytes": "x"}], "tables": 3, "doubts": [1]},

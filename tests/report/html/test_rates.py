@@ -1,4 +1,4 @@
-"""Bandwidth over size: what is drawn, what is said, what is in the table, whatever the rows are."""
+"""Bandwidth over size: the drawing, the texts and the table, for all kinds of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = Ceiling("network", 100e9, "NIC 8×100 Gb/s", "bound", "sysfs")
 
 
 def curve(backend: str, gigabytes: float = 40, **changes: Any) -> list[Row]:
-    """Seven sizes up to 1 MiB, whose bandwidth doubles until it is `gigabytes`."""
+    """Seven sizes up to 1 MiB; the bandwidth doubles until it is `gigabytes`."""
     rows = []
     for power in range(8, 21, 2):
         rate, size = gigabytes * 1e9 / 2 ** (20 - power), 1 << power
@@ -37,7 +37,7 @@ def page_of(*rows: Row, **info: Any) -> Any:
     return material(run_of([(row, {}) for row in rows], **info))
 
 
-def test_of_very_many_runs_the_first_ones_have_charts_and_the_rest_is_told() -> None:
+def test_of_very_many_runs_the_first_ones_have_charts_and_the_rest_is_reported() -> None:
     found = material(*(run_of([(make_row(1 << 20), {})], name=f"night-{number}") for number in range(30)))
     assert {sheet.title for sheet in sheets(found)} == {f"allreduce (night-{number})" for number in range(24)}
     assert not_drawn(found) == ["Charts show the first 24 of 30 runs; `collbench report --csv FILE` has all."]
@@ -168,7 +168,7 @@ def hostile_rows(draw: st.DrawFn) -> Row:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(hostile_rows(), max_size=6))
-def test_whatever_the_rows_say_comes_out_inert(rows: list[Row]) -> None:
+def test_any_text_of_rows_is_inert(rows: list[Row]) -> None:
     page = page_of(*rows)
     for make in (sweep.section_rates, sweep.section_latencies, against.section_ratios):
         section = make(page)

@@ -78,7 +78,7 @@ def test_launches_are_the_unit_where_there_are_several() -> None:
     assert "over launches" in chart.method
 
 
-def test_rows_of_another_placing_are_not_compared_and_it_is_said() -> None:
+def test_rows_of_another_placing_are_not_compared_and_that_is_reported() -> None:
     section = section_of(*series("gloo", 4, in_place=True), *series("mpi", 1))
     assert section
     assert section.charts == []

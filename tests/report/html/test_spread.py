@@ -1,4 +1,4 @@
-"""The samples behind the rows: strips of all cases, the doubtful ones in whole, and what is said where there are none."""
+"""The samples behind the rows: strips of all cases, the doubtful ones in full, and the text if there are none."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_names_that_are_hostile_come_out_inert() -> None:
     assert cut("a" * 50) == "a" * 39 + "…"
 
 
-def test_ratios_beyond_the_axis_stand_at_its_edge() -> None:
+def test_ratios_beyond_the_axis_are_drawn_at_its_edge() -> None:
     assert (level(1), level(2), level(0.5), level(1e9), level(0)) == (0, 1, -1, pytest.approx(level(20)), pytest.approx(level(0.05)))
 
 

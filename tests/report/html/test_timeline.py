@@ -21,7 +21,7 @@ STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 
 def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) -> Row:
-    """A case that began at so many seconds and took half of one; without `at` it does not say when."""
+    """A case that began at so many seconds and took half of one; without `at` its start is unknown."""
     when = {} if at is None else {"at_s": [at, at + 0.5]}
     evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
     return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
@@ -31,7 +31,7 @@ def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
     return replace(run_of([(each, {}) for each in rows], **info), events=list(events))
 
 
-def test_cases_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
+def test_cases_are_at_their_time_in_any_stored_order() -> None:
     rows = [
         row(4, 10.0, (80e-9, 240e-9), flags=("state_flip",), stolen=0.03),
         row(3, 2.0),
@@ -59,7 +59,7 @@ def test_cases_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
         assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
 
 
-def test_rows_of_older_runs_stand_in_measuring_order() -> None:
+def test_rows_of_older_runs_are_in_measuring_order() -> None:
     found, axis = moments(run([row(3, 5.0), row(4), row(5)]))
     assert axis == TimeAxis(3.5, timed=False)
     assert [(each.name, axis.text(each.begin)) for each in found] == [
@@ -68,7 +68,7 @@ def test_rows_of_older_runs_stand_in_measuring_order() -> None:
     assert axis.title == "cases in the order of measurement"
 
 
-def test_a_canary_that_was_not_heard_is_marked_all_the_same() -> None:
+def test_a_state_probe_that_was_not_heard_is_marked_all_the_same() -> None:
     found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
     assert found is not None
     assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: state probe ? → ? ns")
@@ -100,7 +100,7 @@ def sample(monotonic_s: float, *slowed_by: str, mhz: float = 1980) -> dict[str, 
     return {"monotonic_s": monotonic_s, "gpus": {"0000:18:00.0": state}}
 
 
-def test_hosts_clocks_are_put_onto_the_runs_and_who_was_slowed_down_comes_first() -> None:
+def test_hosts_clocks_are_put_onto_the_runs_and_the_slowed_host_comes_first() -> None:
     events = [
         telemetry(10.0, {"a": [sample(1008.0), sample(1009.5)], "b": [sample(57.0), sample(59.0, "power cap", mhz=1400)]}),
         telemetry(20.0, {"a": [sample(1020.0)], "b": [sample(70.0)]}),
@@ -142,6 +142,6 @@ def test_times_that_are_none_are_not_believed(at: Any) -> None:
     assert not moments(run([make_row(8, evidence={"at_s": at, "stolen": "much", "preempted": None}, canary_s={"before": "x"})]))[1].timed
 
 
-def test_a_run_that_says_nothing_of_the_machine_has_no_section() -> None:
+def test_a_run_that_reports_nothing_of_the_machine_has_no_section() -> None:
     assert section(material(run([make_row(8)]))) is None
     assert section(material(run([]))) is None

@@ -10,7 +10,7 @@ from collbench.gate.verdict import Announcement, Change, FloorState, Verdict
 from collbench.reason import Text
 from tests.gate.verdicts import group, suspicion, verdict
 
-NASTY = '\x1b[31m\x00\n::error::|<script>"\'&]]>%0A @everyone `x` [a](http://x) \u202e\ud800\ufffe{a="b"} # '
+NASTY = '\x1b[31m\x00\n::error::|<script>"\'&]]>%0A @all `x` [a](http://x) \u202e\ud800\ufffe{a="b"} # '
 
 
 def hostile(result: str = "regression", rows: int = 1) -> Verdict:

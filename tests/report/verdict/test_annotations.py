@@ -1,4 +1,4 @@
-"""GitHub's annotations: commands of the workflow's runner, of which a stranger's text makes no other."""
+"""GitHub's annotations: commands of the workflow's runner; untrusted text cannot add another command."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_there_are_ten_of_a_kind_at_most_and_the_result_is_among_them() -> None:
     assert found[0][1] == "collbench gate: regression"
 
 
-def test_a_strangers_text_begins_no_command() -> None:
+def test_untrusted_text_begins_no_command() -> None:
     for each in annotation_lines(hostile(rows=3)):
         assert COMMAND.fullmatch(each.text) and each.text.isprintable()

@@ -1,4 +1,4 @@
-"""What to type after a verdict: commands that are right as they stand."""
+"""The next commands after a verdict are correct without edits."""
 
 from __future__ import annotations
 

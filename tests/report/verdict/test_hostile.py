@@ -1,4 +1,4 @@
-"""Whatever a file that fits the schema holds, every output says it."""
+"""Every output shows every verdict that fits the schema."""
 
 from __future__ import annotations
 

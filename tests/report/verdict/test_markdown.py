@@ -30,7 +30,7 @@ def test_no_verdict_has_its_reasons() -> None:
     assert text.startswith("## ❔ collbench gate: no verdict\n\n- base has 3 allocations, ")
 
 
-def test_twenty_rows_stand_open_and_all_are_below() -> None:
+def test_twenty_rows_are_open_and_all_are_below() -> None:
     first, _, folded = markdown(regression(suspicions=tuple(suspicion(name=f"case {n}") for n in range(50)), floors=())).partition(
         "<details>"
     )
@@ -38,7 +38,7 @@ def test_twenty_rows_stand_open_and_all_are_below() -> None:
     assert "The first 20 of 50, " in first
 
 
-def test_groups_that_did_not_pass_stand_first() -> None:
+def test_groups_that_did_not_pass_come_first() -> None:
     text = markdown(verdict(groups=(group(), group("no verdict", "gather"), group("confirmed", "reduce"))))
     assert [line.split(" | ")[2].split()[0] for line in text.splitlines() if ", large messages |" in line] == [
         "reduce",
@@ -54,7 +54,7 @@ def test_it_is_never_larger_than_github_takes() -> None:
     assert text.count("<details>") == text.count("</details>")
 
 
-def test_a_strangers_text_is_no_markup() -> None:
+def test_untrusted_text_is_no_markup() -> None:
     text = markdown(hostile(rows=2))
     assert "<script>" not in text and "[a]" not in text.replace("\\[", "") and "@everyone" not in text
     assert all(line.isprintable() for line in text.splitlines())

@@ -49,7 +49,7 @@ def test_what_is_unknown_has_no_sample() -> None:
     assert [value for labels, value in times if labels["name"] == "allreduce 8 B nccl"] == [1.04]
 
 
-def test_a_strangers_text_is_a_label_and_no_metric() -> None:
+def test_untrusted_text_is_a_label_and_no_metric() -> None:
     found = samples(hostile(rows=3))
     assert found["result"][1] == ({"result": "regression"}, 1)
     assert all(set(labels) <= {"kind", "name", "state", "strike", "operation"} for labels, _ in found["suspicion_time_ratio"])

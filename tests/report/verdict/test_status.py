@@ -48,7 +48,7 @@ def test_the_state_is_the_exit_codes(given: Verdict, state: str) -> None:
     assert line(given).startswith(f"COLLBENCH {state} - {given.result}")
 
 
-def test_a_strangers_text_is_one_short_line_with_one_bar() -> None:
+def test_untrusted_text_is_one_short_line_with_one_bar() -> None:
     for text in (line(hostile(rows=50)), line(hostile("no verdict"))):
         assert text.isprintable() and len(text) < 1024
         told, bar, figures = text.partition(" | ")

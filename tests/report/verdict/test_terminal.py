@@ -36,19 +36,19 @@ def test_a_regression_shows_cause_reasons_suspects_changes_and_groups_in_this_or
     assert [line for line, begins in zip(shown, beginnings, strict=True) if not line.startswith(begins)] == []
 
 
-def test_a_floor_of_which_nothing_is_known_is_told() -> None:
+def test_a_floor_of_which_nothing_is_known_is_reported() -> None:
     floor = FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (None,), None, None, UNDECIDED)
     assert "  no verdict  allreduce 64 MiB mpi  – of an unknown reference, required: 80 % (ring:80@64M-)" in printed(
         verdict(result=UNDECIDED, floors=(floor,))
     )
 
 
-def test_factors_that_no_percentage_tells_are_factors() -> None:
+def test_factors_that_no_percentage_shows_are_factors() -> None:
     text = "\n".join(printed(verdict(suspicions=(suspicion(factors=(43.7, 0.97, 2.5)),))))
     assert "×43.7, -3.0 %, +150.0 %" in text
 
 
-def test_thin_and_paired_are_said() -> None:
+def test_thin_and_paired_are_reported() -> None:
     assert "4 allocations (thin: fewer than 6)" in printed(verdict(allocations=4, thin=True))[-1]
     assert "changes from the old stack to the new one, the most plausible cause first:" in printed(regression(mode="paired"))
 

@@ -1,4 +1,4 @@
-"""A file's lines, whatever a shell or a terminal made of them."""
+"""A file's lines, as shells and terminals leave them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_what_is_no_text_is_lines_all_the_same() -> None:
 
 
 def test_a_compressed_file_is_to_be_unpacked(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^the file is compressed: unpack it first \(gunzip\)$"):
+    with pytest.raises(UsageError, match=r"gunzip"):
         lines_of(gzip.compress(TEXT.encode()))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x1d", "\x85", "\u2028"])
 def test_more_lines_than_a_log_has_are_refused_before_they_are_made(end: str) -> None:
-    with pytest.raises(UsageError, match=r"^the file has more than 4,194,304 lines"):
+    with pytest.raises(UsageError, match=r"4,194,304 lines"):
         lines_of(end.encode() * ((1 << 22) + 1))
 
 
@@ -54,5 +54,5 @@ def test_a_line_ends_where_python_ends_it(end: str) -> None:
 
 
 def test_a_line_longer_than_any_tool_prints_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^line 2 is longer than 16 MiB"):
+    with pytest.raises(UsageError, match=r"^line 2 .*16 MiB"):
         lines_of(b"a\n" + b"x" * (17 << 20) + b"\n")

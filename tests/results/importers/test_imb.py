@@ -112,11 +112,11 @@ def test_cases_that_failed_keep_their_reason() -> None:
     assert rows.doubts == [SkippedLines(1, SkippedReason.UNREADABLE, 7)]
 
 
-def test_ranks_are_told_and_must_not_be_contradicted() -> None:
+def test_ranks_are_reported_and_must_not_be_contradicted() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 does not fit"):
         runs(GROUPS, 8)
     titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
-    with pytest.raises(UsageError, match="line 1: the number of processes of PingPong is missing"):
+    with pytest.raises(UsageError, match=r"^line 1: .*processes of PingPong"):
         runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
 
 
@@ -177,7 +177,7 @@ def test_root_and_meeting_are_as_options_and_version_have_them(version: str, opt
     assert (row.root, row.mode) == (root, mode)
 
 
-def test_nodes_are_missing_until_the_user_says_them() -> None:
+def test_nodes_are_missing_until_the_user_gives_them() -> None:
     assert NotInOutput(MissingItem.NODES) in run("Bcast").missing
     told = IMB.read(ALL, UserInput(nodes=1)).runs[0]
     assert (told.rows[0].nodes, NotInOutput(MissingItem.NODES) in told.missing) == (1, False)

@@ -1,4 +1,4 @@
-"""A log may hold a line of many megabytes that says the same again and again: no reader takes the square of its length for that."""
+"""A log may have a line of many megabytes of repeated text: no reader takes quadratic time for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MORE = (
 
 
 @pytest.mark.parametrize(("name", "before", "again"), [*((name, *parts) for name, parts in _AGAIN.items()), *_MORE])
-def test_a_line_that_says_the_same_again_and_again(name: str, before: str, again: str) -> None:
+def test_a_line_that_repeats_itself(name: str, before: str, again: str) -> None:
     reader = next(reader for reader in READERS if reader.name == name)
     lines = (before + again * (_LENGTH // len(again)) + "\x00").split("\n")
     reader.knows(lines)

@@ -1,4 +1,4 @@
-"""nccl-tests' and rccl-tests' text of every age becomes rows; what it lacks, and what does not fit in it, is said."""
+"""nccl-tests' and rccl-tests' text of every version becomes rows; missing and inconsistent parts are reported."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before
 
 
 def test_ranks_that_the_bandwidths_contradict_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"^the table at line 3 has 8 ranks, not --ranks 1"):
+    with pytest.raises(UsageError, match=r"line 3 .*8 ranks, not --ranks 1"):
         read([PROGRAM, COLUMNS, LINE], UserInput(ranks=1))
-    with pytest.raises(UsageError, match=r"^the table at line 2: busbw / algbw fits 12 to 18 ranks, not --ranks 8"):
+    with pytest.raises(UsageError, match=r"line 2: .*12 to 18 ranks, not --ranks 8"):
         read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
 
 
@@ -139,7 +139,7 @@ def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
 
 def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
     apart = LINE.replace("235.03", "134.30")
-    with pytest.raises(UsageError, match="no number of ranks fits busbw / algbw"):
+    with pytest.raises(UsageError, match="busbw / algbw"):
         read([PROGRAM, apart], NOTHING)
     run = only([PROGRAM, apart], UserInput(ranks=8))
     assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
@@ -167,19 +167,19 @@ def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffi
             read([command, *HEAD, line], UserInput(file="hypercube_night.log"))
 
 
-def test_a_printed_program_that_is_unknown_is_refused_whatever_the_file_is_called() -> None:
+def test_a_printed_program_that_is_unknown_is_refused_under_any_file_name() -> None:
     lines = [*HEAD, "# Collective test starting: all_shuffle_perf_mpi", GATHERED]
     with pytest.raises(UsageError, match="unknown program 'all_shuffle_perf_mpi'"):
         read(lines, UserInput(file="alltoall_night.log"))
     assert only(lines, UserInput(operation="alltoall")).rows[0].operation == "alltoall"
-    with pytest.raises(UsageError, match=r"--operation allreduce \(they fit allgather, alltoall, alltoallv, hypercube\)"):
+    with pytest.raises(UsageError, match=r"--operation allreduce .*allgather, alltoall, alltoallv, hypercube"):
         read(lines, UserInput(operation="allreduce"))
     with pytest.raises(UsageError, match="the operation is unknown"):
         read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], UserInput(file="alltoall_night.log"))
 
 
 @pytest.mark.parametrize(("in_place", "operation"), [("0", "allreduce"), ("N/A", "sendrecv")])
-def test_what_is_checked_in_place_tells_two_ranks_operations_apart(in_place: str, operation: str) -> None:
+def test_what_is_checked_in_place_distinguishes_operations_of_two_ranks(in_place: str, operation: str) -> None:
     line = f"  1048576  262144  float  sum  -1  100.0  10.49  10.49  0  100.0  10.49  10.49  {in_place}"
     assert only([*HEAD[:3], COLUMNS, line]).rows[0].operation == operation
 
@@ -197,7 +197,7 @@ def test_the_old_error_column_without_a_head_is_not_a_number_of_wrong_elements()
     assert [(row.wrong, row.checked) for row in only([*HEAD, old]).rows] == [(None, 0), (None, 0)]
 
 
-def test_what_the_log_says_of_the_start_is_kept() -> None:
+def test_what_the_log_reports_of_the_start_is_kept() -> None:
     log = [
         "+ mpirun -np 8 -x NCCL_PROTO=LL --mca pml ucx ./build/broadcast_perf_mpi -b 4K -g 1",
         "n1:100:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring",
@@ -235,7 +235,7 @@ def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
         (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
     ],
 )  # fmt: skip
-def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
+def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
         read(lines, given_)
     assert sentence in str(said.value)
@@ -258,7 +258,7 @@ def test_a_hypercubes_size_is_what_the_others_had() -> None:
     assert (run.rows[0].size_bytes, run.doubts) == (7 << 20, [])
 
 
-def test_graphs_blocking_calls_and_old_errors_are_told_apart() -> None:
+def test_graphs_blocking_calls_and_old_errors_are_distinguished() -> None:
     graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
     blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
     old = only([*HEAD, COLUMNS.replace("#wrong", " error"), PROGRAM, LINE.replace("      0", "  1e-07"), "# Out of bounds values : 0 OK"])
@@ -356,7 +356,7 @@ def test_the_mode_of_each_way_of_blocking(number: int, mode: str) -> None:
         (None, None, "N/A", None),
     ],
 )
-def test_an_old_output_has_no_wrong_values_only_if_its_foot_says_so(
+def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(
     old: bool | None, bad: int | None, text: str, wrong: int | None
 ) -> None:
     assert _wrong(Head(old=old, bad=bad), text) == wrong

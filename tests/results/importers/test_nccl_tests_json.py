@@ -28,7 +28,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"config": json.loads(TEXT)["config"] | changes}
 
 
-def test_what_it_says() -> None:
+def test_what_it_reports() -> None:
     run = of()
     assert knows_json(TEXT.splitlines())
     assert (run.tool, run.program, run.facts["library"], list(run.hosts)) == (
@@ -51,7 +51,7 @@ def test_figures_of_both_placings_and_none_where_there_is_no_time() -> None:
     assert second.busbw_bytes_per_s == pytest.approx(29.959e9, rel=1e-4)
 
 
-def test_blocking_is_told_by_the_arguments() -> None:
+def test_blocking_is_reported_by_the_arguments() -> None:
     run = of(**config(blocking_collectives="true", graph=0), args=["all_reduce_perf", "--blocking=2"])
     assert run.rows[0].mode == "isolated"
     assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"

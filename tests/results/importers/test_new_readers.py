@@ -1,4 +1,4 @@
-"""Formats of acceptance tests and profilers become rows whose figures are those that the tool printed."""
+"""Formats of acceptance tests and profilers become rows with the values that the tool printed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_inspector_row_has_the_calls_of_all_ranks_as_samples() -> None:
     assert (list(found.hosts), found.doubts, gather.slowest_ranks) == (["node01", "node02"], [], {})
 
 
-def test_an_inspector_file_of_one_rank_says_which() -> None:
+def test_an_inspector_file_of_one_rank_reports_which() -> None:
     lines = [line for line in (SAMPLES / "nccl_inspector.jsonl").read_text().splitlines() if json.loads(line)["header"]["rank"] == 1]
     pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
     (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs
@@ -121,7 +121,7 @@ def test_fabtests_need_the_programs_name() -> None:
         "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec",
         "1k      100     100k        0.01s     51.20      20.00       0.05",
     ]
-    with pytest.raises(UsageError, match="the program of fabtests is unknown"):
+    with pytest.raises(UsageError, match="program of fabtests"):
         reader_for(table, None).read(table, NOTHING)
     (found,) = reader_for(table, None).read(["$ fi_rdm_bw -p tcp 192.0.2.7", *table], NOTHING).runs
     assert found.rows[0].operation == "p2p_bandwidth"
@@ -139,7 +139,7 @@ def test_ucx_perftest_without_its_head_has_the_size_of_the_command_line() -> Non
     lines = ["user@host:~$ CUDA_VISIBLE_DEVICES=1 ucx_perftest -t tag_bw -s 10000000 -n 1000 -m cuda localhost", UCX_HEAD, UCX_FINAL]
     (found,) = reader_for(lines, None).read(lines, NOTHING).runs
     assert (found.rows[0].size_bytes, found.rows[0].operation, found.doubts) == (10_000_000, "p2p_bandwidth", [])
-    with pytest.raises(UsageError, match="line 2: the message size is missing"):
+    with pytest.raises(UsageError, match=r"line 2: .*message size"):
         reader_for(lines[1:], None).read(lines[1:], NOTHING)
 
 
@@ -155,7 +155,7 @@ def test_a_step_of_mpigraph_has_its_slowest_rank() -> None:
 
 def test_a_matrix_of_mpigraph_that_was_cut_is_refused() -> None:
     lines = (SAMPLES / "mpigraph.txt").read_text().splitlines()[:16]
-    with pytest.raises(UsageError, match="no matrix of mpiGraph is complete"):
+    with pytest.raises(UsageError, match="no matrix of mpiGraph"):
         reader_for(lines, None).read(lines, NOTHING)
 
 

@@ -98,7 +98,7 @@ def test_a_non_blocking_collective_is_an_operation_of_its_own_timed_without_comp
     assert row.busbw_bytes_per_s == pytest.approx(4 / 4.22e-6)
 
 
-def test_neighbours_have_no_bus_since_nobody_says_how_many_there_are() -> None:
+def test_neighbours_have_no_bus_since_their_number_is_unknown() -> None:
     row = run("osu_neighbor_alltoallw").rows[0]
     assert (row.operation, row.busbw_bytes_per_s, us(row)) == ("neighbor_alltoallw", None, 7797.75)
 
@@ -134,18 +134,18 @@ def test_old_columns_gpu_memory_and_untold_types() -> None:
     assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [0, 8]
 
 
-def test_how_many_ranks_there_were_has_to_be_said() -> None:
-    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\): the number of ranks is unknown"):
+def test_the_number_of_ranks_must_be_given() -> None:
+    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\): .*number of ranks"):
         runs(titled("Barrier Latency", "# Avg Latency(us)", "  5.00"), None)
     reading = OSU.read(NEW, UserInput())
-    assert reading.skipped[0].line == 2 and "the number of ranks is unknown" in reading.skipped[0].reason
+    assert reading.skipped[0].line == 2 and "number of ranks" in reading.skipped[0].reason
     assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "p2p_bandwidth"}
     pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
     assert runs(pairs, None)[0].rows[0].ranks == 2
     assert [(run.program, run.rows[0].ranks) for run in runs(OLD, 4) if run.contradicted] == [("osu_mbw_mr", 8)]
 
 
-def test_the_launcher_and_intel_mpi_say_how_many_ranks_there_were_and_where() -> None:
+def test_the_launcher_and_intel_mpi_report_how_many_ranks_there_were_and_where() -> None:
     table = titled("Allreduce Latency", "# Size  Avg Latency(us)", "4  5.00")
     startup = ["[0] MPI startup(): Rank    Pid      Node name       Pin cpu"]
     startup += [f"[0] MPI startup(): {rank}       10{rank}      node0{rank // 2}          {{0,4}}" for rank in range(4)]
@@ -155,7 +155,7 @@ def test_the_launcher_and_intel_mpi_say_how_many_ranks_there_were_and_where() ->
     assert (started.rows[0].ranks, started.facts["environment"]) == (16, {"UCX_TLS": "rc"})
     (counted,) = OSU.read(["export SLURM_NTASKS=6", *table], UserInput()).runs
     assert counted.rows[0].ranks == 6
-    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+    with pytest.raises(UsageError, match="number of ranks"):
         OSU.read(["mpirun -n 8 ./osu_allreduce", *startup, *table], UserInput())
 
 

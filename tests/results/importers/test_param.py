@@ -43,7 +43,7 @@ def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
     assert rows[2].evidence["statistic"] == "size / half of the mean rate both ways of the ranks that communicate"
 
 
-def test_the_columns_of_older_versions_and_what_is_not_told() -> None:
+def test_the_columns_of_older_versions_and_what_is_not_reported() -> None:
     run = read(BARE, UserInput(ranks=4)).runs[0]
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
         ("allgather", "float16", "gloo", "cpu", "pipelined", None)
@@ -66,7 +66,7 @@ def test_a_wrong_number_of_ranks_is_doubted() -> None:
         (LINES[:6], UserInput(), "no line COMMS-RES with a time"),
     ],
 )
-def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
+def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
         read(lines, given_)
     assert sentence in str(said.value)

@@ -1,4 +1,4 @@
-"""What perftest prints, as our rows. The samples are real: 4.5 over software RDMA in a virtual machine, whose speeds mean nothing."""
+"""perftest's output as rows. The samples are real: 4.5 over software RDMA in a virtual machine, so the speeds mean nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_json_of_newer_versions(indent: int | None) -> None:
 
 def test_json_without_a_unit_or_without_figures_ends_in_a_sentence() -> None:
     broken = {**NEW_JSON, "results": {**NEW_JSON["results"], "MsgRate": 0.5}}
-    with pytest.raises(UsageError, match="the unit of the rate is missing"):
+    with pytest.raises(UsageError, match="unit of the rate"):
         runs(json.dumps(broken, indent=1).splitlines())
     with pytest.raises(UsageError, match='"results", is missing'):
         runs(['"test_info": {', '"test": "Send_BW_Test"', "}"])
@@ -108,7 +108,7 @@ def test_memory_of_a_gpu() -> None:
 
 
 def test_it_runs_between_two() -> None:
-    with pytest.raises(UsageError, match="--ranks 8 is not valid for perftest"):
+    with pytest.raises(UsageError, match=r"--ranks 8 .*perftest"):
         runs(lines_of("perftest-several.txt"), 8)
 
 

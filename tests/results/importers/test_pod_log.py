@@ -1,4 +1,4 @@
-"""The log of a pod: rows between two marks come back as they were, whatever stands around them, and what is missing is said."""
+"""The log of a pod: rows between two marks return unchanged, with any text around them, and missing parts are reported."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
     assert read(log(row(), code=4), UserInput()).runs[0].doubts == [FailedCommand(4)]
 
 
-def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
+def test_a_line_that_was_cut_or_altered_is_left_out_and_reported() -> None:
     whole = to_line(row().as_json())
     altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
     lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]

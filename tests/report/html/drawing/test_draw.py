@@ -108,7 +108,7 @@ def test_every_scale_has_some_labels(high: float) -> None:
     assert 2 < len(re.findall("<text", svg_of(figure, "scale", "any"))) < 20
 
 
-def test_words_do_not_collide_and_what_has_no_room_is_told() -> None:
+def test_words_do_not_collide_and_what_has_no_room_is_reported() -> None:
     figure, axes = panel()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)

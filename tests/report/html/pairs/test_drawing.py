@@ -1,4 +1,4 @@
-"""The picture of a matrix: its classes as an image, names that do not collide, who is named, what the colours mean."""
+"""The picture of a matrix: its classes as an image, labels without overlap, the names of slow places, the legend."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_pair_that_nothing_explains_has_a_ring() -> None:
     assert 'fill="var(--bad)"' not in bandwidth.drawing
 
 
-def test_who_only_receives_slowly_is_named_below_its_column() -> None:
+def test_a_place_that_only_receives_slowly_is_named_below_its_column() -> None:
     bandwidth, _ = drawn(slowed(even(8), slice(None), 6))
     assert "node7: receives 50 %" in texts_in(bandwidth.drawing)
     assert bandwidth.drawing.count('fill="var(--bad)"') == 1
 
 
-def test_a_slow_latency_is_told_in_its_own_chart() -> None:
+def test_a_slow_latency_is_reported_in_its_own_chart() -> None:
     matrix = even(8)
     matrix.latency_s[2] *= 2
     matrix.latency_s[:, 2] *= 2
@@ -59,7 +59,7 @@ def test_a_slow_latency_is_told_in_its_own_chart() -> None:
     assert "node3: 2.00 times as long" in texts_in(latency.drawing)
 
 
-def test_labels_of_neighbours_stand_apart_and_within_the_matrix() -> None:
+def test_labels_of_neighbours_do_not_overlap_and_are_within_the_matrix() -> None:
     matrix = even(40)
     for place in (0, 1, 2, 3, 37, 38, 39):
         slowed(matrix, place, ratio=0.5)

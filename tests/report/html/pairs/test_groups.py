@@ -16,7 +16,7 @@ def test_of_few_places_each_has_its_own_row() -> None:
     assert (found.by, found.order, found.starts, found.labels) == ("place", (0, 1, 2), (0, 1, 2), ("b", "a", "c"))
 
 
-def test_ranks_of_a_host_stand_together_even_if_they_were_placed_in_turns() -> None:
+def test_ranks_of_a_host_are_adjacent_even_if_placed_round_robin() -> None:
     hosts = [f"n{rank % 10}" for rank in range(80)]
     found = grouped([f"rank {rank} ({host})" for rank, host in enumerate(hosts)], hosts)
     assert (found.by, found.labels[:2], found.starts[:2]) == ("host", ("n0", "n1"), (0, 8))
@@ -27,19 +27,19 @@ def test_ranks_of_a_host_stand_together_even_if_they_were_placed_in_turns() -> N
     ("pattern", "label"),
     [("r{:02}n{:02}", "r00n*"), ("rack{}-node{}.dc1", "rack0-node*.dc1"), ("10.1.{}.{}", "10.1.0.*")],
 )
-def test_hosts_whose_names_differ_in_the_last_number_stand_together(pattern: str, label: str) -> None:
+def test_hosts_whose_names_differ_in_the_last_number_are_adjacent(pattern: str, label: str) -> None:
     found = grouped([pattern.format(number // 10, number % 10) for number in range(100)])
     assert (found.by, found.labels[0], len(found.labels)) == ("name", label, 10)
 
 
-def test_where_names_tell_nothing_neighbours_stand_together() -> None:
+def test_without_numbers_in_names_neighbours_are_adjacent() -> None:
     found = grouped([f"node{number:04}" for number in range(1024)])
     assert (found.by, len(found.labels), found.labels[1], found.starts[1]) == ("neighbours", MOST_ROWS, "node0016 …", 16)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=200), st.integers(1, 20))
-def test_every_place_is_in_one_group_whatever_the_names(names: list[str], most: int) -> None:
+def test_every_place_is_in_one_group_for_any_names(names: list[str], most: int) -> None:
     found = grouped(names, most=most)
     assert sorted(found.order) == list(range(len(names)))
     assert len(found.labels) == len(found.starts) <= max(most, 1)

@@ -1,4 +1,4 @@
-"""The texts behind a matrix: what Python would print, whatever the figures, few in number and small when packed."""
+"""The texts behind a matrix: as Python prints them, for all values, few in number and small when packed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from collbench.analysis.pairs import PairEffects
 from collbench.report.html.pairs import MatrixInput, charts
 from collbench.units import format_rate, format_time
-from tests.analysis.pair_matrices import Made
+from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.report.html.matrices import cell_texts, drawn, even, slowed
 
 ANY = st.floats() | st.just(0.0) | st.floats(1e-9, 1e12)
 
 
 def test_each_text_has_the_figure_that_is_printed_elsewhere() -> None:
-    matrix = Made(70).matrix()
+    matrix = SyntheticMatrix(70).matrix()
     bandwidth, latency = drawn(matrix)
     rates, times = cell_texts(bandwidth), cell_texts(latency)
     median = np.nanmedian(matrix.bandwidth)
@@ -40,7 +40,7 @@ def test_texts_are_in_order_from_slow_to_fast() -> None:
     assert cell_texts(drawn(matrix)[0])[0][0].startswith("0.500")  # number 0: the diagonal has it, and the script never asks for it
 
 
-def test_a_pair_measured_twice_and_wrong_data_are_said() -> None:
+def test_a_pair_measured_twice_and_wrong_data_are_reported() -> None:
     matrix = even(4)
     matrix.wrong[0, 1] = matrix.wrong[1, 0] = 3
     texts = cell_texts(drawn(matrix, again=[(2, 3)])[0])
@@ -71,6 +71,6 @@ def test_no_figure_ends_in_a_traceback(rates: list[float], times: list[float]) -
 
 
 def test_values_of_many_places_stay_small() -> None:
-    bandwidth, latency = drawn(Made(200).matrix())
+    bandwidth, latency = drawn(SyntheticMatrix(200).matrix())
     assert len(json.dumps(bandwidth.data)) < 65_000  # of 39,800 pairs
     assert len(json.dumps(latency.data)) < 45_000

@@ -22,7 +22,7 @@ def _as_word(argument: Any) -> ctypes.c_uint64:
     if isinstance(argument, bool) or not isinstance(argument, int):
         raise TypeError(f"a kernel of the fake GPU takes words of 64 bits, not {argument!r} ({type(argument).__name__})")
     if not -(2**63) <= argument < 2**63:
-        raise OverflowError("Python integer out of bounds for int64: say numpy.uint64(…)")
+        raise OverflowError("Python integer out of bounds for int64: use numpy.uint64(…)")
     return word(argument % 2**64)
 
 

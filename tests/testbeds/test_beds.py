@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import Hosts, SlurmBed
-from tests.beds.bed import links, namespaces, processes
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.bed import links, namespaces, processes
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD, BURST = 1448 / 1514, 256 << 10  # of a full frame; what the shaper lets pass after an idle time
@@ -40,7 +40,7 @@ SHOWN = ["SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURMD_NODENAME", "PM
 
 KILLED = """
 import sys, time
-from tests.beds import Hosts
+from tests.testbeds import Hosts
 with Hosts(1, None) as hosts:
     hosts.start(0, ["sleep", "1000"])
     print(hosts.folder, flush=True)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.beds.bed import Missing
-from tests.beds.hosts import HERE, Hosts
+from tests.testbeds.bed import Missing
+from tests.testbeds.hosts import HERE, Hosts
 
 DISK_MB = 8
 _LISTENING = "0A"  # of /proc/net/tcp, include/net/tcp_states.h

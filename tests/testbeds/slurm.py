@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.beds.bed import Bed, Finished, Missing
-from tests.beds.hosts import Hosts
+from tests.testbeds.bed import Bed, Finished, Missing
+from tests.testbeds.hosts import Hosts
 
 # TmpFS: slurmd processes that share /tmp would share PMIx's folders in it too. KillWait: the default of 30 s is a test's time limit.
 CONFIGURATION = """\

@@ -20,9 +20,9 @@ import pytest
 
 from collbench.machine.files import Archive, open_archive
 from collbench.machine.readers import network, rdma_tools
-from tests.beds.bed import processes
-from tests.beds.rdma import RdmaVm
 from tests.conftest import cannot, enter
+from tests.testbeds.bed import processes
+from tests.testbeds.rdma import RdmaVm
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.in_turn("one boot of the virtual machine"), pytest.mark.timeout(200)]  # emulated: a busy machine takes minutes
@@ -70,7 +70,7 @@ exec timeout 90 "$2" -n 2 "$3" -m collbench allreduce --backend mpi --sizes 1M -
 
 
 @dataclass(frozen=True)
-class Seen:
+class RdmaMachine:
     """The results of one boot: the readers' output, the gathered files (with ibv_devinfo's), the moved bytes, channels, external tools."""
 
     rdma: dict[str, Any]
@@ -82,7 +82,7 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[Seen]:
+def seen() -> Iterator[RdmaMachine]:
     """Boot the VM once."""
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
@@ -97,10 +97,10 @@ def seen() -> Iterator[Seen]:
         machine = json.loads(answer)
         channels = {row["channel"]: row for row in machine["channels"]}
         archive = open_archive(bed.share / "machine.tar.gz")
-        yield Seen(machine["rdma"], machine["ethernet"], archive, machine["moved"], channels, machine["theirs"])
+        yield RdmaMachine(machine["rdma"], machine["ethernet"], archive, machine["moved"], channels, machine["theirs"])
 
 
-def test_rxe0_is_read_live(seen: Seen) -> None:
+def test_rxe0_is_read_live(seen: RdmaMachine) -> None:
     (nic,) = seen.rdma["nics"]
     assert (nic["name"], nic["rdma"], nic["address"]) == ("rxe0", True, None)
     assert (nic["virtual"], nic["interfaces"]) == ("software RDMA (rxe) over eth0", ["eth0"])
@@ -110,7 +110,7 @@ def test_rxe0_is_read_live(seen: Seen) -> None:
     assert port["counters"]["out_of_seq_request"] == 0
 
 
-def test_its_card_is_a_virtual_one_at_its_place(seen: Seen) -> None:
+def test_its_card_is_a_virtual_one_at_its_place(seen: RdmaMachine) -> None:
     card = next(nic for nic in seen.ethernet["nics"] if nic["name"] == "eth0")
     assert card["virtual"] == "virtio"
     assert card["address"].startswith("0000:00:")
@@ -118,7 +118,7 @@ def test_its_card_is_a_virtual_one_at_its_place(seen: Seen) -> None:
     assert card["ports"][0]["mtu_bytes"] == 9000
 
 
-def test_libibverbs_says_the_same(seen: Seen) -> None:
+def test_libibverbs_reports_the_same(seen: RdmaMachine) -> None:
     (theirs,) = rdma_tools.read_ibv_devinfo(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
     (ours,) = seen.rdma["nics"]
     (gathered,) = network.read(seen.archive).nics
@@ -128,14 +128,14 @@ def test_libibverbs_says_the_same(seen: Seen) -> None:
     assert (port.state, port.mtu_bytes, port.link_layer) == (own["state"], own["mtu_bytes"], own["link_layer"])
 
 
-def test_what_was_gathered_there_reads_the_same_here(seen: Seen) -> None:
+def test_what_was_gathered_there_reads_the_same_here(seen: RdmaMachine) -> None:
     (nic,) = network.read(seen.archive).nics
     (ours,) = seen.rdma["nics"]
     assert (nic.name, nic.virtual, nic.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
     assert nic.guid not in {None, ours["guid"]}  # masked
 
 
-def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
+def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
     """The payload in packets of 4 KiB, and the answers: acknowledgements and, rarely, a retransmission."""
     port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
     assert least <= port["sent_pkts"] <= 1.2 * least
@@ -143,7 +143,7 @@ def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
     assert (seen.moved["silent"], seen.moved["leaving"]) == ([], ["eth0"])
 
 
-def test_perftest_measures_its_channels(seen: Seen) -> None:
+def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     nic = seen.channels["nic_host_memory_perftest"]
@@ -153,7 +153,7 @@ def test_perftest_measures_its_channels(seen: Seen) -> None:
     assert seen.channels["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"
 
 
-def test_ib_write_bw_runs_as_a_wire_tool(seen: Seen) -> None:
+def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     assert seen.theirs["why"] is None and seen.theirs["time_s"] > 0

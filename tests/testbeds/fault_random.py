@@ -1,4 +1,4 @@
-"""python -m tests.beds.fault_random FOLDER [N [paths]]   N seeded faults (200) at random moments of a run, from its start to its end.
+"""python -m tests.testbeds.fault_random FOLDER [N [paths]]   N seeded faults (200) at random moments of a run, from its start to its end.
 
 With "paths" the faults are of the path between the hosts.
 
@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.beds.fault_matrix import amiss, played, series
 from tests.faults.matrix.outcome import Outcome, limit_words
 from tests.faults.matrix.plan import (
     FAULTS,
@@ -28,6 +27,7 @@ from tests.faults.matrix.plan import (
     WHAT,
     Case,
 )
+from tests.testbeds.fault_matrix import amiss, played, series
 
 COUNT = 200
 LATEST_S = 6.0  # after the start of the rank with the fault; a run without a fault takes about as long
@@ -83,7 +83,7 @@ def readme(outcomes: Sequence[Outcome]) -> str:
         [
             "# Random faults",
             "",
-            f"Made by `python -m tests.beds.fault_random FOLDER`: a seed draws the fault, 0 to {LATEST_S:g} s after the start of the",
+            f"Made by `python -m tests.testbeds.fault_random FOLDER`: a seed draws the fault, 0 to {LATEST_S:g} s after the start of the",
             f"rank with the fault. Four ranks on two hosts; two ranks for faults of the path. {limit_words()}.",
             "",
             table(outcomes),

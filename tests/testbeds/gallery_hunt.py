@@ -1,4 +1,4 @@
-"""python -m tests.beds.gallery_hunt DIR   measures the gallery's hunt and training step, through real Slurm over links of known rate.
+"""python -m tests.testbeds.gallery_hunt DIR   measures the gallery's hunt and training step, through real Slurm over links of known rate.
 
 hunt-host   `srun -N8 collbench hunt` over eight hosts; one of them, drawn by the seed, has a link of half the rate
 training    `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, with a step time of 180 ms
@@ -10,9 +10,9 @@ import random
 import sys
 from pathlib import Path
 
-from tests.beds import Hosts, SlurmBed
-from tests.beds.gallery import PROGRAM
-from tests.beds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.gallery import PROGRAM
+from tests.testbeds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
 
 SEED = 0
 TRAINING = ["data-parallel", "--model", "resnet50", "--backend", "gloo", "--step-time", "180ms", "--max-time", "30"]

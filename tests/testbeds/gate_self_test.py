@@ -1,4 +1,4 @@
-"""python -m tests.beds.gate_self_test FOLDER [TRIALS]: writes the tables of `collbench gate --self-test` and a README.
+"""python -m tests.testbeds.gate_self_test FOLDER [TRIALS]: writes the tables of `collbench gate --self-test` and a README.
 
 TRIALS is the number per line under harsher noise (default: 1000); the usual noise gets twice as many.
 """
@@ -23,7 +23,7 @@ _HEAD = """\
 
 Output of `collbench gate --self-test` (files `*.jsonl`, one object per line) on {day}. Each figure is a percentage of the simulated
 clusters of 336 cases, with its 95 % interval. *False alarms*: a regression was reported, although the candidate was not slowed.
-Made by `python -m tests.beds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of
+Made by `python -m tests.testbeds.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of
 `collbench/gate/self_test.py`, or of a file in `collbench/gate/noises/`:
 
 {noises}

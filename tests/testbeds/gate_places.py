@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
-from tests.beds import Hosts, SlurmBed
-from tests.beds.bed import Finished
 from tests.cli.command import PROGRAM, run
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.bed import Finished
 
 LINK_MBIT, RESHAPED_MBIT = 500, 450
 # So much passes unshaped after a pause. With less, hosts that share two cores do not wake up often enough to use the whole rate.

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.beds.bed import Bed, Finished, Missing
+from tests.testbeds.bed import Bed, Finished, Missing
 
 VM = Path(__file__).parent / "vm"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p")  # modules that are needed to mount the root; the others are loaded from there

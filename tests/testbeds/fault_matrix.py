@@ -1,4 +1,4 @@
-"""python -m tests.beds.fault_matrix FOLDER [WORD…]   checks that a run with each fault ends in time and reports rank and phase.
+"""python -m tests.testbeds.fault_matrix FOLDER [WORD…]   checks that a run with each fault ends in time and reports rank and phase.
 
 Every fault in every phase on every library (tests/faults/matrix/plan.py), on four ranks over two hosts that share neither processes nor
 files in /tmp; then through Slurm. WORDs select the cases with all of these words in their name ("killed" "timed" "gloo").
@@ -119,7 +119,7 @@ def readme(outcomes: Sequence[Outcome]) -> str:
         [
             "# Fault matrix",
             "",
-            "Made by `python -m tests.beds.fault_matrix FOLDER`: a fault in one of four ranks on",
+            "Made by `python -m tests.testbeds.fault_matrix FOLDER`: a fault in one of four ranks on",
             f"two hosts. {limit_words()}.",
             "",
             f"{right} of {len(outcomes)} runs passed all checks: they ended in time, named the right rank and phase and no other rank,",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tests.beds.bed import Bed, Finished
+from tests.testbeds.bed import Bed, Finished
 
 HERE = Path(__file__).parent
 Family = Literal["IPv4", "IPv6", "dual"]

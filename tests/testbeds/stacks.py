@@ -1,4 +1,4 @@
-"""python -m tests.beds.stacks DIR   measures the same all-reduce through each stack: a run folder each, and a page.
+"""python -m tests.testbeds.stacks DIR   measures the same all-reduce through each stack: a run folder each, and a page.
 
 It uses MPI and Gloo of this environment, and the environments of `make plugin-environments`. A missing stack is reported, and its folder
 is kept. DIR/README.md is made only from the folders: a test makes it again.
@@ -94,7 +94,7 @@ def page(target: Path) -> str:
     runs = {name: read_run(target / name) for name in STACKS if (target / name / "run.json").exists()}
     line = " ".join(("collbench", *WORDS, "--backend STACK"))
     how = (
-        f"`{line}`, float32 and sum, two ranks on one\nshared machine with 2 cores, one launch each, by `python -m tests.beds.stacks "
+        f"`{line}`, float32 and sum, two ranks on one\nshared machine with 2 cores, one launch each, by `python -m tests.testbeds.stacks "
         "reports/stacks`, which also made this page from the run folders.\nEvery sample is that of the slower rank, after both "
         "synchronized; another launch may differ by more than an interval. The stacks\ndo not use the same path, and their calls do not "
         "include the same work:"

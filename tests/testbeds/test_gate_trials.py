@@ -13,14 +13,14 @@ import pytest
 
 from collbench.backends.slowing import parse_slowing
 from collbench.operations.case import Cell
-from tests.beds import gate_trial, gate_trials
-from tests.beds.bed import Finished
-from tests.beds.gate_done import Done, drawn, right
-from tests.beds.gate_places import LINK_MBIT, Link
-from tests.beds.gate_trial import Effort, Trial, Trials, sizes_in
 from tests.cli.command import run_here
 from tests.helpers import make_cell
 from tests.results.rows import make_row, make_times, store
+from tests.testbeds import gate_trial, gate_trials
+from tests.testbeds.bed import Finished
+from tests.testbeds.gate_done import Done, drawn, right
+from tests.testbeds.gate_places import LINK_MBIT, Link
+from tests.testbeds.gate_trial import Effort, Trial, Trials, sizes_in
 
 CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
 
@@ -99,7 +99,7 @@ GROUP = suspicion("group", "allreduce on mpi, large messages")
         ("same", [GROUP], False),
     ],
 )
-def test_what_a_verdict_has_to_say(kind: str, suspicions: list[dict[str, object]], wanted: bool) -> None:
+def test_what_a_verdict_must_report(kind: str, suspicions: list[dict[str, object]], wanted: bool) -> None:
     assert right(kind, Done("mpi", (4 << 20,), 10.0), {"result": "regression", "cause": None, "suspicions": suspicions}) is wanted
 
 
@@ -121,7 +121,7 @@ def test_kinds_are_spread_over_the_whole() -> None:
     assert gate_trials.wanted({"same": 4, "link": 2}) == [("same", 0), ("link", 0), ("same", 1), ("same", 2), ("link", 1), ("same", 3)]
 
 
-def test_the_suite_says_what_can_be_slowed(tmp_path: Path) -> None:
+def test_the_suite_shows_what_can_be_slowed(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(Link.suite)
     assert sizes_in(tmp_path / "a.toml", "gloo") == {size << 20 for size in (4, 8, 16)}
     (tmp_path / "b.toml").write_text('[[sweeps]]\nbackends = "mpi"\nsizes = [1024, 2048]\n')
@@ -194,7 +194,7 @@ def trial(seed: int, **changes: object) -> Trial:
     return Trial(**{**plain, **changes})  # type: ignore[arg-type]
 
 
-def test_the_table_tells_what_came_out() -> None:
+def test_the_table_shows_what_came_out() -> None:
     alarm = trial(2, result="regression", confirmed=["all cells"], beside=["all cells"], right=False, launches=15)
     lines = gate_trials.table([trial(0), trial(1, result="no verdict", reasons=["a cell is missing"]), alarm]).splitlines()
     assert lines[2] == "| none | 3 | no alarm | 2 | 1 | 1 | 5 to 15 | 40 to 42 |"

@@ -1,4 +1,4 @@
-"""python -m tests.beds.sweep DIR   measures the sweep over a link of known rate, through real Slurm, and keeps the run folders.
+"""python -m tests.testbeds.sweep DIR   measures the sweep over a link of known rate, through real Slurm, and keeps the run folders.
 
 Two hosts joined by 1 Gbit/s; `srun -N2 collbench allreduce --sizes 1K-64M` with --mpi=none, pmi2 and pmix (Open MPI's
 environment). MPI must not use shared memory, which the hosts of the test bed have in common. Then large messages over links of
@@ -13,7 +13,7 @@ from pathlib import Path
 from collbench.report.frame import in_print_order
 from collbench.results.reader import read_run
 from collbench.units import format_size
-from tests.beds import Hosts, SlurmBed
+from tests.testbeds import Hosts, SlurmBed
 
 LINK_BYTES_PER_S = 125e6
 OVER_THE_LINK = {

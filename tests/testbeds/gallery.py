@@ -1,4 +1,4 @@
-"""python -m tests.beds.gallery DIR   measures the gallery's runs on two hosts, through real Slurm over links of known rate.
+"""python -m tests.testbeds.gallery DIR   measures the gallery's runs on two hosts, through real Slurm over links of known rate.
 
 two-hosts           `srun -N2 collbench run reports/suites/two-hosts.toml` over 1 Gbit/s
 regression/before   five launches of a short sweep over that link
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.beds import Hosts, SlurmBed
-from tests.beds.sweep import OVER_THE_LINK
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.sweep import OVER_THE_LINK
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]

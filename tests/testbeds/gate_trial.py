@@ -17,10 +17,10 @@ from collbench.gate.allocation import allocations_in
 from collbench.gate.baseline import load
 from collbench.gate.state import flipped, usual_canary
 from collbench.units import parse_sizes
-from tests.beds.bed import Finished
-from tests.beds.gate_done import Done, confirmed, drawn, right
-from tests.beds.gate_places import LINK_MBIT, RESHAPED_MBIT, Place
 from tests.cli.command import ROOT, run
+from tests.testbeds.bed import Finished
+from tests.testbeds.gate_done import Done, confirmed, drawn, right
+from tests.testbeds.gate_places import LINK_MBIT, RESHAPED_MBIT, Place
 
 REPLACED = 2  # launches of an allocation, at most
 AFRESH = 2  # most repetitions of an allocation with more changed launches than may be replaced

@@ -1,9 +1,9 @@
-"""python -m tests.beds.verdict_trials FOLDER [options]   checks that `hunt`, `pairs` and `gate` report only what is slow.
+"""python -m tests.testbeds.verdict_trials FOLDER [options]   checks that `hunt`, `pairs` and `gate` report only what is slow.
 
 Runs seeded hunts and pairs on four hosts joined by 1 Gbit/s, over plain TCP, under real Slurm (`srun -N4 collbench hunt|pairs`):
     healthy  all links are equal               -> nothing may be confirmed; "inconclusive" (exit 3) is counted separately
     half     one host's link has half the rate -> only that host must be confirmed (exit 1)
-A gate is healthy only (tests.beds.gate_trials has slow ones): two hosts, a baseline of six allocations of three launches for each
+A gate is healthy only (tests.testbeds.gate_trials has slow ones): two hosts, a baseline of six allocations of three launches for each
 `--max-time` and machine, then a candidate allocation, with two more of the suspects, if any.
 Each is run with every `--max-time`, on the machine as it is ("quiet") and next to processes that keep cores busy ("busy").
 
@@ -28,10 +28,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.beds import Hosts, SlurmBed
-from tests.beds.bed import Finished
-from tests.beds.gate_trial import Effort, Trials
-from tests.beds.pairs_trials import ROOT
+from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds.bed import Finished
+from tests.testbeds.gate_trial import Effort, Trials
+from tests.testbeds.pairs_trials import ROOT
 
 HOSTS, RATE_MBIT = 4, 1000
 COMMANDS, TRUTHS, LOADS = ("hunt", "pairs", "gate"), ("healthy", "half"), ("quiet", "busy")
@@ -134,7 +134,7 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
 
 @dataclass(frozen=True)
 class TwoHosts:
-    """Where a gate is measured: messages over plain TCP between two hosts of the bed (a Place of tests.beds.gate_places)."""
+    """Where a gate is measured: messages over plain TCP between two hosts of the bed (a Place of tests.testbeds.gate_places)."""
 
     bed: SlurmBed
     name: str
@@ -207,14 +207,15 @@ def table(trials: Sequence[Trial]) -> str:
 def readme(trials: Sequence[Trial]) -> str:
     """Return the folder's README."""
     today = datetime.now(UTC).date().isoformat()
-    how = f"Made by `python -m tests.beds.verdict_trials FOLDER` to {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
+    machine = f"{os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s"
+    how = f"Made by `python -m tests.testbeds.verdict_trials FOLDER` to {today} on {machine}."
     busy_words = '"busy": one more process keeps a core busy. The hosts share this machine\'s cores, so other work disturbs all of them.'
     return f"# Trials of hunt, pairs and gate\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
 
 
 def main() -> None:
     """Run the missing trials, print each one, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.beds.verdict_trials")
+    parser = argparse.ArgumentParser(prog="python -m tests.testbeds.verdict_trials")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200, help="healthy trials of each command, spread over --max-time and machine")
     parser.add_argument("--half", type=int, default=20, help="trials with a slow host, of each command, --max-time and machine")

@@ -1,4 +1,4 @@
-"""python -m tests.beds.gate_trials FOLDER [KIND… [N]]   checks that `collbench gate` finds what became slower, and nothing else.
+"""python -m tests.testbeds.gate_trials FOLDER [KIND… [N]]   checks that `collbench gate` finds what became slower, and nothing else.
 
 Interleaved seeded trials of these kinds (all of them; N of each, by default the numbers in KINDS):
     same    no defect                                                            -> no alarm
@@ -27,8 +27,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.beds.gate_places import link, memory
-from tests.beds.gate_trial import AFRESH, REPLACED, Effort, Trial, Trials
+from tests.testbeds.gate_places import link, memory
+from tests.testbeds.gate_trial import AFRESH, REPLACED, Effort, Trial, Trials
 
 KINDS = {"same": 20, "cell": 10, "group": 10, "link": 10, "twice": 10, "half": 10}
 ON_MEMORY = ("twice", "half")
@@ -115,7 +115,7 @@ def readme(trials: Sequence[Trial]) -> str:
         [
             "# Trials of the gate",
             "",
-            f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations}",
+            f"Made by `python -m tests.testbeds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations}",
             f"allocations of {effort.baseline_launches} launches; {effort.launches} launches in each evaluated allocation. {replaced} more",
             f"launches replaced those in which the state probe detected another machine state (at most {REPLACED} per allocation).",
             f"Measured again: {flipped} allocations before their evaluation, since more of their launches had another state (each at most",

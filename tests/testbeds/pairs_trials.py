@@ -1,4 +1,4 @@
-"""python -m tests.beds.pairs_trials FOLDER [N]   checks that `collbench pairs` names the slow host or pair, and no other.
+"""python -m tests.testbeds.pairs_trials FOLDER [N]   checks that `collbench pairs` names the slow host or pair, and no other.
 
 Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N seeded trials (20) of each kind:
     host    the link of one host has half the rate          -> only that host is named
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.beds import Hosts, SlurmBed
+from tests.testbeds import Hosts, SlurmBed
 
 ROOT = Path(__file__).parents[2]
 HOSTS, RATE_MBIT = 8, 200

@@ -4,8 +4,8 @@ with Hosts(2, "1gbit") as hosts, SlurmBed(hosts, cpus=2) as slurm:
     slurm.srun(["-N2"], [sys.executable, "-m", "collbench", "allreduce"])
 """
 
-from tests.beds.bed import Missing
-from tests.beds.hosts import Hosts
-from tests.beds.slurm import SlurmBed
+from tests.testbeds.bed import Missing
+from tests.testbeds.hosts import Hosts
+from tests.testbeds.slurm import SlurmBed
 
 __all__ = ["Hosts", "Missing", "SlurmBed"]

@@ -1,0 +1,10 @@
+"""Wrong data of an operation."""
+
+from __future__ import annotations
+
+from collbench.operations.data import Mismatch
+
+MESSAGES = {
+    "wrong data": lambda: Mismatch(0, 1, 2, "3", "2").sentence(),
+    "wrong data with a likely cause": lambda: Mismatch(1, 5, 17, "3.0", "2.0", "rank 0's share is missing").sentence(),
+}
