@@ -198,13 +198,13 @@ def _job(arguments: argparse.Namespace) -> Job:
         sharp=arguments.sharp,
         ring_edges=arguments.ring_edges,
         pairs=arguments.pairs,
-        given=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
+        ceiling_from_user=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
     )
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.node import UserOverride, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie, with_override
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
@@ -216,13 +216,13 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     )
     domain = arguments.nvlink_domain
     if not arguments.sources:
-        nodes: tuple[Node, ...] = (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+        nodes: tuple[Node, ...] = (node_from_user(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
     else:
         read = [
             node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics, domain_known=domain is not None)
             for machine in read_machines(arguments.sources)
         ]
-        nodes = repeated([with_given(node, given) for node in read], arguments.nodes)
+        nodes = repeated([with_override(node, given) for node in read], arguments.nodes)
     return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
 
 
@@ -437,12 +437,12 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     def about(loaded: MpiLibrary) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
-    from collbench.control.builds import collect, tell_rank_0
+    from collbench.control.builds import collect, send_build
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
         if info.local_rank == 0:
-            tell_rank_0(info, env, about(library(env)), 2 * wait_s)
+            send_build(info, env, about(library(env)), 2 * wait_s)
         return None
     known, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
     return with_hosts(known, hosts, silent)

@@ -221,14 +221,14 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:
-        return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
+        return (None if rate is None else lambda ranks, nodes, device: Job((), ceiling_from_user=rate)), None
     from collbench.cli.machine import job_on, read_machines
     from collbench.machine.snapshot import topology_json
 
     machines = read_machines(arguments.sources)
     topology = topology_json(machines)
     if rate is not None:
-        return lambda ranks, nodes, device: Job((), given=rate), topology
+        return lambda ranks, nodes, device: Job((), ceiling_from_user=rate), topology
     return lambda ranks, nodes, device: job_on(machines, ranks, nodes, device), topology
 
 

@@ -100,9 +100,9 @@ def run_cells(request: Request, world: World, listener: Listener | None, ended: 
 
 def listening(request: Request, arguments: argparse.Namespace) -> Listening:
     """Return the progress listener at rank 0."""
-    from collbench.report.progress import Listening, OneOfSeveral
+    from collbench.report.progress import LaunchProgress, Listening
 
-    return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
+    return Listening(arguments) if request.launches == 1 else LaunchProgress(arguments, first=request.launch_index == 0)
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     early.close()
     world = World(info, timeout_s, end_of_step(info, os.environ) or end_of_job(info, os.environ))
     try:
-        with signals.heard(world.interrupted):
+        with signals.watch_signals(world.interrupted):
             return work(world)
     except BaseException as caught:
         signals.settle()
@@ -258,7 +258,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
         if is_one(error):
             tell(error)
         if world.rank == 0 and why is error:
-            world.speak(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
+            world.report_error(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
         # Rank 0 reports for all; another rank only when rank 0 does not answer.
         why.said = world.abort(why)  # type: ignore[union-attr]
         if error is caught:

@@ -180,7 +180,7 @@ class Keys:
         """Return the launch's keys, the same at all its ranks."""
         return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
 
-    def listening(self, socket: zmq.Socket[Any]) -> None:
+    def secure_listener(self, socket: zmq.Socket[Any]) -> None:
         """Accept only the launch's own ranks at this socket. Call it before `bind`."""
         _bounded(socket)
         socket.curve_server = True
@@ -331,13 +331,13 @@ class RejectedPeers:
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
-    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
+    def flooded(self, waiting: int, descriptors: Iterable[int]) -> None:
         """Close the sockets `listening` to new connections in a flood; waiting: number of connections that are not
         identified yet.
         """
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
-                for descriptor in listening:
+                for descriptor in descriptors:
                     drop_all(descriptor)
                 self.deaf = True
 
@@ -392,9 +392,9 @@ def closing(port: int) -> list[str]:
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         with suppress(OSError, ValueError, IndexError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-                _, ours, theirs, state, *_ = line.split()
-                if state in _CLOSING and int(ours.rpartition(":")[2], 16) == port:
-                    found[_address(theirs.rpartition(":")[0])] = None
+                _, own, peer, state, *_ = line.split()
+                if state in _CLOSING and int(own.rpartition(":")[2], 16) == port:
+                    found[_address(peer.rpartition(":")[0])] = None
     return list(found)
 
 

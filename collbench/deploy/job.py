@@ -49,7 +49,7 @@ class LaunchJob:
 
     command: tuple[str, ...]
     settings: Mapping[str, Value | None]
-    said: frozenset[str] = frozenset()
+    command_output: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a setting; None where it is not set. Raises KeyError for one that the kind does not have."""

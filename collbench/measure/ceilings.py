@@ -16,7 +16,7 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, HostRates, given_ceiling, memory_ceiling, no_ceiling, stream_ceiling
+from collbench.machine.peak.ceiling import Ceiling, HostRates, ceiling_from_rate, memory_ceiling, no_ceiling, stream_ceiling
 from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
 from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
@@ -376,7 +376,7 @@ class Ceilings:
         if operation.is_barrier:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
-            return given_ceiling(self.request.ceiling), None
+            return ceiling_from_rate(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if cell.device == "cpu" and not any(self._crosses(backend, group) for group in groups):

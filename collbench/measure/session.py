@@ -158,7 +158,7 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
             backend.open(world, settings)
             if backend.uses_nccl:
                 backend.ask_ras = _ask_ras()
-                world.ask_too(backend.ask_ras)
+                world.add_informant(backend.ask_ras)
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
     except MemoryError:  # of this rank alone: the others are in the middle of it

@@ -174,7 +174,7 @@ class Listening:
 # Progress of one launch of several: the rows wait for those of the others.
 
 
-class OneOfSeveral(Listening):
+class LaunchProgress(Listening):
     """The listener of one launch of several: it shows progress, and the notes of the first launch; the rows are printed at the end."""
 
     def __init__(self, arguments: argparse.Namespace, first: bool) -> None:

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from collbench.control import builds
-from collbench.control.builds import BuildServer, Call, CallAddresses, addresses_of, ask
+from collbench.control.builds import BuildServer, Call, CallAddresses, addresses_of, ask_rank_0
 from collbench.control.security import Secret
 from collbench.launch.software import Build
 
@@ -38,7 +38,7 @@ def calls(here: CallAddresses) -> Iterator[list[Call]]:
 
 
 def rank_1(where: CallAddresses, seconds: float = 5.0) -> builds.BuildReply | None:
-    return ask(where, Call(1, "n2", THEIRS, {"python": "3.12"}), threading.Event(), seconds)
+    return ask_rank_0(where, Call(1, "n2", THEIRS, {"python": "3.12"}), threading.Event(), seconds)
 
 
 def test_both_sides_learn_the_other_build(here: CallAddresses, calls: list[Call]) -> None:

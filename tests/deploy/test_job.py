@@ -18,7 +18,7 @@ def job(*command: str, **said: object) -> LaunchJob:
 def test_what_nobody_said_has_its_default() -> None:
     found = job()
     assert (found.nodes, found.gpus, found.ranks, found.name, found.program, found.runs) == (2, 0, 1, "collbench", "collbench", "runs")
-    assert found.environment == {} and found.said == frozenset()
+    assert found.environment == {} and found.command_output == frozenset()
     assert found["ranks-per-node"] is None
     with pytest.raises(KeyError):
         found["ranks-per-nod"]
@@ -62,7 +62,7 @@ def test_a_setting_that_the_kind_has_no_use_for_is_refused() -> None:
 
 
 def test_what_was_said_is_told_from_defaults() -> None:
-    assert job(nodes=2).said == {"nodes"} and job(nodes=2).nodes == job().nodes
+    assert job(nodes=2).command_output == {"nodes"} and job(nodes=2).nodes == job().nodes
 
 
 def refusal(setting: JobSetting, text: str) -> str:

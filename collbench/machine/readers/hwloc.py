@@ -480,19 +480,19 @@ def _cpus(thing: Thing) -> str | None:
     return written(cpu_mask(thing.element.get("cpuset")) or ()) or None
 
 
-def _system(found: Sequence[Thing], told: Mapping[str, str], nodes: Sequence[NumaNode]) -> System:
+def _system(found: Sequence[Thing], infos: Mapping[str, str], nodes: Sequence[NumaNode]) -> System:
     packages = [thing for thing in found if thing.type == "Package"]
     chip = packages[0].infos if packages else {}
     memory = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     return System(
-        architecture=told.get("Architecture"),
-        cpu_model=chip.get("CPUModel") or told.get("CPUModel"),
-        cpu_vendor=chip.get("CPUVendor") or told.get("CPUVendor"),
+        architecture=infos.get("Architecture"),
+        cpu_model=chip.get("CPUModel") or infos.get("CPUModel"),
+        cpu_vendor=chip.get("CPUVendor") or infos.get("CPUVendor"),
         sockets=len(packages) or None,
         cores=sum(thing.type == "Core" for thing in found) or None,
         threads=sum(thing.type == "PU" for thing in found) or None,
         memory_bytes=sum(memory) if memory and len(memory) == len(nodes) else None,
-        kernel=told.get("OSRelease"),
+        kernel=infos.get("OSRelease"),
     )
 
 

@@ -190,7 +190,7 @@ def _link(files: Files, folder: str, names: frozenset[str]) -> PcieLink:
     def text(name: str) -> str:
         return (files.text(f"{folder}/{name}") or "") if name in names else ""
 
-    speeds = [gigatransfers(said) if _SPEED.match(said := text(f"{which}_link_speed")) else None for which in ("current", "max")]
+    speeds = [gigatransfers(text_) if _SPEED.match(text_ := text(f"{which}_link_speed")) else None for which in ("current", "max")]
     widths = [lanes(text(f"{which}_link_width")) for which in ("current", "max")]
     return PcieLink(speeds[0], widths[0], speeds[1], widths[1])
 
@@ -254,7 +254,7 @@ def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFoun
     """Return the GPUs of `devices`. Never raises. Virtual functions for guests are not GPUs of the host."""
     listed = _nvidia_listed(files)
     amd = read_kfd(files)
-    kinds = tuple(_told_by_driver(device, listed) for device in devices)
+    kinds = tuple(_with_driver_facts(device, listed) for device in devices)
     by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
     for device in kinds:
         vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
@@ -277,7 +277,7 @@ def _nvidia_listed(files: Files) -> dict[str, str]:
     return {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
 
 
-def _told_by_driver(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
+def _with_driver_facts(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
     """Return the device as a GPU if it is a display function without its vendor that the driver lists."""
     known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
     return replace(device, kind="gpu") if known else device
