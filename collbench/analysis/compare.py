@@ -204,8 +204,8 @@ def why_nothing_in_common(found: Comparison) -> str:
     if not a or not b:
         return "one of them has no finished cell"
     names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
-    told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
-    return ", ".join(told) or "their combinations of operation, backend, type and size differ"
+    changes = [f"{name.replace('_', ' ')} {_join_values(_values(a, name))} → {_join_values(_values(b, name))}" for name in names]
+    return ", ".join(changes) or "their combinations of operation, backend, type and size differ"
 
 
 def _side(runs: Sequence[Run], path: Path) -> Launches:
@@ -262,6 +262,6 @@ def _word(name: str, value: Any) -> str:
     return _WORDS[name][bool(value)] if name in _WORDS else WHERE_NONE.get(name, "none") if value is None else str(value)
 
 
-def _told(values: frozenset[str]) -> str:
+def _join_values(values: frozenset[str]) -> str:
     shown = sorted(values, key=lambda text: (len(text), text))
     return "/".join(shown[:4]) + ("/…" if len(shown) > 4 else "")

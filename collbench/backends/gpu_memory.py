@@ -41,9 +41,9 @@ class ProcessPlace:
     host_id: str = ""
 
     @classmethod
-    def from_json(cls, said: Mapping[str, object]) -> ProcessPlace:
+    def from_json(cls, fields: Mapping[str, object]) -> ProcessPlace:
         """Decode the values that another process sent over the control plane, where tuples become lists."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})  # type: ignore[arg-type]
 
 
 def may_share(env: Mapping[str, str]) -> tuple[bool, str]:
@@ -157,9 +157,9 @@ class OneGpu:
 
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
-        mine = found[self.index].bus_id
-        self.bus_ids = tuple(world.agree(mine, "collecting the GPU of each rank"))
-        self.sharing = sum(self.bus_ids[member.rank] == mine for member in world.on_host())
+        own = found[self.index].bus_id
+        self.bus_ids = tuple(world.agree(own, "collecting the GPU of each rank"))
+        self.sharing = sum(self.bus_ids[member.rank] == own for member in world.on_host())
         self._claimed: tuple[OpenGpu, Stream] | None = None
 
     def claimed(self) -> tuple[OpenGpu, Stream]:

@@ -48,7 +48,7 @@ def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: 
         or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
         f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
-    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
+    refusal.reported = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
     raise refusal
 
 
@@ -83,7 +83,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
     code, one, left = 0, launches[0], len(launches)
     try:
         for one in launches:
-            talk(one.title, arguments)
+            print_lines(one.title, arguments)
             left -= 1
             code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
             if code:
@@ -117,10 +117,10 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     if not launch_folders(folder):
         return
     report_run([folder], None, arguments.format, sys.stdout, color=arguments.color)
-    talk(f"folder of the launches: {folder}", arguments)
+    print_lines(f"folder of the launches: {folder}", arguments)
 
 
-def talk(sentence: str, arguments: argparse.Namespace) -> None:
+def print_lines(sentence: str, arguments: argparse.Namespace) -> None:
     """Print a sentence to stderr, unless --quiet."""
     if not arguments.quiet:
         print(sentence, file=sys.stderr, flush=True)
@@ -162,8 +162,8 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     launches = _launches(folder, request.launches)
     code = in_turn(launches, arguments, [*argv, *allocation], env, start)
     if not code:
-        _say_verdict(folder, request.launches, arguments)
-    talk(f"folder of the launches: {folder}", arguments)
+        _print_verdict(folder, request.launches, arguments)
+    print_lines(f"folder of the launches: {folder}", arguments)
     return code
 
 
@@ -177,7 +177,7 @@ def _launches(folder: Path, n: int) -> list[One]:
     ]
 
 
-def _say_verdict(folder: Path, n: int, arguments: argparse.Namespace) -> None:
+def _print_verdict(folder: Path, n: int, arguments: argparse.Namespace) -> None:
     from collbench.analysis.gdr_check import verdict
     from collbench.report.compare import compare_runs
 

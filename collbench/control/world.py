@@ -188,7 +188,7 @@ class World(RankExchange):
         except (CollbenchError, Interrupted) as error:
             if self.rank == 0:
                 self.report_error(str(error), error.exit_code)  # first: a launcher may end rank 0 as soon as another rank has ended
-            error.said = self.abort(error)  # type: ignore[union-attr]
+            error.reported = self.abort(error)  # type: ignore[union-attr]
             self.close()
             raise
 

@@ -177,17 +177,17 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
 
 
-def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[GateReason]:
+def of_missing(first: Allocation, cells: Sequence[Cell], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
+    lost = [cell for cell, is_required in zip(cells, required, strict=True) if is_required and not _has(first, cell)]
     if lost:
         na = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
         yield MissingCells(first.name, names_of(lost), na, differing_column(lost, first.cells) if na is None else None)
 
 
-def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[GateReason]:
+def of_parts(allocation: Allocation, cells: Sequence[Cell], incomplete: Mask) -> Iterator[GateReason]:
     """Yield the cases that only some launches of an allocation have."""
-    names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
+    names = [cell for cell, is_incomplete in zip(cells, incomplete, strict=True) if is_incomplete]
     if names:
         yield IncompleteCells(allocation.name, names_of(names))
 
@@ -200,14 +200,14 @@ def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) ->
         yield UnstableCells(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
 
 
-def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = CONFIRMATIONS) -> Iterator[GateReason]:
+def of_suspects(suspicions: Sequence[Suspicion], allocations: int, confirmations: int = CONFIRMATIONS) -> Iterator[GateReason]:
     """Yield how many suspects need another measurement."""
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
-        yield StillSuspected(waiting, max(0, strikes - allocations))
+        yield StillSuspected(waiting, max(0, confirmations - allocations))
 
 
-def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
+def incomplete_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
     """Return [cells] which cases some launches have and others lack, launches that were left out aside."""
     there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))

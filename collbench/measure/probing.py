@@ -75,7 +75,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
             report_error(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
-        why.said = world.abort(why)  # type: ignore[attr-defined]
+        why.reported = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:
         world.close()

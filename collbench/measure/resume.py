@@ -103,7 +103,7 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return f"{changed[0]} was {was} and is {is_now}{more}"
 
 
-def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
+def request_difference(then: Mapping[str, Any], request: Request) -> str | None:
     """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the
     shared options.
     """

@@ -289,7 +289,7 @@ T = TypeVar("T")
 _PATIENCE_S = 1.0
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """The progress listener at rank 0. collbench/report implements it."""
 
     def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
@@ -325,7 +325,7 @@ class Launch:
 
     request: Request
     world: World
-    listener: Listener | None
+    listener: ProgressListener | None
     order_seed: int = 0
     folder: RunFolder | None = None
     sync: HostSync | None = None
@@ -336,7 +336,7 @@ class Launch:
     _lap_began_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
+    def begun(cls, request: Request, world: World, listener: ProgressListener | None = None) -> Launch:
         """Return the launch of a request, with a random order where the user gave none. All ranks call."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.decide(drawn, "beginning"))

@@ -394,7 +394,7 @@ def concerns(key: str, chosen: Sequence[Operation]) -> bool:
     return any(has(operation) for operation in chosen)
 
 
-def whose(key: str) -> str:
+def operations_with(key: str) -> str:
     """Return the name of the operations that a key of a sweep applies to: "alltoallv", "operations with a root"."""
     return _CONCERNS[key][1]
 
@@ -420,7 +420,7 @@ def _wrong(table: SuiteSweep, backends: Collection[str]) -> Iterator[str]:
     chosen = operations_of(table.values["operations"])
     for key in table.own:
         if not concerns(key, chosen):
-            yield f"{key} is for {whose(key)}, and this sweep has none: take it out, or put it below [defaults]"
+            yield f"{key} is for {operations_with(key)}, and this sweep has none: take it out, or put it below [defaults]"
 
 
 def _unknown(what: str, names: Sequence[Any], known: Collection[str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from collbench.gate.reasons import rendered
 from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
 from collbench.gate.self_test import SelfTestLine as self_test_Outcome
-from collbench.gate.state import steady_baseline
+from collbench.gate.state import filter_baseline
 from collbench.report.cells import NOTHING, printable
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line
@@ -36,7 +36,7 @@ _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cells = baseline.cells
-    learned, left_out = steady_baseline(baseline)
+    learned, left_out = filter_baseline(baseline)
     limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
     sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
     yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits, sentences)
@@ -394,11 +394,11 @@ def line(outcome: self_test_Outcome, format: str) -> Line:
     """Return one line of the self-test in `format`, one of FORMATS."""
     low, high = (100 * end for end in outcome.interval)
     if format == "json":
-        fields = {"done": outcome.done, "wanted": outcome.wanted, "found": outcome.found, "trials": outcome.trials}
+        fields = {"done": outcome.done, "wanted": outcome.expected, "found": outcome.found, "trials": outcome.trials}
         return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
     share = f"{100 * outcome.share:6.2f}"
     return Line(
-        f"{outcome.done:{_WIDE}}  {_WANTED[outcome.wanted]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
+        f"{outcome.done:{_WIDE}}  {_WANTED[outcome.expected]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
     )
 
 

@@ -31,7 +31,7 @@ _LAUNCH_MOST_HOSTS = 8
 _LAUNCH_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
-def tell_launch(told: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
+def write_launch(told: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
     lines = json_lines_launch(told) if format == "json" else table_lines_launch(told)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import Peak, told_as_time
+from collbench.analysis.best import Peak, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
 from collbench.report.cells import (
     CHOICE_TITLE,
@@ -263,7 +263,7 @@ def figure(row: Row) -> str:
 
 def has_share(row: Row) -> bool:
     """Return whether the row has a percentage: verified data, a known ceiling, and not a ping-pong."""
-    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not told_as_time(row)
+    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not is_shown_as_time(row)
 
 
 def speed(row: Row) -> str:
@@ -276,7 +276,7 @@ def speed(row: Row) -> str:
 
 
 def _alone(row: Row) -> str:
-    return times(row, " µs") if told_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
+    return times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:

@@ -424,7 +424,7 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "untold": found.untold, "sentence": found.sentence(names),
+        "untold": found.unknown, "sentence": found.sentence(names),
     }  # fmt: skip
 
 

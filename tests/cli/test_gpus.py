@@ -113,10 +113,10 @@ def test_it_says_so() -> None:
     why = (
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
     )
-    assert options.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
-    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
+    assert options.with_ranks(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
+    assert options.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
     pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert options.said(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+    assert options.with_ranks(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
 
 
 @pytest.mark.parametrize(

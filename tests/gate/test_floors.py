@@ -96,7 +96,7 @@ def test_below_in_three_allocations_is_confirmed_in_fewer_suspected_and_above_in
 
 def test_side_by_side_two_allocations_are_enough() -> None:
     both = [allocation(name, {cell(): 70.0}) for name in ("first", "second")]
-    assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, strikes=2)] == ["confirmed"]
+    assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, confirmations=2)] == ["confirmed"]
 
 
 def test_what_is_not_known_is_no_pass() -> None:

@@ -20,7 +20,7 @@ from collbench.gate.reasons import (
     StillSuspected,
     UnstableCells,
 )
-from collbench.gate.state import flipped, usual_canary
+from collbench.gate.state import flipped, typical_probe_s
 from collbench.reason import Fact
 from tests.gate.judging import BASE, allocation, cell, judged, slow
 
@@ -142,4 +142,4 @@ def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
     assert flipped(one, 6e-8) == [False, False, True, False, True]
     assert flipped(replace(one, canary_s=(None, 26e-8)), 6e-8) == [False, True]
     assert flipped(one, None) == [False] * 5
-    assert usual_canary([one, allocation("b", canary_s=(None, 8e-8))]) == 6e-8
+    assert typical_probe_s([one, allocation("b", canary_s=(None, 8e-8))]) == 6e-8

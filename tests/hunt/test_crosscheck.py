@@ -145,8 +145,8 @@ def test_a_place_that_is_slow_in_its_own_leaf_is_not_excused_by_a_part_of_the_ne
         )
 
     check.places = [case(0, 1, True), case(2, 3, False), case(4, 5, False)]
-    check._tell_parts()
+    check._mark_parts()
     assert [each.in_a_part for each in check.places] == [True, False, True]
     check.places[0].fast_with_peer = False
-    check._tell_parts()
+    check._mark_parts()
     assert not any(each.in_a_part for each in check.places)

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.analysis.hunt.crosscheck import PathCase
 from collbench.analysis.hunt.facts import NotProven, RetestCounts
-from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCase, judged, many_as_slow
+from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCase, judge_trials, many_as_slow
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
 
@@ -70,7 +70,7 @@ def test_a_confirmation_says_how_often_it_was_slow_and_its_interval() -> None:
 
 def test_an_open_place_asks_for_more_rounds_and_says_what_was_missing() -> None:
     found = case([(1, H), (2, H)])
-    assert found.needs_rounds and not found.needs_well
+    assert found.needs_rounds and not found.needs_healthy
     assert found.suspect(NAMES).evidence[-1] == NotProven("scatter", 2, 2)
     assert not case([(1, H), (2, H), (1, H), (2, H), (3, H)]).needs_rounds
 
@@ -165,7 +165,7 @@ def made(depth: float, noise: float = 0.01, controls: int = 3, beside: Sequence[
     ],
 )
 def test_how_trials_with_one_partner_are(depth: float, trials: list[Trial], how: str) -> None:
-    assert judged(candidate(depth), trials) == how
+    assert judge_trials(candidate(depth), trials) == how
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_two_partners_decide_and_a_third_one_where_they_differ(
     trials: list[tuple[int, float]], state: str, needs_well: bool, once_more: int | None
 ) -> None:
     found = case(trials)
-    assert (found.state(), found.needs_well) == (state, needs_well)
+    assert (found.state(), found.needs_healthy) == (state, needs_well)
     if len(trials) != 2:
-        assert found.once_more == once_more
+        assert found.partner_to_repeat == once_more
 
 
 def test_a_path_needs_two_slow_trials_and_a_noticeable_depth() -> None:

@@ -88,5 +88,5 @@ def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> 
     with (tmp_path / "run" / TOOLS).open("a") as file:
         file.write('{"operation": 7}\n{"oper')
     found = read_pairs(read_run(tmp_path / "run"))
-    assert found and found.theirs == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
+    assert found and found.external == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
     assert len(found.warnings) == 2 and "ends in the middle of line 3" in found.warnings[0], found.warnings

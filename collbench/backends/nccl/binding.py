@@ -30,9 +30,9 @@ _OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code of its 
 @contextmanager
 def tuned(tuning: Tuning | None) -> Iterator[None]:
     """Set NCCL_ALGO and NCCL_PROTO to the tuning inside the block; NCCL reads them when it creates a communicator."""
-    asked = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
-    before = {name: os.environ.get(name) for name in asked}
-    os.environ.update({name: value for name, value in asked.items() if value})
+    variables = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: value for name, value in variables.items() if value})
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ def _render(job: LaunchJob) -> str:
     if job.command[0] not in _ALONE:
         return _launch(job)
     _check_collected(job)
-    hosts = _hosts(job) if "nodes" in job.command_output else job["group"]
+    hosts = _hosts(job) if "nodes" in job.explicit else job["group"]
     return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.option("--format") is not None)
 
 

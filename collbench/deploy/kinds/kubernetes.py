@@ -112,7 +112,7 @@ def _render(job: LaunchJob) -> str:
         limits=_limits(job),
         seconds=int(job["minutes"]) * 60,
         patience=_patience(job),
-        shm=job["shm"] if job.ranks > 1 or "shm" in job.command_output else "",
+        shm=job["shm"] if job.ranks > 1 or "shm" in job.explicit else "",
         folder=_folder(job),
         runs=_runs(job),
         runtime=job["runtime"] or "torch-distributed",

@@ -101,8 +101,8 @@ def _speed(session: Session, handle: Any, link: int) -> float | None:
     links.
     """
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
-    for field in ((of_link, link), of_all):
-        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [field])
+    for query in ((of_link, link), of_all):
+        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [query])
         megabytes = _value(values[0]) if values else None
         if megabytes and 0 < megabytes <= _MOST_MEGABYTES:
             return megabytes * 1e6

@@ -22,8 +22,8 @@ from collbench.measure.row import RowContext, check_fields, make_row, row_withou
 from collbench.measure.session import (
     BackendNotMeasured,
     Launch,
-    Listener,
     OpenBackend,
+    ProgressListener,
     RunContext,
     Work,
     WrongDataStop,
@@ -332,7 +332,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
 # One launch: open the backends, measure every cell on all ranks together, write each row at once.
 
 
-def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure the request on all ranks of `world` and return the exit code, the same on all ranks. Raises
     CollbenchError.
 
@@ -383,7 +383,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     launch.folder = stored.folder
 
 
-def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
+def _begin(listener: ProgressListener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
     """Pass to the listener the cells to measure, and those stored already."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""

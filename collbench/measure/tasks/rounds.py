@@ -1189,7 +1189,7 @@ class PairsListener(Protocol):
         """
         ...
 
-    def theirs(self, rows: list[Row]) -> None:
+    def external(self, rows: list[Row]) -> None:
         """Take the rows of external tools, where any were requested; called before `matrix`."""
         ...
 
@@ -1212,7 +1212,7 @@ class PairRun:
     plan: Schedule
     began: float = field(default_factory=time.monotonic)
     rounds: list[PairRound] = field(default_factory=list)
-    theirs: list[Row] = field(default_factory=list)
+    external: list[Row] = field(default_factory=list)
     visited: int = 0
 
     def note(self, fact: Fact) -> None:
@@ -1319,8 +1319,8 @@ def conclude_pairs(match: PairRun) -> int:
         match.note(sample)
     for fact in (*wrong, *launch.world.remarks()):
         match.note(fact)
-    if match.listener and match.theirs:
-        match.listener.theirs(match.theirs)
+    if match.listener and match.external:
+        match.listener.external(match.external)
     found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
     code = launch.world.decide(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
@@ -1427,11 +1427,11 @@ def _row(tool: WireTool, ask: ToolRequest, course: Course, ran: ToolResult) -> R
 
 
 def _keep(match: PairRun, row: Row) -> None:
-    if row.na and all(row.na != other.na for other in match.theirs):
+    if row.na and all(row.na != other.na for other in match.external):
         match.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
     if match.launch.folder:
         match.launch.folder.append_round(row.as_json(), TOOLS)
-    match.theirs.append(row)
+    match.external.append(row)
 
 
 # A pairs launch: open a backend, measure all rounds on all ranks together, and measure suspects again.

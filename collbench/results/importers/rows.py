@@ -57,7 +57,7 @@ def _shared(job: Job, pairs: int) -> Job:
     The first half of the ranks sends to the second half, so of several nodes half have senders.
     """
     if job.ceiling_from_user is not None:
-        return replace(job, given=job.ceiling_from_user / pairs)
+        return replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
     return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
 
 
