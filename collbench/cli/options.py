@@ -49,13 +49,13 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def agreed(request: Request, world: World) -> Request:
     """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
-    unnamed = () if request.asked else request.backends
+    unnamed = () if request.requested else request.backends
     default_names = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
     if not default_names or world.info.launcher == "local":
         return request
     views = world.agree(list(default_names), "choosing the backends")
     names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
-    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
+    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.requested))))
     sweep = replace(request.sweep, default_backends=names) if isinstance(request.sweep, Sweeps) else request.sweep
     return replace(request, sweep=sweep, backends=backends)
 
@@ -86,7 +86,7 @@ def per_process(request: Request) -> int | None:
     nccl may be a default backend only to report why it is missing. Then it needs none.
     """
     devices = {request.sweep.defaults(name).device for name in request.backends}
-    needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
+    needed = "cuda" in devices and (bool(request.requested) or devices == {"cuda"})
     return request.gpus_per_process if needed else None
 
 
@@ -342,7 +342,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
     """Return the request: the sweep, and the options of the whole launch."""
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
-        command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
+        command=arguments.command, sweep=sweep, backends=backends, requested=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments),
@@ -510,7 +510,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window, seed=seed,
                   streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
     return Request(
-        command=arguments.command, sweep=sweep, backends=_backends(arguments), asked=frozenset(arguments.backend or ()),
+        command=arguments.command, sweep=sweep, backends=_backends(arguments), requested=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
         allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",

@@ -57,7 +57,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
         whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), tuple(dict.fromkeys((*default_names, *named))), argv
     )
     facts = suite.as_json() | {"typed": {name: _plain(getattr(arguments, name)) for name in sorted(typed)}}
-    return replace(request, command=_word(suite.name), asked=frozenset(named), suite=facts), whole
+    return replace(request, command=_word(suite.name), requested=frozenset(named), suite=facts), whole
 
 
 def _check_typed(arguments: argparse.Namespace) -> None:

@@ -190,7 +190,7 @@ def check_installed(request: Request) -> None:
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
-    for name in request.asked - {"mpi"} if _has("mpi4py") else request.asked:
+    for name in request.requested - {"mpi"} if _has("mpi4py") else request.requested:
         answer = backend_class(name).probe()
         if isinstance(answer, Unavailable):
             raise UsageError(f"backend {name} is not available: {answer}")

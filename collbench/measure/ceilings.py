@@ -340,7 +340,7 @@ class Ceilings:
         """Probe the hosts and measure the references that the cells need. All ranks call; only rank 0 gets the
         machines.
         """
-        self.interfaces = _everyones_interfaces(self.world)
+        self.interfaces = _interfaces_of_all_ranks(self.world)
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
             return
@@ -476,10 +476,10 @@ class Ceilings:
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
 
 
-def _everyones_interfaces(world: World) -> list[Interface]:
+def _interfaces_of_all_ranks(world: World) -> list[Interface]:
     """Return one interface per host: the one that carries the ranks' addresses."""
-    mine = asdict(read_interface(interface_with(world.me.address)))
-    found = world.agree(mine, "reading the interfaces")
+    own = asdict(read_interface(interface_with(world.me.address)))
+    found = world.agree(own, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
     return [Interface(**by_host[host]) for host in world.hosts]
 

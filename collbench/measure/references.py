@@ -180,23 +180,23 @@ def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: f
     times. `share` limits the seconds per size and round. The rate is that of the slowest rank on rank 0's host.
     """
     kinds = ("copy", "sum") if with_sum else ("copy",)
-    wanted = {(kind, cell.size_bytes): cell for cell in cells for kind in kinds}
-    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in wanted}
+    cell_by_key = {(kind, cell.size_bytes): cell for cell in cells for kind in kinds}
+    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in cell_by_key}
     for _ in range(_MOST_ROUNDS):
         left = [key for key, known in rounds.items() if agreed(known) is None]
         if not left:
             break
-        mine = [_rate(world, wanted[key], key[0], share) for key in left]
-        for key, rate in zip(left, _slowest(world, mine, "measuring the memory"), strict=True):
+        own = [_rate(world, cell_by_key[key], key[0], share) for key in left]
+        for key, rate in zip(left, _slowest(world, own, "measuring the memory"), strict=True):
             rounds[key].append(rate)
     rates = {key: settled(known) for key, known in rounds.items()}
     by_kind = {name: {size: rate for (kind, size), rate in rates.items() if kind == name} for name in ("copy", "sum")}
     return HostRates(by_kind["copy"], by_kind["sum"])
 
 
-def _slowest(world: World, mine: Sequence[Rate | None], doing: str) -> list[Rate]:
+def _slowest(world: World, own: Sequence[Rate | None], doing: str) -> list[Rate]:
     """Return the lowest rate of any rank for each entry, the same at all ranks."""
-    everyone = world.agree([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
+    everyone = world.agree([rate and [rate.value, rate.low, rate.high] for rate in own], doing)
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
@@ -271,8 +271,8 @@ def _stream(world: World, sender: socket.socket | None, receiver: socket.socket 
     thread.join(world.timeout_s)
     if thread.is_alive():
         raise WaitExpired(f"measuring loopback TCP: nothing arrived within {world.timeout_s:g} s")
-    mine = Rate(rates[0], rates[0], rates[0]) if rates else None
-    return _slowest(world, [mine], "measuring loopback TCP")[0]
+    own = Rate(rates[0], rates[0], rates[0]) if rates else None
+    return _slowest(world, [own], "measuring loopback TCP")[0]
 
 
 def _pour(sender: socket.socket) -> None:

@@ -30,7 +30,7 @@ def coordinator(*children: ChildConnection) -> Coordinator:
         cut=cut,
         with_rank=lambda rank: next((child for child in children if rank in child.ranks), None),
         forget=cut.remove,
-        tell=lambda message: None,
+        broadcast=lambda message: None,
     )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part._about = {rank: {} for rank in range(1, 4)}

@@ -13,7 +13,7 @@ import pytest
 
 from collbench.addresses import is_loopback
 from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import Asked, Places, Streaming, rails_of
+from collbench.measure.tasks.rounds import Places, RoundOrder, Streaming, rails_of
 from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -63,7 +63,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     monkeypatch.setattr(rounds, "listen_at", lambda address: socket.socket())
     world.patient, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
-    return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
+    return Streaming(world, NODES, rails, 1.0).play(4, RoundOrder("nic", ((0, 1),), "alone", "isolation", "eth1"))
 
 
 GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None, int(1e9)]})

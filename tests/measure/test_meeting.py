@@ -68,7 +68,7 @@ class Ranks:
         mine = tuple(group for ranks in self.groups for group in members(ranks))
         cell = make_cell(operation="barrier", redop=None)
         enter = SimpleNamespace(run=lambda n, slot: self.enter(self.processes[number][0]))
-        return SimpleNamespace(groups=self.groups, mine=mine, cell=cell, checking=enter)
+        return SimpleNamespace(groups=self.groups, own_groups=mine, cell=cell, checking=enter)
 
 
 @pytest.fixture(autouse=True)

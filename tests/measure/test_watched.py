@@ -69,7 +69,7 @@ def test_the_canary_sings_while_the_ranks_are_together_and_no_counters_are_read(
     heard = []
     monkeypatch.setattr(Bird, "measure", lambda bird: heard.append("canary") or bird.songs.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
-    monkeypatch.setattr(watched_module, "told", lambda *_: {})
+    monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: {})
     seen(65e-9, 66e-9, instruments=instruments)
     assert heard == ["canary", "begin", "canary", "end"]
 

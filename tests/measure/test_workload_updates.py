@@ -121,7 +121,7 @@ def test_what_workers_pull_in_the_end_is_compared():
     for updates, wrong in (([1, 0], 0), ([1, 1], 150)):
         found = []
         (talk,) = played.pupils[2].compare(updates, 2, found).values()
-        assert carry(played.shard.tell(), talk) == (None, None)
+        assert carry(played.shard.send_updates(), talk) == (None, None)
         assert sum(each.wrong for each in found) == wrong
     assert found[0].hint == "the model that it pulled" and found[0].rank == 2
 
@@ -197,9 +197,9 @@ def test_more_messages_than_can_be_held_ready_are_refused():
 
 def test_rounds_of_two_kinds_are_doubtful():
     paces = np.random.default_rng(1).normal([1e-5] * 60 + [4e-3] * 60, 1e-7).tolist()
-    told = workload_asynchronous._told(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
+    told = workload_asynchronous._report(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
     assert "two_modes" in told["doubts"] and told["rounds"] == 120
-    assert workload_asynchronous._told(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
+    assert workload_asynchronous._report(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
 
 
 NIC = Ceiling("network", 120.0, "NIC eth0")

@@ -49,7 +49,7 @@ MESSAGES: Mapping[str, Message] = {
     "peak above the hard limit": lambda: _shown("allreduce", 70e9, FOUR),
     "peak of all-to-all": lambda: _shown("alltoall", 4e9, FOUR),
     "peak of a barrier": lambda: _shown("barrier", 1e9, FOUR),
-    "peak against a given ceiling": lambda: _shown("allreduce", 42e9, replace(FOUR, given=84e9)),
+    "peak against a given ceiling": lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
     "peak of typed xGMI": lambda: _shown("allreduce", None, AMD),
     "peak of an unknown link": lambda: _shown("allreduce", 1e9, Job((node_from_user(8, UserOverride()),))),
     "not a number of NICs": lambda: parse_nic("4x"),

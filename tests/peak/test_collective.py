@@ -109,7 +109,7 @@ def test_an_oversubscribed_fabric():
 
 
 def test_a_ceiling_that_is_given_replaces_all():
-    found = ceilings("alltoall", replace(FOUR, given=42e9))
+    found = ceilings("alltoall", replace(FOUR, ceiling_from_user=42e9))
     assert (found.ring.kind, found.ring.bytes_per_s, found.bound, found.achievable) == ("given", 42e9, None, None)
 
 

@@ -37,7 +37,7 @@ def test_operations_with_one_ceiling_or_none():
     assert said(4, operation="alltoall") == "4.00 of 8.07 GB/s: 50 % of the hard limit"
     assert said(None, operation="alltoall") == "8.07 GB/s hard limit"
     assert said(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
-    assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
+    assert said(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
 def test_typed_xgmi_has_the_constants_of_rccl():

@@ -93,10 +93,10 @@ def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunne
 
 def _reasons(items: list[Work], world: World) -> list[Fact | None]:
     """Return for each case why it cannot be measured (the reason of the first rank that has one), or None."""
-    mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(cell, operation, one.backend)))
+    own = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(cell, operation, one.backend)))
             for operation, cell, one in items]  # fmt: skip
-    everyone = world.agree([None if reason is None else as_json(reason) for reason in mine], f"asking {items[0][2].name} what it can do")
-    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*everyone, strict=True)]
+    all_ranks = world.agree([None if reason is None else as_json(reason) for reason in own], f"asking {items[0][2].name} what it can do")
+    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*all_ranks, strict=True)]
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
@@ -233,8 +233,8 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
-        theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        world.refuse(f"{world.members[other]} has other traffic ({theirs}) than rank 0 ({ours}): copy the same file to every node")
+        other_list, own_list = (", ".join(read[rank]) or "none" for rank in (other, 0))
+        world.refuse(f"{world.members[other]} has other traffic ({other_list}) than rank 0 ({own_list}): copy the same file to every node")
 
 
 def check_memory(work: list[Work], world: World) -> None:
@@ -250,10 +250,10 @@ def _too_large(work: list[Work], world: World) -> str | None:
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Cell, str]] = []
     fitting: set[int] = set()
-    for operation, asked, one in work:
+    for operation, cell_requested, one in work:
         if one.backend is None:
             continue
-        cell = placed(asked, operation, one.backend)
+        cell = placed(cell_requested, operation, one.backend)
         ranks, device = ranks_of(one, world), one.backend.free_bytes(cell)
         n = group_size(operation, cell, ranks)
         need, free = bytes_needed(operation, cell, n), device
@@ -262,8 +262,8 @@ def _too_large(work: list[Work], world: World) -> str | None:
         if need <= free:
             fitting.add(cell.size_bytes)
         else:
-            whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
-            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
+            subject = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {subject}, but only {format_bytes(free)} is free"))
     if not missing:
         return None
     _, cell, why = max(missing, key=lambda one: one[0])

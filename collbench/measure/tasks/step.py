@@ -89,9 +89,9 @@ class _Server:
         """
         total = self.totals[slot]
         right = np.zeros_like(total)
-        for wanted in wanted_of(operation, seeded(self.place, slot)):
-            part = right[: wanted.block.count]
-            np.add(part, wanted.elements(0, wanted.block.count), out=part)
+        for expected in wanted_of(operation, seeded(self.place, slot)):
+            part = right[: expected.block.count]
+            np.add(part, expected.elements(0, expected.block.count), out=part)
         width = f"u{right.itemsize}"
         bad = np.flatnonzero(right.view(width) != total.view(width))
         if not bad.size:
@@ -105,7 +105,7 @@ class Adding:
 
     def __init__(self, ready: PreparedCase) -> None:
         self._ready, self._servers = ready, list[tuple[_Server, int]]()
-        for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+        for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
             for driven, place in enumerate(buffers.places):
                 server = _Server.of(ready.operation, buffers, driven)
@@ -142,15 +142,15 @@ _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: o
 class NamedGroups(Split):
     """The groups that a step names, in place of a split of all ranks."""
 
-    given: Groups = ()
+    named: Groups = ()
 
     def __str__(self) -> str:
         """Return the text for titles: "2 groups"."""
-        return "1 group" if len(self.given) == 1 else f"{len(self.given)} groups"
+        return "1 group" if len(self.named) == 1 else f"{len(self.named)} groups"
 
     def groups(self, n: int) -> Groups:
         """Return the named groups."""
-        return self.given
+        return self.named
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class StepPart:
     @property
     def laid(self) -> tuple[Operation, Cell]:
         """The operation and cell from which the groups are derived. Pairs are included as they are named."""
-        return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
+        return replace(self.operation, pair=False), replace(self.cell, split=_named_groups(self.groups))
 
 
 @dataclass(frozen=True)
@@ -263,15 +263,15 @@ def _cell(exchange: Exchange, operation: Operation, times: int, request: Request
             f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
             "choose a larger model, or start fewer ranks"
         )
-    asked = replace(
+    requested = replace(
         sweep, operations=(operation,), sizes=(exchange.size_bytes,), dtypes=(dtype,), redops=(exchange.redop or "sum",),
         roots=(exchange.root or 0,), mode=sweep.mode or "isolated", buffers="rotating" if times > 1 else "fixed", window=1,
         algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
         traffic=exchange.traffic, streams=None,
     )  # fmt: skip
-    cell = _last(asked, backend.name, n)
+    cell = _last(requested, backend.name, n)
     whole = exchange.groups == (tuple(range(backend.ranks)),)
-    cell = cell if operation.pair or whole else replace(cell, split=_given(exchange.groups))
+    cell = cell if operation.pair or whole else replace(cell, split=_named_groups(exchange.groups))
     return _in_place(cell, operation, backend)
 
 
@@ -280,7 +280,7 @@ def _last(sweep: Sweep, backend: str, n: int) -> Cell:
     return list(sweep.cells(backend, n))[-1]
 
 
-def _given(groups: Groups) -> NamedGroups:
+def _named_groups(groups: Groups) -> NamedGroups:
     return NamedGroups("GROUPS", len(groups), groups)
 
 
@@ -299,9 +299,9 @@ def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str
     free = device if device is not None else free_memory()
     if need <= free:
         return None
-    whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+    place_text = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
     return (
-        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free: "
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {place_text}, but only {format_bytes(free)} is free: "
         "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
     )
 
@@ -417,9 +417,9 @@ def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: Backend
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
-    mine = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
+    own_groups = (stage.whole,) if stage.whole else ()  # for the counters: which ranks this process drives
     must = partial(must_cross, found)
-    return PreparedCase(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, cell, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
 def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
