@@ -139,9 +139,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def no_gpu() -> Unavailable | None:
     """Return why this process cannot use a GPU, with the remedy; None if it can."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    found = why_unavailable(os.environ)
+    found = gpu_obstacle(os.environ)
     return Unavailable.because(found) if found else None
 
 

@@ -562,7 +562,7 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
 
 def _add_training_options(group: argparse._ArgumentGroup) -> None:
     from collbench.workloads.registry import regimes
-    from collbench.workloads.shape import USUAL, help_of
+    from collbench.workloads.shape import DEFAULTS, help_of
 
     group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several separated by commas, or {ALL}")
     for name, knowing in _known_by().items():
@@ -570,7 +570,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
             continue  # it has a meaning of its own to every command
         text, default_value = help_of(knowing[0])[name], _default_text(name, knowing)
         default = f" (default: {default_value})" if default_value and "(default" not in text else ""
-        only_for = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
+        only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
         group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{text}{default}{only_for}".replace("%", "%%"))
     group.add_argument("--step-time", metavar="TIME",

@@ -246,9 +246,9 @@ def path(text: str) -> str:
     return printable(text)
 
 
-def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {wanted}")
+        raise UsageError(f"{text!r} is not {what}")
     return text
 
 

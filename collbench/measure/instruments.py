@@ -185,7 +185,8 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
         "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
         "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
         "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
-        "silent": [*after.uncounted, *(name for name, counts in after.ports.items() if not any(word in counts for word in _VOLUME_COUNTERS))],
+        "silent": [
+            *after.uncounted, *(name for name, counts in after.ports.items() if not any(each in counts for each in _VOLUME_COUNTERS))],
         "idle": [name for name in counting if counters.moved(ports.get(name, {}), "tx") == 0],
         "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
     }  # fmt: skip

@@ -109,7 +109,7 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 STREAMED = """
 from collbench.addresses import is_loopback
 from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import Asked
+from collbench.measure.tasks.rounds import RoundOrder
 from collbench.measure.tasks.rounds import Places
 
 rounds._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
@@ -118,7 +118,7 @@ rounds._leaders = lambda world, places: list(world.members)  # each rank stands 
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
     streaming = rounds.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
-    one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
+    one = streaming.play(3, RoundOrder("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
 LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]

@@ -345,7 +345,8 @@ def _shares(n: int, options: Options) -> _Shares:
     least = sweep_rounds if by_groups else sweep.least_rounds(n, options)
     if sweep_rounds < least:
         raise UsageError(
-            f"a sweep of {sweep_rounds} {'round' if sweep_rounds == 1 else 'rounds'} cannot distinguish a faulty one of {n} from a faulty partner: "
+            f"a sweep of {sweep_rounds} {'round' if sweep_rounds == 1 else 'rounds'} cannot distinguish a faulty one of {n} "
+            "from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
     grown = scale.most_rounds(n, options) if options.growing else 0

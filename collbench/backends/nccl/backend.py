@@ -85,9 +85,9 @@ class Opened:
 
 def probe(env: Mapping[str, str]) -> Available | Unavailable:
     """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    missing = why_unavailable(env)
+    missing = gpu_obstacle(env)
     if missing:
         return Unavailable.because(missing)
     try:

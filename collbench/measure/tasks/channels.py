@@ -834,9 +834,9 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
     """Return (the GPUs that CUDA shows, why none can be used or "")."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    why = why_unavailable(env)
+    why = gpu_obstacle(env)
     if why:
         return [], why.render()
     from collbench.device.gpu import OpenGpu, gpu_count

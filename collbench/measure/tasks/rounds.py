@@ -504,7 +504,8 @@ def _round(number: int, order: RoundOrder, both: Sequence[tuple[_Carried, _Carri
     wrong = [next(filter(None, (one.wrong for one in pair)), None) for pair in both]
     unproven = any(not one.proven for pair in both for one in pair)
     return HuntRound(
-        number, order.kind, order.stage, order.why, order.groups, tuple(there.speed for there, _ in both), tuple(back.speed for _, back in both),
+        number, order.kind, order.stage, order.why, order.groups,
+        tuple(there.speed for there, _ in both), tuple(back.speed for _, back in both),
         none, tuple(one.low for one in slower), tuple(one.high for one in slower), tuple(int(detail is not None) for detail in wrong),
         tuple(there.na or back.na for there, back in both), order.nic, ("path_unproven",) if unproven else (), tuple(wrong),
     )  # fmt: skip
@@ -683,7 +684,8 @@ def _round_pair_round(context: PairContext, number: int, pairs: Sequence[Pair], 
     flags = dict.fromkeys((*context.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
     return PairRound(
         number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
-        tuple(wrong if context.request.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
+        tuple(wrong if context.request.launch.check else [None] * len(pairs)), (None,) * len(pairs),
+        (latency.n, forward.n, backward.n), again,
         tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
     )  # fmt: skip
 

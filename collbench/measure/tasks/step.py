@@ -34,7 +34,7 @@ from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
 from collbench.measure.tasks.cells import free_memory
 from collbench.operations.cell import Cell, Split
-from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
+from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
@@ -89,7 +89,7 @@ class _Server:
         """
         total = self.totals[slot]
         right = np.zeros_like(total)
-        for expected in wanted_of(operation, seeded(self.place, slot)):
+        for expected in expected_blocks_of(operation, seeded(self.place, slot)):
             part = right[: expected.block.count]
             np.add(part, expected.elements(0, expected.block.count), out=part)
         width = f"u{right.itemsize}"

@@ -202,24 +202,30 @@ class JobExtent(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> JobExtent:
+def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None, where: str) -> JobExtent:
     """Return ranks and nodes from the output (None: not contained), else from the user, which never replaces the output's.
 
     Raises UsageError for unknown ranks, for an impossible number, and for more nodes than ranks; `where` names the table.
     """
-    known, parts = ranks if ranks is not None else given.ranks, nodes if nodes is not None else given.nodes
+    known, parts = ranks if ranks is not None else user_input.ranks, nodes if nodes is not None else user_input.nodes
     if known is None:
         raise UsageError(f"{where}: the number of ranks is unknown: use --ranks N")
     if not 1 <= known <= MOST_RANKS:
         raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
     if parts is not None and parts > known:
         raise UsageError(f"{where}: {known} ranks cannot be on {parts} nodes; check --ranks and --nodes")
-    return JobExtent(known, parts, (*contradiction(where, "ranks", given.ranks, ranks), *contradiction(where, "nodes", given.nodes, nodes)))
+    return JobExtent(
+        known, parts, (*contradiction(where, "ranks", user_input.ranks, ranks), *contradiction(where, "nodes", user_input.nodes, nodes))
+    )
 
 
-def contradiction(where: str, what: str, given: int | None, told: int | None) -> tuple[Contradiction, ...]:
+def contradiction(where: str, what: str, user_input: int | None, told: int | None) -> tuple[Contradiction, ...]:
     """The contradiction between the option --`what` and the output, if there is one."""
-    return () if given is None or told is None or given == told else (Contradiction(where, f"--{what}", str(given), f"{told} {what}"),)
+    return (
+        ()
+        if user_input is None or told is None or user_input == told
+        else (Contradiction(where, f"--{what}", str(user_input), f"{told} {what}"),)
+    )
 
 
 def type_name(name: str) -> str:
