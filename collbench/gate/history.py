@@ -344,8 +344,8 @@ def common(times: Figures) -> Figures:
     """
     found = np.zeros(len(times))
     for _ in range(_ROUNDS):
-        typical_s = known_median((times - found[:, None]).T)
-        found = np.nan_to_num(known_median(times - typical_s))
+        medians = known_median((times - found[:, None]).T)
+        found = np.nan_to_num(known_median(times - medians))
     return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CELLS, found, np.nan)
 
 

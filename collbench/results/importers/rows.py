@@ -219,12 +219,12 @@ def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None,
     )
 
 
-def contradiction(where: str, what: str, user_input: int | None, told: int | None) -> tuple[Contradiction, ...]:
+def contradiction(where: str, what: str, user_input: int | None, printed: int | None) -> tuple[Contradiction, ...]:
     """The contradiction between the option --`what` and the output, if there is one."""
     return (
         ()
-        if user_input is None or told is None or user_input == told
-        else (Contradiction(where, f"--{what}", str(user_input), f"{told} {what}"),)
+        if user_input is None or printed is None or user_input == printed
+        else (Contradiction(where, f"--{what}", str(user_input), f"{printed} {what}"),)
     )
 
 
