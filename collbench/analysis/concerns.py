@@ -12,7 +12,7 @@ from collbench.results.row import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.analysis.ceilings import Fallen
+    from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
 
@@ -61,7 +61,7 @@ def concerns(
     effects: Sequence[PairEffects],
     warnings: Iterable[str] = (),
     *,
-    fallen: Iterable[tuple[str, Fallen]] = (),
+    fallen: Iterable[tuple[str, CeilingDrops]] = (),
 ) -> list[Concern]:
     """Return all concerns about these runs, worst first; at most 20 per severity, the rest is counted.
 
@@ -103,7 +103,7 @@ def _names(places: Iterable[str]) -> str:
     return f"{', '.join(known[:_MOST_GROUPS])}{more}"
 
 
-def _of_fallen(name: str, lost: Fallen) -> Iterator[Concern]:
+def _of_fallen(name: str, lost: CeilingDrops) -> Iterator[Concern]:
     """Yield a finding for each slower link. Ceilings of other hosts are only a note."""
     yield from (Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for sentence in lost.sentences())
 

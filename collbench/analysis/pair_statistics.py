@@ -187,7 +187,7 @@ CELLS = {"bandwidth": NamingLevel(0.15, 0.004), "latency": NamingLevel(1 / 4, 0.
 PLACES = {"bandwidth": NamingLevel(0.05, 0.001), "latency": NamingLevel(1 / 6, 0.001)}
 
 
-class Slow(NamedTuple):
+class SlowPlaces(NamedTuple):
     """Slow places by index: their effects (negative), and which of them are slow with all partners or only with some."""
 
     effects: Figures
@@ -203,14 +203,14 @@ class MatrixView:
     where      the kind of path; "" where there is only one
     speeds     logarithms [n × n], high is fast; NaN: another kind of path, or unknown
     errors     standard errors of the speeds from their own intervals, NaN where unknown
-    again      pairs that were measured again, both ways
+    remeasured  pairs that were measured again, both ways
     """
 
     quantity: str
     where: str
     speeds: Figures
     errors: Figures
-    again: Mask
+    remeasured: Mask
 
     @property
     def symmetric(self) -> bool:
@@ -218,7 +218,7 @@ class MatrixView:
         return self.quantity == "latency"
 
     @cached_property
-    def there(self) -> Mask:
+    def measured(self) -> Mask:
         """Return [n × n] which cells are known."""
         return np.isfinite(self.speeds)
 
@@ -235,7 +235,7 @@ class MatrixView:
     @cached_property
     def error(self) -> float:
         """Return the standard error of a typical cell, from its own interval; 0 where no cell has one."""
-        known = self.errors[self.there & np.isfinite(self.errors)]
+        known = self.errors[self.measured & np.isfinite(self.errors)]
         return float(np.median(known)) if len(known) else 0.0
 
     def depth(self, twice: bool) -> float:
@@ -256,21 +256,21 @@ class MatrixView:
         """Return [n × n] which cells are slower than their places explain; the threshold is lower for those in `twice`."""
         errors = np.where(np.isfinite(self.errors), self.errors, self.error)
         below: Mask = np.nan_to_num(self.fit.rest) < -self._depths(errors, twice)
-        return self.there & below & self.can_name_pairs
+        return self.measured & below & self.can_name_pairs
 
     def exceptions(self, slow: Mask) -> Mask:
         """Return the slow cells that are exceptions in their row and in their column."""
-        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.there.sum(axis=axis) // 3) for axis in (1, 0))
+        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.measured.sum(axis=axis) // 3) for axis in (1, 0))
         few: Mask = rows[:, None] & columns[None, :]
         return slow & few
 
-    def senders(self, twice: bool = False) -> Slow:
+    def senders(self, twice: bool = False) -> SlowPlaces:
         """Return the places that send slowly; `twice`: with the lower threshold of what is worth measuring again."""
-        return self._slow(self.fit.rows, self.fit.known_rows, self.speeds, self.again, twice)
+        return self._slow(self.fit.rows, self.fit.known_rows, self.speeds, self.remeasured, twice)
 
-    def receivers(self, twice: bool = False) -> Slow:
+    def receivers(self, twice: bool = False) -> SlowPlaces:
         """Return the places that receive slowly."""
-        return self._slow(self.fit.columns, self.fit.known_columns, self.speeds.T, self.again.T, twice)
+        return self._slow(self.fit.columns, self.fit.known_columns, self.speeds.T, self.remeasured.T, twice)
 
     def _depths(self, errors: Figures, twice: Mask) -> Figures:
         by_spread, by_interval = (
@@ -281,13 +281,13 @@ class MatrixView:
 
     @property
     def _tests(self) -> int:
-        return int(self.there.sum()) // (2 if self.symmetric else 1)
+        return int(self.measured.sum()) // (2 if self.symmetric else 1)
 
     def _chance(self, twice: bool) -> float:
         share = CELLS[self.quantity].chance / max(1, self._tests)
         return sqrt(share) if twice else share
 
-    def _slow(self, effects: Figures, mask: Mask, speeds: Figures, again: Mask, twice: bool) -> Slow:
+    def _slow(self, effects: Figures, mask: Mask, speeds: Figures, again: Mask, twice: bool) -> SlowPlaces:
         low = mask & (effects < -self._place_depths(effects, mask, speeds, twice)) & (int(mask.sum()) >= LEAST_PLACES)
         behind = np.where(np.isfinite(speeds), speeds - self.fit.middle, -np.inf)
         fast = (behind > _FAST * effects[:, None]).sum(axis=1)
@@ -296,7 +296,7 @@ class MatrixView:
         for place in np.flatnonzero(steady):
             repeated = behind[place][again[place] & np.isfinite(behind[place])]
             confirmed[place] = len(repeated) == 0 or bool(np.median(repeated) < effects[place] / 2)
-        return Slow(effects, steady & confirmed, low & ~steady)
+        return SlowPlaces(effects, steady & confirmed, low & ~steady)
 
     def _place_depths(self, effects: Figures, mask: Mask, speeds: Figures, twice: bool) -> Figures:
         level, known = PLACES[self.quantity], int(mask.sum())

@@ -288,7 +288,7 @@ class PairEffects:
         return len(found.places) > 1 and len(set(self.hosts)) < _LEAST_HOSTS
 
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
-        mask = view.exceptions(view.slow_cells(view.again))
+        mask = view.exceptions(view.slow_cells(view.remeasured))
         found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
         return [] if self._like_a_round(found) else found
 
@@ -299,7 +299,7 @@ class PairEffects:
 
     def _partners(self, view: MatrixView, place: int) -> list[tuple[int, int]]:
         """Return pairs of the place with partners far from one another, healthy ones if possible."""
-        met = view.there[place] | view.there[:, place]
+        met = view.measured[place] | view.measured[:, place]
         well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
         those = np.flatnonzero(well if well.any() else met)
         return [(place, int(those[len(those) * step // _PARTNERS])) for step in range(min(_PARTNERS, len(those)))]
@@ -312,7 +312,7 @@ class PairEffects:
             yield f"{what}: {places} slow with most partners but not with all, as a smaller part of a network is: not named"
         for host in (each for each in self._places(view) if self._unknown_places(each)):
             yield f"{what}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
-        slow = view.slow_cells(view.again)
+        slow = view.slow_cells(view.remeasured)
         crowded = np.flatnonzero((slow & ~view.exceptions(slow)).any(axis=1))
         if len(crowded):
             yield f"{what}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
@@ -376,7 +376,7 @@ def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
     depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
     unknown = tuple(place for place, is_known in ((a, view.fit.known_rows[a]), (b, view.fit.known_columns[b])) if not is_known)
-    known = 1 if view.symmetric else int(view.there[a, b]) + int(view.there[b, a])
+    known = 1 if view.symmetric else int(view.measured[a, b]) + int(view.measured[b, a])
     return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where, unknown=unknown)
 
 

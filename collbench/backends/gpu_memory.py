@@ -14,7 +14,7 @@ from collbench.operations.operation import Operation
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.device.buffers import DeviceBuffers, Held
+    from collbench.device.buffers import DeviceAllocation, DeviceBuffers
     from collbench.device.gpu import OpenGpu, Stream
 
 _SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -179,7 +179,7 @@ class OneGpu:
         return self.claimed()[0].free_bytes() // self.sharing
 
     def buffers(
-        self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
+        self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[OpenGpu, int], DeviceAllocation]
     ) -> DeviceBuffers:
         """Return buffers in memory from `allocate`. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
@@ -208,7 +208,7 @@ class HostOrGpuBackend(HostBackend):
         self._gpu = OneGpu(world)
         self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
-    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> Held:
+    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> DeviceAllocation:
         """Allocate GPU memory as the library's users do: with CUDA, unless a library has an allocator. Raises MemoryError."""
         return gpu.allocate(n_bytes)
 

@@ -24,7 +24,7 @@ Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
-class One:
+class PlannedLaunch:
     """One launch of several: its title, its folder, its number (from 0), and its additional variables."""
 
     title: str
@@ -60,7 +60,7 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     """
     folder, allocation = new_folder(request, env)
     numbers = range(request.launches)
-    launches = [One(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
+    launches = [PlannedLaunch(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
     code = in_turn(launches, arguments, [*argv, *allocation], env, start)
     _print_all(folder, arguments)
     return code
@@ -78,7 +78,9 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
     return folder, [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
 
 
-def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def in_turn(
+    launches: Sequence[PlannedLaunch], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start
+) -> int:
     """Start the launches one after the other, up to the first failure. Return 0, or its code."""
     code, one, left = 0, launches[0], len(launches)
     try:
@@ -167,11 +169,13 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     return code
 
 
-def _launches(folder: Path, n: int) -> list[One]:
+def _launches(folder: Path, n: int) -> list[PlannedLaunch]:
     """Return launches in the order A B A B …, so that drift affects both sides alike."""
     sides = {_WITH: {}, _WITHOUT: {_LEVEL: _NEVER}}
     return [
-        One(f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more)
+        PlannedLaunch(
+            f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more
+        )
         for index in range(n)
         for side, more in sides.items()
     ]

@@ -47,7 +47,7 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
     return ("nccl", *DEFAULTS) if missing else ("nccl",)
 
 
-def agreed(request: Request, world: World) -> Request:
+def agree_on_backends(request: Request, world: World) -> Request:
     """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
     unnamed = () if request.requested else request.backends
     default_names = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed

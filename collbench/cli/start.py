@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from collbench.cli import launches
 from collbench.cli.launches import placed, repeat
-from collbench.cli.options import agreed, check_options, local_ranks, node_ranks, with_ranks
+from collbench.cli.options import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 
@@ -217,7 +217,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     def work(world: World) -> int:
         _refuse_restarted(info, world)
         same_suite(request, world)
-        meant = agreed(request, world)
+        meant = agree_on_backends(request, world)
         if world.rank:
             return command.measure(meant, world, None, ended)
         with command.make_listener(meant, command.arguments) as listener:

@@ -47,7 +47,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Call:
+class BuildRequest:
     """The message of a rank: its build (None: not readable), and other facts of its host that the command needs."""
 
     rank: int
@@ -66,7 +66,7 @@ class BuildReply:
 
 
 @dataclass(frozen=True)
-class CallAddresses:
+class BuildAddresses:
     """The UDP addresses at which rank 0 listens. The launch fixes the port, or it is derived from the secret."""
 
     secret: Secret
@@ -84,7 +84,7 @@ class CallAddresses:
 class BuildServer:
     """Rank 0's side: it answers every rank of the launch, and passes each call once to `take`, in a thread of its own."""
 
-    def __init__(self, place: CallAddresses, me: Call, take: Callable[[Call], None]) -> None:
+    def __init__(self, place: BuildAddresses, me: BuildRequest, take: Callable[[BuildRequest], None]) -> None:
         self._keys, self._me, self._take = _Keys.of(place.secret), me, take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
@@ -134,7 +134,7 @@ class BuildServer:
         self.close()
 
 
-def ask_rank_0(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -> BuildReply | None:
+def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, seconds: float) -> BuildReply | None:
     """Call rank 0 until it has stored the call; return its last reply, or None without one.
 
     Ends early when `stop` is set.
@@ -203,15 +203,15 @@ def _opened(datagram: bytes, key: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _call_of(request: Mapping[str, Any]) -> Call | None:
+def _call_of(request: Mapping[str, Any]) -> BuildRequest | None:
     rank, host, about = request.get("rank"), request.get("host"), request.get("about", {})
     sound = (
         type(rank) is int and 0 < rank < 1 << 24 and _fits(_HOST, host) and _fits(_NONCE, request.get("nonce")) and isinstance(about, dict)
     )
-    return Call(int(rank or 0), str(host), read_build(request.get("build")), about) if sound else None
+    return BuildRequest(int(rank or 0), str(host), read_build(request.get("build")), about) if sound else None
 
 
-def _build_of(one: Call) -> list[Any]:
+def _build_of(one: BuildRequest) -> list[Any]:
     return one.build.as_json() if one.build else []
 
 
@@ -268,8 +268,8 @@ def hosts_of(info: LaunchInfo) -> int:
 def send_build(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
     """Report this host's software to rank 0; for the first rank of a host. Raises UsageError without a secret."""
     secret = secret_of(info, env)
-    place = CallAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
-    ask_rank_0(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
+    place = BuildAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
+    ask_rank_0(place, BuildRequest(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
 
 
 def collect(
@@ -281,10 +281,10 @@ def collect(
     `mine` returns this host's own software from that result. Other hosts have so many seconds after `meanwhile`. Raises
     UsageError without a secret.
     """
-    calls: list[Call] = []
+    calls: list[BuildRequest] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
-    me = Call(0, socket.gethostname(), build.own())
-    with BuildServer(CallAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
+    me = BuildRequest(0, socket.gethostname(), build.own())
+    with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
         found = meanwhile()
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:

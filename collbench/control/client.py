@@ -26,7 +26,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
-from collbench.control.builds import Call, CallAddresses, addresses_of, ask_rank_0
+from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
 from collbench.control.diagnosis import (
     HangCause,
     HangDiagnosis,
@@ -72,7 +72,7 @@ class Uplink:
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
         self._context, self._keys, self._patience = context, keys, places
         self._due: dict[str, float] = {}  # places to knock at, and when
-        self._knocking: dict[Any, Any] = {}  # sockets, and the monitor of each
+        self._saying_hello: dict[Any, Any] = {}  # sockets, and the monitor of each
         self._places: dict[Any, str] = {}  # by monitor
         self._hello: Message | None = None
         self._waiting: list[Message] = []
@@ -86,7 +86,7 @@ class Uplink:
     @property
     def sockets(self) -> list[Any]:
         """The sockets to poll."""
-        return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
+        return [*self._saying_hello, *self._saying_hello.values(), *([self._second] if self._second else [])]
 
     @property
     def has_second(self) -> bool:
@@ -108,7 +108,7 @@ class Uplink:
         if self._second:
             self._second.send_multipart(message.frames(), copy=False)
 
-    def knock(self, hello: Message, now: float) -> float:
+    def send_hello(self, hello: Message, now: float) -> float:
         """Send `hello` if it is due. Return when to call again, until this rank is accepted."""
         if self._hello is None:
             self._hello, at = hello, now
@@ -126,7 +126,7 @@ class Uplink:
         socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
         monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
-        self._knocking[socket], self._places[monitor] = monitor, place
+        self._saying_hello[socket], self._places[monitor] = monitor, place
         socket.connect(place)
         socket.send_multipart(hello.frames())
 
@@ -143,7 +143,7 @@ class Uplink:
             return self._from_second(ready)
         if ready in self._places:
             self._event(ready)
-        if ready not in self._knocking:
+        if ready not in self._saying_hello:
             return None
         frames = ready.recv_multipart(copy=False)
         self.descriptor = frames[0].get(zmq.SRCFD)
@@ -163,8 +163,8 @@ class Uplink:
 
     def _keep(self, found: Any) -> None:
         assert self._hello
-        self.place = self._places[self._knocking[found]]
-        for other in [one for one in self._knocking if one is not found]:
+        self.place = self._places[self._saying_hello[found]]
+        for other in [one for one in self._saying_hello if one is not found]:
             other.send_multipart(Message(MessageKind.MOVED, 0, self._hello.body[0][0]).frames())
             self._drop(other)
         self.socket = found
@@ -180,13 +180,13 @@ class Uplink:
         elif event & _REFUSED:
             place = self._places[monitor]
             self.refused.append(place)
-            self._drop(next(socket for socket, its in self._knocking.items() if its is monitor), in_vain=True)
+            self._drop(next(socket for socket, its in self._saying_hello.items() if its is monitor), in_vain=True)
             self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
             socket.setsockopt(zmq.LINGER, 0)  # queued messages will never be taken
-        monitor = self._knocking.pop(socket)
+        monitor = self._saying_hello.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
         monitor.close()
@@ -194,7 +194,7 @@ class Uplink:
 
     def close(self) -> None:
         """Send what is queued, for a second at most, if a place has welcomed this rank."""
-        for each in list(self._knocking):
+        for each in list(self._saying_hello):
             self._drop(each, in_vain=self.socket is None)
         if self._second:
             self._second.close()
@@ -203,7 +203,7 @@ class Uplink:
 _ANSWERS = (
     MessageKind.HERE,
     MessageKind.PATHS,
-    MessageKind.STUCK,
+    MessageKind.STALLED,
     MessageKind.WHERE,
     MessageKind.STACKED,
     MessageKind.PROBED,
@@ -249,7 +249,7 @@ class NodeAgent:
         self._beat_at = 0.0
         self.address = ""
         self._connections = ConnectionMonitor()
-        self._asked_at: float | None = None
+        self._queried_at: float | None = None
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
         self._takes_probes: socket.socket | None = None
@@ -278,7 +278,7 @@ class NodeAgent:
 
     def query(self, question: Message) -> None:
         """Send rank 0 a question, after the state of this rank's connections."""
-        self._asked_at = self._asked_at or time.monotonic()
+        self._queried_at = self._queried_at or time.monotonic()
         self._send_paths()
         self.send(question)
 
@@ -296,12 +296,12 @@ class NodeAgent:
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
-        due = min((at + _SECOND_S for at in (self._asked_at, self._answered_at) if at is not None), default=math.inf)
+        due = min((at + _SECOND_S for at in (self._queried_at, self._answered_at) if at is not None), default=math.inf)
         if now < due:
             return due
-        unheard = self._asked_at is not None and now >= self._asked_at + _SECOND_S
+        unheard = self._queried_at is not None and now >= self._queried_at + _SECOND_S
         info = tcp_info(self.up.descriptor)
-        self._asked_at = self._answered_at = None
+        self._queried_at = self._answered_at = None
         if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
@@ -335,13 +335,13 @@ class NodeAgent:
                 self._from_above(message)
 
     def _from_above(self, message: Message) -> None:
-        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
+        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
             self.down.broadcast(message)
-        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE):
+        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE):
             self.hub_heard.set()
-            self._asked_at = None
-        if message.kind is MessageKind.TELL or (message.kind is MessageKind.WELCOME and not self._welcomed):
-            self._begun = self._begun or message.kind is MessageKind.TELL
+            self._queried_at = None
+        if message.kind is MessageKind.ANSWER or (message.kind is MessageKind.WELCOME and not self._welcomed):
+            self._begun = self._begun or message.kind is MessageKind.ANSWER
             self._welcomed = True
             self.inbox.put(message)
         elif message.kind is MessageKind.WHERE:
@@ -389,7 +389,7 @@ class NodeAgent:
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         if message.kind is MessageKind.HELLO:
             self._admit(child, message)
-        elif message.kind is MessageKind.SAY:
+        elif message.kind is MessageKind.VALUES:
             self._take(message.step, list(entries(message, child.ranks)))
         elif message.kind is MessageKind.BEAT:
             self._states |= {one.rank: one for one in rank_states(message.body, child.ranks)}
@@ -439,7 +439,7 @@ class NodeAgent:
         self._sent = max(self._sent, step)
         for bundle in bundles(entries):
             raw = [part for _, _, parts in bundle for part in parts]
-            message = Message(MessageKind.SAY, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
+            message = Message(MessageKind.VALUES, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
             if size_of(raw) <= LARGE_BYTES:
                 self.up.send(message)
             else:
@@ -451,7 +451,7 @@ class NodeAgent:
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._part()
         if self.up.socket is None:
-            return min(due, self.up.knock(self._hello, now)) if self._hello else due
+            return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
         if self.up.cut is not None:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
@@ -562,7 +562,7 @@ class Client:
             return None
         return down
 
-    def know(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
+    def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it, to name them in errors."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
@@ -597,8 +597,8 @@ class Client:
     def _compare(self, found: threading.Event, seconds: float) -> None:
         """End the wait for a reply if rank 0 is of another build, which may not be able to read this rank's messages."""
         info, host = self._info, socket.gethostname()
-        place = CallAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
-        answer = ask_rank_0(place, Call(info.rank, host, own()), found, seconds)
+        place = BuildAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask_rank_0(place, BuildRequest(info.rank, host, own()), found, seconds)
         if answer and answer.build != own() and not found.is_set():
             sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
             self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
@@ -625,7 +625,7 @@ class Client:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
         self._keeper.see_done(lambda: self._part.offer(step, [what, value], raw))
 
-    def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
+    def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
         Raises Orphaned where rank 0 does not reply at all after `first_s` seconds. Rank 0 may itself wait for others,
@@ -703,11 +703,11 @@ class Client:
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
-    def stuck(self, what: str) -> HangDiagnosis | None:
+    def stalled(self, what: str) -> HangDiagnosis | None:
         """Ask rank 0 why this rank's main thread does not progress. Return why rank 0 does not reply, or None. Any
         thread may call.
         """
-        return None if self._is_hub_there(Message(MessageKind.STUCK, 0, what)) else self._silence(what)
+        return None if self._is_hub_there(Message(MessageKind.STALLED, 0, what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order: all messages are sent, including those of the ranks behind this one."""

@@ -576,9 +576,9 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
 def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
     """Return the progress and phase of most ranks; of equally frequent ones the furthest."""
     places = Counter(one.place for one in seen.answers.values())
-    usual = max(places, key=lambda place: (places[place], place))
-    phases = Counter(one.phase for one in seen.answers.values() if one.place == usual)
-    return usual, max(phases, key=lambda phase: (phases[phase], phase))
+    place_of_most = max(places, key=lambda place: (places[place], place))
+    phases = Counter(one.phase for one in seen.answers.values() if one.place == place_of_most)
+    return place_of_most, max(phases, key=lambda phase: (phases[phase], phase))
 
 
 def _how_late(one: RankState, majority: tuple[int, int], where: str) -> dict[str, Any]:

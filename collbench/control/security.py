@@ -409,14 +409,14 @@ class PendingConnections:
     """The connections that have not joined yet: by descriptor the source address (None: closed before it could be
     read).
 
-    listening       the descriptors of the sockets that listen for other hosts
+    listeners       the descriptors of the sockets that listen for other hosts
     most            connections in all
     most_of_source  connections from one address
     held_back       addresses that exceeded their limit at any time, in order
     """
 
     def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
-        self.listening: set[int] = set()
+        self.listeners: set[int] = set()
         self.most, self.most_of_source = most, most_of_source
         self.held_back: dict[str, None] = {}
         self._address: dict[int, str | None] = {}
@@ -449,7 +449,7 @@ class PendingConnections:
 
     def _limit(self) -> None:
         """Make the kernel drop connections above a limit, and accept them again below half of it."""
-        if not self.listening:
+        if not self.listeners:
             return
         full = len(self._address) > (self.most // 2 if self._full else self.most)
         dropped = frozenset(
@@ -462,7 +462,7 @@ class PendingConnections:
         if len(self.held_back) < MOST_SOURCES:
             self.held_back |= dict.fromkeys(sorted(dropped))
         self._full, self._dropped = full, dropped
-        for descriptor in self.listening:
+        for descriptor in self.listeners:
             with suppress(OSError):
                 if full:
                     drop_all(descriptor)

@@ -21,7 +21,7 @@ from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
-from collbench.control.builds import BuildServer, Call, CallAddresses, addresses_of
+from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
 from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
@@ -133,14 +133,14 @@ class Coordinator:
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         if message.kind is MessageKind.HELLO:
             self._hello(child, message)
-        elif message.kind is MessageKind.SAY:
+        elif message.kind is MessageKind.VALUES:
             self._take_values(child, message)
         elif message.kind is MessageKind.OFFER:
             self._offers.setdefault(message.step, deque()).append((child, message.body))
             self._grant()
         elif message.kind in (MessageKind.BEAT, MessageKind.HERE):
             self._note(child, message)
-        elif message.kind in (MessageKind.STUCK, MessageKind.WHERE):
+        elif message.kind in (MessageKind.STALLED, MessageKind.WHERE):
             self._answer_query(child, message)
         elif message.kind is MessageKind.STACKED:
             self.inquiries.stacked(*message.body)
@@ -238,7 +238,7 @@ class Coordinator:
         """Handle the question of a rank that does not progress, or has waited long. Rank 0 itself may be the cause."""
         own = self.stand()
         self.down.send(child, Message(MessageKind.HERE, 0, [own.as_json()]))
-        if message.kind is MessageKind.STUCK:
+        if message.kind is MessageKind.STALLED:
             self.inquiries.begin(message.body)
         elif own.still_s > self.timeout_s and not own.waits:
             self.inquiries.begin("")
@@ -395,12 +395,12 @@ class Server:
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """Return the server that compares builds with ranks of other builds, until all have joined."""
 
-        def take(call: Call) -> None:
+        def take(call: BuildRequest) -> None:
             if call.build != self._build:
                 self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
 
-        me = Call(0, socket.gethostname(), self._build)
-        return BuildServer(CallAddresses(secret, info.port, addresses), me, take)
+        me = BuildRequest(0, socket.gethostname(), self._build)
+        return BuildServer(BuildAddresses(secret, info.port, addresses), me, take)
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -496,7 +496,7 @@ class Server:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
                 return self._next(min(end, time.monotonic() + _QUERY_EVERY_S))
-        self.stuck(what)
+        self.stalled(what)
         try:
             return self._next(time.monotonic() + _INQUIRY_S)
         except Empty:
@@ -510,7 +510,7 @@ class Server:
 
     def send(self, step: int, value: Any) -> None:
         """Send the same value to every other rank."""
-        message = Message(MessageKind.TELL, step, value)
+        message = Message(MessageKind.ANSWER, step, value)
         self._keeper.see_done(lambda: self.part.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
@@ -523,7 +523,7 @@ class Server:
         self.part.parted.wait(seconds)
         return self.part.still_there()
 
-    def stuck(self, what: str) -> None:
+    def stalled(self, what: str) -> None:
         """Start an inquiry because this rank's own main thread does not progress. Any thread may call."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 

@@ -295,7 +295,7 @@ class Downlinks:
             if known["event"] == zmq.EVENT_LISTENING:
                 self._listens(known["value"], known["endpoint"])
             elif known["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses with a used port
-                self.pending.listening.discard(known["value"])
+                self.pending.listeners.discard(known["value"])
             elif known["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(known["value"])
             elif known["event"] == zmq.EVENT_DISCONNECTED:
@@ -303,17 +303,17 @@ class Downlinks:
 
     def _listens(self, descriptor: int, endpoint: bytes) -> None:
         if endpoint.startswith(b"tcp:"):
-            self.pending.listening.add(descriptor)
+            self.pending.listeners.add(descriptor)
             with suppress(OSError):
                 security.hold_silent(descriptor)
 
     def _accepted(self, descriptor: int) -> None:
         self._since[descriptor] = time.monotonic()
         self.pending.add(descriptor, peer_of(descriptor))
-        if self.complete and self.pending.listening:
-            self.rejected.flooded(len(self.pending), self.pending.listening)
+        if self.complete and self.pending.listeners:
+            self.rejected.flooded(len(self.pending), self.pending.listeners)
             if self.rejected.deaf:  # for good: no limit opens it again
-                self.pending.listening.clear()
+                self.pending.listeners.clear()
 
     def _known(self, descriptor: int) -> None:
         """Mark a connection as the launch's own, because its key has opened a message."""

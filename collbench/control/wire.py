@@ -139,12 +139,12 @@ class MessageKind(Enum):
     HELLO = b"hello"  # up: a rank presents itself
     WELCOME = b"welcome"  # down: it has been heard
     MOVED = b"moved"  # up: a rank that presented itself here uses another connection
-    SAY = b"say"  # up: the values of the ranks of a node in a step
+    VALUES = b"say"  # up: the values of the ranks of a node in a step
     OFFER = b"offer"  # up: a large message of values is ready
     GRANT = b"grant"  # down: send it
-    TELL = b"tell"  # down: rank 0's value of a step
+    ANSWER = b"tell"  # down: rank 0's value of a step
     BEAT = b"beat"  # up: states of ranks, now and then
-    STUCK = b"stuck"  # up: a rank does not move
+    STALLED = b"stuck"  # up: a rank does not move
     WHERE = b"where"  # both ways: send your state at once
     HERE = b"here"  # both ways: states of ranks
     ASIDE = b"aside"  # up: a second connection of a rank without answers on its first one; the rank that it belongs to

@@ -129,7 +129,7 @@ class RankExchange(Members):
             self._hub.send(self._step, value)
         elif self._spoke:
             with self.watchdog.elsewhere(what):
-                heard: T = self._spoke.hear(self._step, what, self.timeout_s, self.longest_s)
+                heard: T = self._spoke.receive(self._step, what, self.timeout_s, self.longest_s)
             return heard
         return value
 
@@ -215,12 +215,12 @@ class World(RankExchange):
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
                 self._spoke.join(asdict(replace(self.me, routes=routes, addresses=addresses)), self.timeout_s)
-                found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
+                found = self._spoke.receive(0, "joining", self.timeout_s, self.longest_s)
             self._check_build(found[0])
             self.members = tuple(Member(**one) for one in found)
-            self._spoke.know(self.members[info.rank], self.members, self._other_candidates())
+            self._spoke.set_members(self.members[info.rank], self.members, self._other_candidates())
         self.me = self.members[self.rank]
-        self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+        self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
 
     @property
     def _build(self) -> list[Any] | None:

@@ -136,7 +136,7 @@ def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> No
         )
 
 
-class Held(Protocol):
+class DeviceAllocation(Protocol):
     """GPU memory that is allocated as long as this object lives."""
 
     address: int
@@ -163,7 +163,7 @@ class DeviceBuffers:
 
     def __init__(  # noqa: PLR0917
         self, operation: Operation, cell: Cell, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
-        allocate: Callable[[OpenGpu, int], Held] = OpenGpu.allocate,
+        allocate: Callable[[OpenGpu, int], DeviceAllocation] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
         """Allocate the buffers. `gpus` and `streams`: one per driven rank. Raises MemoryError."""
         count = operation.count(cell, group.n)

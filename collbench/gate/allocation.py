@@ -50,7 +50,7 @@ class CaseTimes(NamedTuple):
         return None if middle is None else log(middle)
 
 
-class Shown(NamedTuple):
+class ShownFigures(NamedTuple):
     """The figures of a case's rows besides its times, over all launches.
 
     flags    those of any row
@@ -94,7 +94,7 @@ class Allocation:
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
     cells: Mapping[Cell, CaseTimes]
-    shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
+    shown: Mapping[Cell, ShownFigures] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
@@ -225,11 +225,11 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
 
 
-def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, Shown]:
+def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, ShownFigures]:
     return {cell: _shown([rows.get(cell) for rows in each]) for cell in cells}
 
 
-def _shown(each: Sequence[Row | None]) -> Shown:
+def _shown(each: Sequence[Row | None]) -> ShownFigures:
     """Return the figures from the rows of one case, by launch; rows without a time do not count."""
     rows = [row if row is not None and time_of(row) is not None else None for row in each]
     there = [row for row in rows if row is not None]
@@ -241,7 +241,7 @@ def _shown(each: Sequence[Row | None]) -> Shown:
     percent = median_of(percents) if complete else None
     flags = frozenset(flag for row in there for flag in row.flags)
     checked = all(row.checked and row.wrong is not None for row in there)
-    return Shown(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
+    return ShownFigures(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

@@ -18,7 +18,7 @@ from typing import Literal
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.allocation import COLUMNS, Cell
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_cell
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
     CarriesAll,
     CarriesNone,
@@ -360,7 +360,7 @@ _Ranked = tuple[int, Plausible | None]
 
 def ranked(
     found: Sequence[Difference],
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedChange],
     today: date,
     suspicions: Sequence[Suspicion],
     cause: LikelyCause | None,
@@ -374,7 +374,7 @@ def ranked(
     return [_change(found[place], *ranks[place], expected, today) for place in order]
 
 
-def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[Expected], today: date) -> Change:
+def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[ExpectedChange], today: date) -> Change:
     by = next((one for one in expected if one.covers(each, today)), None)
     announced: Announcement | None = None if by is None else by.announcement
     explains = plausible is not None and rank <= _POSSIBLE

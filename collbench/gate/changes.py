@@ -104,7 +104,7 @@ _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedChange:
     """An announced change, from a table of the file of `--expect`.
 
     kind, what         patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown without a recorded change
@@ -160,12 +160,12 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     return [each for each in found if each.kind in COMPARED and not transient(each)]
 
 
-def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today: date) -> list[Difference]:
+def unannounced(found: Sequence[Difference], expected: Sequence[ExpectedChange], today: date) -> list[Difference]:
     """Return the unexpected changes: those without an announcement that is still valid."""
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
-def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> list[Suspicion]:
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cells: Sequence[Cell]) -> list[Suspicion]:
     """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
     `cells` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
@@ -174,7 +174,7 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], toda
     return sorted(found, key=lambda each: _ORDER.index(each.state))
 
 
-def _judged(suspicion: Suspicion, expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> Suspicion:
+def _judged(suspicion: Suspicion, expected: Sequence[ExpectedChange], today: date, cells: Sequence[Cell]) -> Suspicion:
     if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
         return suspicion
     own = _own_cells(suspicion, cells)
@@ -189,8 +189,8 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def of_what_changed(
-    expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
-) -> tuple[list[Expected], list[UnusedAnnouncement]]:
+    expected: Sequence[ExpectedChange], candidate: Sequence[Allocation], good: Sequence[Allocation]
+) -> tuple[list[ExpectedChange], list[UnusedAnnouncement]]:
     """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
     The candidate is compared with each of the `good` allocations, since some are older than the change.
@@ -202,7 +202,7 @@ def of_what_changed(
     return [each for each in expected if each not in idle], notes
 
 
-def expired(expected: Sequence[Expected], today: date) -> list[ExpiredAnnouncement]:
+def expired(expected: Sequence[ExpectedChange], today: date) -> list[ExpiredAnnouncement]:
     """Return a note for each announcement that expired."""
     return [ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
 
@@ -212,7 +212,7 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
     return {item: text for item, text in items.items() if item.kind != "software" or item.path[0] not in lonely}
 
 
-def read_expected(path: Path) -> list[Expected]:
+def read_expected(path: Path) -> list[ExpectedChange]:
     """Return the changes in a TOML file, one for each [[change]] table. Raises UsageError naming the first invalid entry."""
     try:
         known = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
@@ -224,7 +224,7 @@ def read_expected(path: Path) -> list[Expected]:
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
-def from_table(table: Any, where: str) -> Expected:
+def from_table(table: Any, where: str) -> ExpectedChange:
     """Return the change of a [[change]] table. Raises UsageError that begins with `where`."""
     _check_names(table, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
@@ -239,7 +239,7 @@ def from_table(table: Any, where: str) -> Expected:
     what = table.get("what", "")
     if kind and not (kind + what).strip("*? "):
         raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
-    return Expected(kind=kind, what=what, **plain, **_slower(table, where))
+    return ExpectedChange(kind=kind, what=what, **plain, **_slower(table, where))
 
 
 def _check_names(table: Any, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, ShownFigures, name_of
 from collbench.gate.baseline import fresh
 from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
@@ -129,7 +129,7 @@ def _result(required: float, percents: Sequence[float | None], counts: Sequence[
     return CONFIRMED if below >= confirmations else SUSPECTED
 
 
-def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | None]:
+def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceiling | None]:
     """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known."""
     if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
         return None, None

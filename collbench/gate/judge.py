@@ -16,14 +16,14 @@ from functools import cached_property
 import numpy as np
 
 from collbench import __version__
-from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
+from collbench.analysis.ceilings import CeilingChange, LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import checks
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, Numbers, fresh, group_of_cell, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
+from collbench.gate.changes import ExpectedChange, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.reasons import GateNote, GateReason, WrongCells
@@ -233,7 +233,11 @@ class Evaluation:
 
 
 def judge(
-    baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date, floors_requested: Sequence[Floor] = ()
+    baseline: Baseline,
+    candidate: Sequence[Allocation],
+    expected: Sequence[ExpectedChange],
+    today: date,
+    floors_requested: Sequence[Floor] = (),
 ) -> Verdict:
     """Return the verdict on a candidate's allocations, given in the order in which they began; `floors_requested` are floors.
 
@@ -302,7 +306,7 @@ def _evaluate(learned: Baseline, candidate: Sequence[Allocation], cells: Sequenc
 
 def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation]) -> tuple[CeilingChange, ...]:
     """Return the ceilings that are lower in an allocation of the candidate than in the baseline, each once."""
-    return tuple(dict.fromkeys(change for each in candidate for change in fallen_ceilings(before, each.ceilings)))
+    return tuple(dict.fromkeys(change for each in candidate for change in dropped_ceilings(before, each.ceilings)))
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:

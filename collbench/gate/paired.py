@@ -24,7 +24,7 @@ from collbench.gate import checks
 from collbench.gate.allocation import Allocation, Cell, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
+from collbench.gate.changes import ExpectedChange, accepted, changes, expired, unannounced
 from collbench.gate.checks import incomplete_cells
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
@@ -292,13 +292,13 @@ class _StackEvaluation:
 
 
 def judge_paired(
-    old: Sequence[Path], new: Sequence[Path], expected: Sequence[Expected], today: date, floor_rules: Sequence[Floor] = ()
+    old: Sequence[Path], new: Sequence[Path], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()
 ) -> Verdict:
     """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
     return replace(decide(side_by_side(old, new), expected, today, floor_rules), baseline=", ".join(map(str, old)))
 
 
-def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
+def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
     cells = list(dict.fromkeys(cell for each in both for cell, measured in each.old.cells.items() if measured.time is not None))
     if not cells:

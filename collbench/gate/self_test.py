@@ -15,7 +15,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import CaseTimes
 from collbench.gate.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of
 from collbench.gate.paired import PAIRED_CONFIRMATIONS, PAIRS, learn_pairs
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, Slower, exceed, learn, slower
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, SlowerParts, exceed, learn, slower
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
@@ -230,7 +230,7 @@ class _TrialKind:
     done: str
     cells: Callable[[np.random.Generator], Numbers]
     factor: Callable[[BaselineLimits, Numbers], float | Figures]
-    shows: Callable[[Slower, Numbers], bool]
+    shows: Callable[[SlowerParts, Numbers], bool]
     expected: bool = True
 
 
@@ -274,10 +274,10 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     def visible(times: float) -> Callable[[BaselineLimits, Numbers], Figures]:
         return lambda limits, slowed: 1 + times * np.nan_to_num(limits.visible()[slowed] - 1)
 
-    def its_own(found: Slower, slowed: Numbers) -> bool:
+    def its_own(found: SlowerParts, slowed: Numbers) -> bool:
         return bool(found.cells[slowed].any() or found.groups[scheme.of[slowed]].any())
 
-    def anything(found: Slower, _: Numbers) -> bool:
+    def anything(found: SlowerParts, _: Numbers) -> bool:
         return found.anything
 
     one_cell, group = f"one cell of {name} messages slower by", f"one group of {name} messages slower by"

@@ -12,7 +12,7 @@ from statistics import median_low
 import numpy as np
 
 from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown, median_of
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, ShownFigures, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
@@ -155,7 +155,7 @@ def _without(measured: CaseTimes, left_out: Sequence[bool]) -> CaseTimes:
     return measured._replace(medians_s=tuple(None if out else value for value, out in zip(measured.medians_s, left_out, strict=True)))
 
 
-def _shown_without(shown: Shown, left_out: Sequence[bool]) -> Shown:
+def _shown_without(shown: ShownFigures, left_out: Sequence[bool]) -> ShownFigures:
     """Return the figures without these launches. The share of the ceiling is unknown if a remaining launch has none."""
     if shown.percent is None or len(shown.percents) != len(left_out):
         return shown

@@ -62,23 +62,23 @@ def deferred() -> Iterator[None]:
 
 
 @contextmanager
-def watch_signals(tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the first signal during the block, in a thread of its own: the main thread may be inside a call."""
+def watch_signals(notify: Callable[[int], None]) -> Iterator[None]:
+    """Call `notify` with the first signal during the block, in a thread of its own: the main thread may be inside a call."""
     if not _in_main_thread():
         yield
         return
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_read_signals, args=(ours, tell), name="collbench-signals", daemon=True)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_read_signals, args=(reader, notify), name="collbench-signals", daemon=True)
     thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        theirs.close()
+        writer.close()
         thread.join(_JOIN_S)
-        ours.close()
+        reader.close()
 
 
 def _read_signals(reader: socket.socket, notify: Callable[[int], None]) -> None:

@@ -93,7 +93,7 @@ _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the l
 
 
 @dataclass
-class Same:
+class MatchedParts:
     """The merged keys of the sources' parts: one mapping (own key to merged key) per machine. Parts without an entry are left out."""
 
     gpus: list[dict[str, str]] = field(default_factory=list)
@@ -101,9 +101,9 @@ class Same:
     doubts: list[str] = field(default_factory=list)
 
 
-def same_parts(machines: Sequence[Machine]) -> Same:
+def same_parts(machines: Sequence[Machine]) -> MatchedParts:
     """Return the merged key of every GPU and NIC of every machine, and what could not be matched."""
-    same = Same()
+    same = MatchedParts()
     _match_gpus(machines, same)
     _match_nics(machines, same)
     return same
@@ -114,7 +114,7 @@ def source_of(machine: Machine) -> str:
     return ", ".join(machine.sources) or "a source without a name"
 
 
-def _match_gpus(machines: Sequence[Machine], same: Same) -> None:
+def _match_gpus(machines: Sequence[Machine], same: MatchedParts) -> None:
     known = _addressed(machines)
     for machine in machines:
         bare = [gpu for gpu in machine.gpus if not gpu.address]
@@ -155,7 +155,7 @@ def _own_key(gpu: Gpu) -> str:
     return gpu.key if gpu.index is None else f"gpu{gpu.index}"
 
 
-def _match_nics(machines: Sequence[Machine], same: Same) -> None:
+def _match_nics(machines: Sequence[Machine], same: MatchedParts) -> None:
     named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
     names = _names_by_lid(machines)
     at: dict[str, str] = {}
@@ -249,7 +249,7 @@ def origin(machine: Machine, path: str) -> str | None:
     return None
 
 
-def _finished(merged: Machine, readings: Sequence[Machine], same: Same, record: _Record) -> Machine:
+def _finished(merged: Machine, readings: Sequence[Machine], same: MatchedParts, record: _Record) -> Machine:
     pci = tuple(_without_circles(merged.pci, record))
     gpus = sorted(merged.gpus, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.key))
     merged = replace(merged, pci=pci, gpus=tuple(gpus))

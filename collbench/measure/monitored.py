@@ -151,7 +151,7 @@ class MonitoredMeasurement:
         return bypassed(self.evidence)
 
 
-def watch(
+def measure_monitored(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
     """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at
@@ -255,7 +255,7 @@ class Disturbance:
 
 
 @dataclass
-class Watch:
+class RoundMonitor:
     """The disturbances of one round; `ranks` is filled at rank 0 when the round ends."""
 
     ranks: list[Disturbance] = field(default_factory=list)
@@ -267,9 +267,9 @@ class Watch:
 
 
 @contextmanager
-def watched(world: World, probe: StateProbe | None) -> Iterator[Watch]:
+def monitor_round(world: World, probe: StateProbe | None) -> Iterator[RoundMonitor]:
     """Watch all ranks of the world during the block. All ranks enter and leave it together."""
-    found = Watch()
+    found = RoundMonitor()
     before = probe.measure() if probe else None
     began, waited = time.monotonic_ns(), _waited_ns()
     yield found

@@ -273,10 +273,10 @@ class DebugLog:
         assert self._folder is not None
         self._files += 1
         pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
-        wanted = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
-        for name in wanted:
+        variables = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
+        for name in variables:
             self._before.setdefault(name, _of_user(self._env, name))
-        self._env.update({name: value for name, value in wanted.items() if name != _SUBSYS or not self._before[_SUBSYS]})
+        self._env.update({name: value for name, value in variables.items() if name != _SUBSYS or not self._before[_SUBSYS]})
 
     @contextmanager
     def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:

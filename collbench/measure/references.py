@@ -64,7 +64,7 @@ _FEWEST, _MOST = 6, 300
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes
     that one copy moves.
 
@@ -76,7 +76,7 @@ class Copied:
     wrong: str | None
 
 
-def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: float) -> Copied:
+def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: float) -> CopyResult:
     """Copy `n_bytes` repeatedly for about `seconds`, a share on each of these CPUs, and return the times.
 
     Each thread touches its memory first, so that it is on the CPU's NUMA node. Raises MemoryError, OSError for a CPU
@@ -90,7 +90,7 @@ def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: f
     n = repetitions(float(tried.min()), seconds)
     taken = _everywhere(cpus, lambda place: loops[place].run(n)[0], patience_s + seconds)
     wrong = _everywhere(cpus, lambda place: first_wrong(pairs[place][1].slot(0)), patience_s)
-    return Copied(np.max(taken, axis=0), share * len(cpus), next((each for each in wrong if each), None))
+    return CopyResult(np.max(taken, axis=0), share * len(cpus), next((each for each in wrong if each), None))
 
 
 def repetitions(once_s: float, seconds: float) -> int:

@@ -96,14 +96,14 @@ class _Arrivals:
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamResult:
     """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
 
     rates: NDArray[np.float64]
     wrong: str | None = None
 
 
-def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamResult:
     """Receive `streams` streams that send the key, for so many seconds.
 
     Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
@@ -114,7 +114,7 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
         arrivals = [_Arrivals() for _ in connections]
         drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
         at_once(drains, "receiving TCP streams")
-    return Streamed(_rates(arrivals), _wrong(arrivals))
+    return StreamResult(_rates(arrivals), _wrong(arrivals))
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:

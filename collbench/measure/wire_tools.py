@@ -722,7 +722,7 @@ _OF_THE_DEADLINE = 0.75  # a rank without progress for all of it is taken for a 
 
 
 @dataclass(frozen=True)
-class Course:
+class ToolPair:
     """The source and the target rank of one run."""
 
     source: Member
@@ -789,7 +789,7 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     return Tools(tools, {tool.name: [str(each[tool.name]) for each in columns] for tool in tools})
 
 
-def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequence[Course], versions: Sequence[str]) -> list[ToolResult]:
+def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequence[ToolPair], versions: Sequence[str]) -> list[ToolResult]:
     """Run the tool on all courses at the same time, and return the result of each, at all ranks. All ranks call.
 
     A process that drives several ranks may be the source of several courses; it starts these one after the other.
@@ -818,7 +818,7 @@ def _by_course(columns: Sequence[Mapping[str, Reply]]) -> dict[str, Reply]:
     return {at: each for one in columns for at, each in one.items()}
 
 
-def _waits(tool: WireTool, request: ToolRequest, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Reply:
+def _waits(tool: WireTool, request: ToolRequest, course: ToolPair, waiting: ExitStack, limits_s: tuple[float, float]) -> Reply:
     """Start the waiting end, which runs to the end of `waiting`, and return its port.
 
     limits_s: until it listens, and until it ends.
@@ -833,7 +833,7 @@ def _waits(tool: WireTool, request: ToolRequest, course: Course, waiting: ExitSt
     return attempt(start)
 
 
-def _begins(tool: WireTool, request: ToolRequest, course: Course, offer: Reply, limit_s: float) -> Reply:
+def _begins(tool: WireTool, request: ToolRequest, course: ToolPair, offer: Reply, limit_s: float) -> Reply:
     """Run the client and return its output, and the bytes that left this host meanwhile."""
     if "value" not in offer:
         return {"why": f"{course.target.host}: {offer.get('why')}"}
@@ -863,7 +863,7 @@ def _left(before: counters.Counters, after: counters.Counters) -> int | None:
     return None if None in parts else sum(part for part in parts if part)
 
 
-def _came(tool: WireTool, request: ToolRequest, course: Course, port: int | None, columns: Reply) -> ToolResult:
+def _came(tool: WireTool, request: ToolRequest, course: ToolPair, port: int | None, columns: Reply) -> ToolResult:
     server = shlex.join(tool.server(request, course.address, port)) if port else ""
     client = shlex.join(tool.client(request, course.address, port)) if port else ""
     document = columns.get("value")

@@ -296,10 +296,10 @@ def _guess_source(place: Place, at: int, expected: NDArray[Any], got: NDArray[An
         return ""
     missing = _as_floats(expected) - _as_floats(got)
     for rank in place.ranks[:WINDOW]:
-        theirs = _sent_by(rank, at, len(got), place)
-        if place.cell.redop is None and theirs.tobytes() == got.tobytes():
+        other = _sent_by(rank, at, len(got), place)
+        if place.cell.redop is None and other.tobytes() == got.tobytes():
             return f"that is what rank {rank} sends"
-        if place.cell.redop == "sum" and np.array_equal(missing, _as_floats(theirs)):
+        if place.cell.redop == "sum" and np.array_equal(missing, _as_floats(other)):
             return f"rank {rank}'s share is missing"
     return ""
 

@@ -270,8 +270,10 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Ite
         yield Line("  ".join(cell.ljust(size) for cell, size in zip(cells, wide, strict=True)).rstrip())
     if len(rows) > _MOST_LINES:
         yield Line(f"and {len(rows) - _MOST_LINES} more: see --format json", "foot")
-    told = dict.fromkeys((f"{row.backend} {_version(row)}".strip(), str(row.evidence.get("statistic"))) for row in rows if not row.na)
-    yield from (Line(printable(f"{who}: {what}"), "foot") for who, what in _once(told))
+    statistics_by_tool = dict.fromkeys(
+        (f"{row.backend} {_version(row)}".strip(), str(row.evidence.get("statistic"))) for row in rows if not row.na
+    )
+    yield from (Line(printable(f"{tool}: {what}"), "foot") for tool, what in _once(statistics_by_tool))
     yield from (Line(text, "foot") for text in explain(flag for row in rows for flag in row.flags))
 
 

@@ -226,7 +226,7 @@ class PairsProgressPrinter(ProgressPrinter):
             left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
             self._reporter.note(f"round {done} of {total}: {what}{left}")
 
-    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+    def next_remeasurement(self, last: list[PairRound]) -> Mapping[str, Any] | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
 

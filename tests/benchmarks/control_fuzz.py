@@ -76,7 +76,7 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
     here = Here()
     with here.stack:
         hub = here.hub()
-        _deaf_to(hub, MessageKind.ABORT, MessageKind.STUCK, MessageKind.GONE)
+        _deaf_to(hub, MessageKind.ABORT, MessageKind.STALLED, MessageKind.GONE)
         began, before = time.perf_counter(), resident()
         unreadable = _count_unreadable(hub)
         (_send_with_key if has_key else _send_raw)(here, seed, count)

@@ -62,13 +62,13 @@ def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int,
 )
 def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, agree=lambda mine, what: views))
-    assert options.agreed(request(*views[0], default=True), world).backends == agreed
-    assert options.agreed(request("mpi"), world).backends == ("mpi",)
+    assert options.agree_on_backends(request(*views[0], default=True), world).backends == agreed
+    assert options.agree_on_backends(request("mpi"), world).backends == ("mpi",)
 
 
 def test_on_one_host_nothing_has_to_be_agreed() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert options.agreed(request("mpi", default=True), world).backends == ("mpi",)
+    assert options.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
 
 
 @pytest.mark.parametrize(

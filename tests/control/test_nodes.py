@@ -41,7 +41,7 @@ def test_one_connection_a_node_and_everybody_is_heard() -> None:
             spoke.send(1, "asking", f"I am {rank}", [bytes([rank])])
         assert collected(hub, 1) == {rank: (f"I am {rank}", [bytes([rank])]) for rank in range(1, 6)}
         hub.send(2, "go on")
-        assert [spoke.hear(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
+        assert [spoke.receive(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
 
 
 def test_large_arrays_come_when_there_is_room_and_are_whole() -> None:

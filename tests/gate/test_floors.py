@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, ShownFigures
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import CellNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
@@ -30,7 +30,7 @@ def cell(size: int = 64 * M, **changes: Any) -> Cell:
 def allocation(
     name: str, percents: Mapping[Cell, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
 ) -> Allocation:
-    shown = {each: Shown(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
+    shown = {each: ShownFigures(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
     return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: CaseTimes((1e-3,) * 5) for each in percents}, shown)
 
 

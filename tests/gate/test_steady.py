@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collbench.gate.allocation import Allocation, CaseTimes, Cell, Shown
+from collbench.gate.allocation import Allocation, CaseTimes, Cell, ShownFigures
 from collbench.gate.baseline import Baseline
 from collbench.gate.reasons import (
     AllocationStateChanged,
@@ -128,7 +128,7 @@ class TestUnstable:
         assert judged(*(replace(slow(n), cells={**slow(n).cells, **bad(n)}) for n in "abc")).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:
-        shown = {cell(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
+        shown = {cell(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
         assert verdict.reasons[0] == UnstableCells("new", CellNames(("allreduce 8 B nccl",)), ("two_modes",))
 

@@ -14,8 +14,8 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.measure.tasks import servers as workload_asynchronous
 from collbench.measure.tasks.servers import (
     PERIOD,
-    Pupil,
     Shard,
+    Worker,
     _quantiles,
     differences,
     exact_updates,
@@ -53,7 +53,7 @@ class Played:
 
     def __init__(self, roles):
         self.roles, self.shard = roles, Shard(roles, 0)
-        self.pupils = {rank: Pupil(roles, rank) for rank in roles.workers}
+        self.pupils = {rank: Worker(roles, rank) for rank in roles.workers}
         self.talks = {rank: self.shard.serve(rank) for rank in roles.workers}
         self.waiting = {rank: next(talk) for rank, talk in self.talks.items()}
         self.rounds = Counter()
@@ -165,7 +165,7 @@ def test_workers_in_threads_of_their_own_lose_nothing():
                 out.put(message.data.copy())
 
     def work(rank):
-        pupil, (there, back) = Pupil(roles, rank), wires[rank]
+        pupil, (there, back) = Worker(roles, rank), wires[rank]
         for number in range(1, 31):
             (talk,) = pupil.round(number).values()
             hold(talk, back, there, threading.Lock())
@@ -187,7 +187,7 @@ def test_several_servers_have_a_shard_each():
     roles = roles_of(step(servers=(0, 3), worker=1), 5)
     assert (roles.servers, roles.workers) == ((0, 3), (1, 2, 4))
     assert (roles.elements(1), roles.largest, roles.moved_bytes) == (150, 150, 2 * 2 * 600)
-    assert set(Pupil(roles, 4).round(1)) == {0, 3}
+    assert set(Worker(roles, 4).round(1)) == {0, 3}
 
 
 def test_more_messages_than_can_be_held_ready_are_refused():

@@ -20,7 +20,7 @@ from collbench.analysis.hunt.judging import (
     SLOW,
     Candidate,
     Measured,
-    PlaceCase,
+    PlaceCheck,
     Scale,
     SweepResult,
     judge_trials,
@@ -38,7 +38,7 @@ _MOST = 2  # partners that each end is tried with
 
 
 @dataclass
-class PathCase:
+class PathCheck:
     """A slow pair, measured again.
 
     candidate  of two places; again: the pair itself; ends: by place its trials with healthy partners; chance: its share of `CHANCE`
@@ -149,14 +149,14 @@ _MOST_PATHS = 16
 _PAUSE_S = 0.25  # between rounds: a burst of other work does not reach several of them
 _PEERS = 3  # other suspects that each is measured with, where there are so many
 
-Case = PlaceCase | PathCase
+SuspectCheck = PlaceCheck | PathCheck
 
 
 @dataclass(frozen=True)
 class RequestedPair:
     """A pair that a case wants: `place` with `partner`; healthy: whether the partner is known to be healthy."""
 
-    case: Case
+    case: SuspectCheck
     place: int
     partner: int
     healthy: bool
@@ -171,15 +171,15 @@ class CrossCheck:
     hosts: Sequence[str]
     leaves: Sequence[str] | None
     random: draws.Random
-    places: list[PlaceCase] = field(default_factory=list)
-    paths: list[PathCase] = field(default_factory=list)
+    places: list[PlaceCheck] = field(default_factory=list)
+    paths: list[PathCheck] = field(default_factory=list)
     left_out: int = 0
     _used: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """One case per candidate, of the paths the deepest."""
-        self.places = [PlaceCase(each) for each in self.found.places]
-        self.paths = [PathCase(each) for each in self.found.paths[:_MOST_PATHS]]
+        self.places = [PlaceCheck(each) for each in self.found.places]
+        self.paths = [PathCheck(each) for each in self.found.paths[:_MOST_PATHS]]
         self.left_out = len(self.found.paths) - len(self.paths)
         self._share_chance()
         medians = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
@@ -195,7 +195,7 @@ class CrossCheck:
         return True
 
     def _share_chance(self) -> None:
-        cases: list[Case] = [*self.places, *self.paths]
+        cases: list[SuspectCheck] = [*self.places, *self.paths]
         for case in cases:
             case.chance = CHANCE / len(cases)
 
@@ -205,7 +205,7 @@ class CrossCheck:
         for case in self.places:
             path = None if self._needs_partner(case) else case.path(self.log.names)
             if path is not None and (key := (path.places, LATENCY in path.ways)) not in known:
-                self.paths.append(PathCase(path))
+                self.paths.append(PathCheck(path))
                 known.add((self.paths[-1].places, key[1]))
         self._share_chance()
 
@@ -227,10 +227,10 @@ class CrossCheck:
         self._mark_parts()
         self._add_paths()
 
-    def _cases_of(self, wish: RequestedPair) -> Sequence[Case]:
+    def _cases_of(self, wish: RequestedPair) -> Sequence[SuspectCheck]:
         """The cases that a measurement serves: a place's bandwidth and its latency, and so for a path."""
         inside = wish.case.candidate.inside
-        if isinstance(wish.case, PlaceCase):
+        if isinstance(wish.case, PlaceCheck):
             return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
         return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
@@ -254,9 +254,9 @@ class CrossCheck:
             free = [each for each in free if each not in busy]
             if place in busy or (len(free) <= kept and requested):
                 continue
-            new = self._partner(case, place, free) if isinstance(case, PathCase) or case.needs_healthy or case.needs_rounds else None
+            new = self._partner(case, place, free) if isinstance(case, PathCheck) or case.needs_healthy or case.needs_rounds else None
             partner = again if new is None else new
-            if partner is None and isinstance(case, PlaceCase) and case.needs_rounds:
+            if partner is None and isinstance(case, PlaceCheck) and case.needs_rounds:
                 partner = self._partner(case, place, free, tried=())
             if partner is None or partner in busy:
                 continue
@@ -265,7 +265,7 @@ class CrossCheck:
             self._used[partner] += 1
         return requested
 
-    def _unsettled(self) -> Iterable[tuple[Case, int, int | None]]:
+    def _unsettled(self) -> Iterable[tuple[SuspectCheck, int, int | None]]:
         """Return (case, place, the partner to measure again) of all that need a healthy partner."""
         for case in self.places:
             if self._needs_partner(case):
@@ -274,12 +274,12 @@ class CrossCheck:
             for place in path.needs_ends:
                 yield path, place, None
 
-    def _open_paths(self) -> list[PathCase]:
+    def _open_paths(self) -> list[PathCheck]:
         """Return the slow paths that neither end explains: those of a candidate wait until it is cleared."""
         waits = {case.place for case in self.places if self._needs_partner(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
-    def _needs_partner(self, case: PlaceCase) -> bool:
+    def _needs_partner(self, case: PlaceCheck) -> bool:
         """Whether its state may still change, and matters: not of a place that is confirmed already for its bandwidth or latency."""
         others = [each for each in self.places if each.place == case.place and each is not case]
         if any(each.state() == CONFIRMED for each in others):
@@ -311,13 +311,13 @@ class CrossCheck:
             busy |= {case.place, partner}
         return requested
 
-    def _of(self, *places: int) -> list[PlaceCase]:
+    def _of(self, *places: int) -> list[PlaceCheck]:
         return [case for case in self.places if case.place in places and case.slow_with_all]
 
-    def _other(self, case: PlaceCase, a: int, b: int) -> int:
+    def _other(self, case: PlaceCheck, a: int, b: int) -> int:
         return b if case.place == a else a
 
-    def _peer(self, case: PlaceCase, busy: set[int]) -> int | None:
+    def _peer(self, case: PlaceCheck, busy: set[int]) -> int | None:
         fast = [place for place in case.candidate.fast_with if place not in case.tried]
         others = [each.place for each in self.places if each is not case and each.slow_with_all and each.place not in case.tried]
         candidates = [place for place in fast or self._nearest(case.place, others) if place not in busy]
@@ -328,15 +328,15 @@ class CrossCheck:
         apart = [each for each in others if self.hosts[each] != self.hosts[place]]
         return sorted(apart, key=lambda each: not self._same_leaf(each, place))
 
-    def _partner(self, case: Case, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
+    def _partner(self, case: SuspectCheck, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
         """A healthy partner that was used least, on the leaf that is due. tried: partners that are not wanted (None: all earlier ones)."""
         if tried is None:
-            tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
+            tried = case.tried if isinstance(case, PlaceCheck) else case.tried(place) | set(case.places)
         inside = case.candidate.inside
         those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == inside]
         if not those:
             return None
-        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCase) else ())) % 2 == 1
+        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCheck) else ())) % 2 == 1
         order = self.random.sample(those, len(those))
         return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
 

@@ -195,8 +195,8 @@ def _never_fast(view: MatrixView) -> Mask:
     """
     behind = view.speeds - view.fit.middle
     least, known = PLACES[view.quantity].least, np.array([view.fit.known_rows, view.fit.known_columns])
-    best = np.array([np.where(view.there, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
-    never: Mask = (best < -least) & known & (view.there.shape[0] > _ALL_MEET)
+    best = np.array([np.where(view.measured, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
+    never: Mask = (best < -least) & known & (view.measured.shape[0] > _ALL_MEET)
     return never
 
 
@@ -208,7 +208,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     slow = low | (effects < effects.min() * _FAST)
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(effects[slow].mean())
-    fast, met = _fast_with(view, place, ways, depth), int(view.there[place].sum())
+    fast, met = _fast_with(view, place, ways, depth), int(view.measured[place].sum())
     why = SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
     noise, inside = max(view.noise, view.error), view.where == _INSIDE
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
@@ -221,12 +221,12 @@ def _paths(view: MatrixView) -> Iterator[Candidate]:
         noise = max(view.noise, view.error)
         tail = view.depth(twice=True) / noise if noise > 0 else 0.0
         yield _path(view, (a, b), mask, (tail, noise))
-    rest = np.where(view.there, view.fit.rest, np.nan)
+    rest = np.where(view.measured, view.fit.rest, np.nan)
     if not mask.any() and view.can_name_pairs and np.nanmin(rest) < -level.least:
         ((a, b),) = _pairs(rest == np.nanmin(rest))[:1]
         others = rest.copy()
         others[[a, b], [b, a]] = np.nan
-        tail = quantile(level.chance / int(view.there.sum()), TAILS)  # all of the share: the sweep is given no credit
+        tail = quantile(level.chance / int(view.measured.sum()), TAILS)  # all of the share: the sweep is given no credit
         yield _path(view, (a, b), rest < -level.least, (tail, max(noise_scale(others), view.error)))
 
 
@@ -259,7 +259,7 @@ def _healthy_places(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple
     for view in views:
         least = PLACES[view.quantity].least
         worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / least)
-        known |= view.there.any(axis=1) & view.there.any(axis=0)
+        known |= view.measured.any(axis=1) & view.measured.any(axis=0)
     those = [place for place in range(n) if place not in out and known[place]]
     sure = [place for place in those if worst[place] > -_DOUBTFUL]
     return tuple(sure) if len(sure) >= max(3, len(those) // 2) else tuple(those)
@@ -382,7 +382,7 @@ _MOST_SLOW_CONTROLS = 0.3
 
 
 @dataclass
-class PlaceCase:
+class PlaceCheck:
     """A candidate place and its trials.
 
     in_a_part  other suspects show that the network has parts, and the place may be in one of them

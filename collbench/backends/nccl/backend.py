@@ -59,7 +59,7 @@ _SCRATCH_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Driven:
+class RankGpu:
     """One rank that this process drives: its GPU, the stream of its calls, the events around a sample, and a little GPU memory."""
 
     gpu: OpenGpu
@@ -70,14 +70,14 @@ class Driven:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenNccl:
     """The result of opening NCCL: library, this process's ranks, PCI address of every rank's GPU, and number of ranks per own GPU.
 
     shared: whether any two ranks drive one GPU.
     """
 
     library: NcclLibrary
-    driven: tuple[Driven, ...]
+    driven: tuple[RankGpu, ...]
     gpus: tuple[str, ...]
     drivers: Mapping[str, int]
     shared: bool
@@ -96,7 +96,7 @@ def probe(env: Mapping[str, str]) -> Available | Unavailable:
         return Unavailable.because(error.obstacle)
 
 
-def open_nccl(world: World, k: int) -> Opened:
+def open_nccl(world: World, k: int) -> OpenNccl:
     """Claim each process's k GPUs and test the checker on them. All ranks call. Raises UsageError on all ranks if they do not fit
     together.
     """
@@ -110,7 +110,7 @@ def open_nccl(world: World, k: int) -> Opened:
         raise UsageError(misfit)
     here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
     gpus = tuple(gpu for place in places for gpu in place.driven)
-    return Opened(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
+    return OpenNccl(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
@@ -148,19 +148,19 @@ def _versions_differ(all_ranks: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
-def _claimed(indices: Sequence[int], world: World) -> tuple[Driven, ...]:
+def _claimed(indices: Sequence[int], world: World) -> tuple[RankGpu, ...]:
     try:
         return tuple(_claim(index) for index in indices)
     except (CollbenchError, MemoryError) as error:
         raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
 
 
-def _claim(index: int) -> Driven:
+def _claim(index: int) -> RankGpu:
     from collbench.device.buffers import prove
     from collbench.device.gpu import OpenGpu
 
     gpu = OpenGpu(index)
-    driven = Driven(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
+    driven = RankGpu(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
     prove(gpu, driven.stream)
     return driven
 
@@ -238,10 +238,10 @@ class NcclBackend(BackendBase):
         """The ranks of the job that this process drives."""
         return range(self._first, self._first + len(self._driven))
 
-    def _rank(self, rank: int) -> Driven:
+    def _rank(self, rank: int) -> RankGpu:
         return self._driven[rank - self._first]
 
-    def _ranks_of(self, group: Group) -> list[Driven]:
+    def _ranks_of(self, group: Group) -> list[RankGpu]:
         return [self._rank(group.ranks[place]) for place in group.driven]
 
     def _identity(self, first: int, what: str) -> str:

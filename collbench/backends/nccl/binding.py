@@ -18,7 +18,7 @@ from collbench.operations.program import Call, NativeCall, PythonCall
 from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.backends.nccl.backend import Driven
+    from collbench.backends.nccl.backend import RankGpu
     from collbench.device.gpu import Graph, OpenGpu
 
 
@@ -174,7 +174,7 @@ class NcclBinding(NativeBinding):
     Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags or requests.
     """
 
-    def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
+    def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: RankGpu, turn: tuple[int, int]) -> None:
         (index, slot), cell = turn, buffers.cell
         place, width, version = buffers.places[index], cell.dtype.size, library.version
         super().__init__(library.handle, cell, place.rank, group.n, place.count)
@@ -257,7 +257,7 @@ class Graphs:
         self._comms, self._explain = frozenset(comms), explain
         self._held: list[Graph] = []
 
-    def capture(self, ranks: Sequence[Driven], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
+    def capture(self, ranks: Sequence[RankGpu], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
         """Return the launch of a graph of these calls per driven rank. `launch` is the address of cuGraphLaunch.
 
         Raises NcclFailed where a call cannot be captured.

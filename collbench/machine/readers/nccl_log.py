@@ -169,7 +169,7 @@ class CallChoice:
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take longer than reading the message; no eq: equal messages give one object
-class Words:
+class LineFacts:
     """The facts of a message other than connections; None and () where it has none.
 
     devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
@@ -202,17 +202,17 @@ class Words:
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
-def words(message: bytes) -> Words | None:
+def parse_line(message: bytes) -> LineFacts | None:
     """Return the facts of a message; None without any. The cheap tests come first, since most messages pass none."""
     if b" Bytes -> " in message and (choice := _choice(message)):
-        return Words(choice=choice)
+        return LineFacts(choice=choice)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
         startup = tree_facts(message)
-        return Words(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
+        return LineFacts(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
     if message[:4] in _LISTING and (listing := _listing(message)):
-        return Words(listing=listing)
+        return LineFacts(listing=listing)
     found = dict(_parse_words(message))
-    return Words(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
+    return LineFacts(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
@@ -394,8 +394,8 @@ class LogFacts:
         self.provider: tuple[str | None, int | None] = (None, None)
         self.groups = 0
         self._hosts_of: dict[bytes, str] = {}  # by the text before a message: always the same for a thread of a rank
-        self._seen_lines: dict[tuple[Words, str], bool] = {}
-        self._words: dict[bytes, Words] = {}
+        self._seen_lines: dict[tuple[LineFacts, str], bool] = {}
+        self._words: dict[bytes, LineFacts] = {}
         self._times: dict[bytes, int] = {}  # since the last `add_up`, by message
         self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before it and its end: "[send] via NET/IB/0"
         self._kept = 0  # of these
@@ -499,7 +499,7 @@ class LogFacts:
         if len(message) > LONGEST:
             self._other(head + message)
             return
-        found = words(message)
+        found = parse_line(message)
         if not self.rccl and OF_A_CALL not in message:
             self.rccl = only_rccl(message)
         if found is None or not found.of_host:
@@ -536,7 +536,7 @@ class LogFacts:
             ways = self.local.get((host, found.gpu)) or _keep(self.local, (host, found.gpu), set(), _MOST_HOSTS)
             ways.add(found.way if direct else "staged")
 
-    def _network(self, found: Words, host: str) -> None:
+    def _network(self, found: LineFacts, host: str) -> None:
         self._start(found.startup, host)
         if found.network:
             self.networks.pop(found.network, None)  # the last one named is last
@@ -553,7 +553,7 @@ class LogFacts:
         if kind == "IB":
             self.ordering.add(ordered)
 
-    def _add(self, found: Words, times: int) -> None:
+    def _add(self, found: LineFacts, times: int) -> None:
         if found.choice:
             _count(self.choices, found.choice, times)
         if found.listing:
@@ -570,7 +570,7 @@ class LogFacts:
                 _count(self.paths, kind, times)
         self._add_rest(found)
 
-    def _add_rest(self, found: Words) -> None:
+    def _add_rest(self, found: LineFacts) -> None:
         self.ranks = max(self.ranks, found.ranks or 0)
         if found.default_speed:
             _keep(self.speeds, found.default_speed, None, _MOST)

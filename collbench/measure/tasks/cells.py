@@ -14,7 +14,7 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
+from collbench.measure.monitored import MonitoredMeasurement, measure_monitored, state_probe
 from collbench.measure.prepared_cell import BackendContext, DataError, PreparedCase, left_early, make_groups, prepare, release, verify_cell
 from collbench.measure.request import Request
 from collbench.measure.resume import Stored, open_folder, placed, planned
@@ -144,7 +144,7 @@ class BackendRunner:
             return self.without(operation, cell, Text(ready), place)
         on_host = not backend.virtual and ready.cell.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
-        watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
+        watched = measure_monitored(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
         checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}

@@ -42,7 +42,7 @@ from collbench.measure.wire_tools import (
     FLAGS,
     LATENCY,
     PERFTEST,
-    Course,
+    ToolPair,
     ToolRequest,
     ToolResult,
     Tools,
@@ -758,7 +758,7 @@ def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, 
     links, seconds = how
     operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # of one message at a time, then
     request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, request, [Course(pair.source, pair.target)], tools.versions[tool.name])
+    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], tools.versions[tool.name])
     row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
     return _with_tool_figure(row, request, ran)
 
@@ -773,12 +773,12 @@ def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channe
     return against(row, unclear or min(ends, key=lambda link: link.known))
 
 
-def _with_tool_figure(row: Channel, ask: ToolRequest, ran: ToolResult) -> Channel:
+def _with_tool_figure(row: Channel, request: ToolRequest, ran: ToolResult) -> Channel:
     if ran.figure is None:
         return replace(row, na=ran.why, flags=FLAGS[:1])
     flags = [*row.flags, *(["other_path"] if ran.other_path else [])]
     of = None if ran.other_path else row.of_bytes_per_s
-    return replace(row, bytes_per_s=ask.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
+    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
 
 
 _AROUND_S = 2.0  # per channel, for allocating and comparing, which others wait for

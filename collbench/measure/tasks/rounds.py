@@ -31,7 +31,7 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, Collbenc
 from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.monitored import StateProbe, state_probe, watched
+from collbench.measure.monitored import StateProbe, monitor_round, state_probe
 from collbench.measure.prepared_cell import (
     BackendContext,
     MoreWrongData,
@@ -61,7 +61,7 @@ from collbench.measure.session import (
 )
 from collbench.measure.tasks.cells import check_memory, notes, stage_of
 from collbench.measure.tcp_streams import COUNTED, Reply, attempt, patience
-from collbench.measure.wire_tools import FLAGS, LATENCY, Course, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
+from collbench.measure.wire_tools import FLAGS, LATENCY, ToolPair, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
@@ -407,7 +407,7 @@ def _since(before: int | None, after: int | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Carried:
+class _StreamResult:
     """The rate of a stream in bytes per second with its interval, or why it is not known. proven: whether both
     interfaces counted it.
     """
@@ -437,7 +437,7 @@ class Streaming:
         there, back = self._carried(ways), self._carried([way.reversed for way in ways])
         return _round(number, order, list(zip(there, back, strict=True))) if self.world.rank == 0 else None
 
-    def _carried(self, ways: Sequence[_Way]) -> list[_Carried]:
+    def _carried(self, ways: Sequence[_Way]) -> list[_StreamResult]:
         """Run all streams at once and return the result of each, at all ranks."""
         world = self.world
         own = next((way for way in ways if world.me in (way.source, way.target)), None)
@@ -469,33 +469,33 @@ class Streaming:
         return attempt(lambda: way.sent(port, key, self.seconds, waits))
 
 
-def _carried(way: _Way, offer: Reply, said: tuple[Reply, Reply], seconds: float) -> _Carried:
-    source, target = said
+def _carried(way: _Way, offer: Reply, ends_of_pair: tuple[Reply, Reply], seconds: float) -> _StreamResult:
+    source, target = ends_of_pair
     ends = ((offer, f"{way.target.host} cannot listen at {way.target_address}"),
             (source, f"{way.source.host} does not reach {way.target.host} at {way.target_address}"),
             (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
     for replies, what in ends:
         if "value" not in replies:
-            return _Carried(na=f"{what}: {replies.get('why', 'no reason was reported')}")
+            return _StreamResult(na=f"{what}: {replies.get('why', 'no reason was reported')}")
     (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
-        return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
+        return _StreamResult(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
     least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
     if left is not None and left < least:
-        return _Carried(
+        return _StreamResult(
             na=f"the stream left {way.source.host} over another interface than {way.nic}, although it has the address of {way.nic}",
             wrong=wrong,
         )
     if came is not None and came < least:
-        return _Carried(
+        return _StreamResult(
             na=f"the stream reached {way.target.host} over another interface than {way.nic}, although it has the address of {way.nic}",
             wrong=wrong,
         )
     known = median(np.array(rates))
-    return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
+    return _StreamResult(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
 
 
-def _round(number: int, order: RoundOrder, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:
+def _round(number: int, order: RoundOrder, both: Sequence[tuple[_StreamResult, _StreamResult]]) -> HuntRound:
     """Return the round. The interval is that of the slower direction; without a figure in both directions a pair has
     none.
     """
@@ -596,7 +596,7 @@ def play(context: PairContext, number: int, pairs: Round, again: bool = False) -
     cannot run are n/a.
     """
     times: list[_Times | None] = []
-    with watched(context.world, context.probe) as watch:
+    with monitor_round(context.world, context.probe) as watch:
         reason = _measure_all(context, pairs, times)
     if reason is not None:
         yield from _without(context, number, pairs, again, reason)
@@ -863,7 +863,7 @@ def _nothing(number: int, order: RoundOrder, why: str) -> HuntRound:
 
 
 @dataclass(frozen=True)
-class _Met:
+class _PairResult:
     """The figures of a pair, from both of its ends."""
 
     there: float | None
@@ -890,7 +890,7 @@ def _of_pairs(number: int, order: RoundOrder, played: Sequence[PairRound], size:
     )  # fmt: skip
 
 
-def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
+def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _PairResult]]:
     for one in played:
         details = one.wrong_detail or (None,) * len(one.pairs)
         for turn, pair in enumerate(one.pairs):
@@ -899,7 +899,10 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
             there, back = (rate(size, seconds) for seconds, _ in times)
             ends = (rate(size, last), rate(size, first))
             cpu_wait, flipped = (one.cpu_wait[turn] if one.cpu_wait else 0.0), bool(one.flipped and one.flipped[turn])
-            yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
+            yield (
+                pair,
+                _PairResult(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped),
+            )
 
 
 # A hunt under way: the strategy at rank 0 requests rounds, all ranks measure them, until there is a verdict.
@@ -1178,7 +1181,7 @@ class PairsListener(Protocol):
         """
         ...
 
-    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+    def next_remeasurement(self, last: list[PairRound]) -> Mapping[str, Any] | None:
         """Return the next round that measures suspects again; None: there are no more.
 
         It has disjoint "pairs", and the seconds to wait before it ("pause_s"). last: the rounds of the matrix, then
@@ -1295,7 +1298,7 @@ def measure_again(run: PairRun, context: PairContext) -> None:
     """Measure suspects again next to control pairs, round by round as the listener requests. All ranks call."""
     world, last = run.launch.world, run.rounds
     for number in count(run.plan.number):
-        needed = dict(run.listener.again(last) or {}) if run.listener else {}
+        needed = dict(run.listener.next_remeasurement(last) or {}) if run.listener else {}
         time.sleep(needed.get("pause_s", 0.0))
         replies = world.decide(needed, "choosing the pairs to measure again")
         if not replies:
@@ -1401,7 +1404,7 @@ def _of_round(run: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row
     for tool in tools.tools:
         for order in _tool_requests(run, tool):
             for ways in (pairs, [(b, a) for a, b in pairs]):
-                courses = [Course(members[firsts[a]], members[firsts[b]]) for a, b in ways]
+                courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
                 found = run_tool(run.launch.world, tool, order, courses, tools.versions[tool.name])
                 for (a, b), course, ran in zip(ways, courses, found, strict=True):
                     row = _row(tool, order, course, ran)
@@ -1417,7 +1420,7 @@ def _tool_requests(match: PairRun, tool: WireTool) -> list[ToolRequest]:
     return [ToolRequest(operation, size, seconds) for operation, size in sizes.items()]
 
 
-def _row(tool: WireTool, order: ToolRequest, course: Course, ran: ToolResult) -> Row:
+def _row(tool: WireTool, order: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
     """Return the row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
     rate = order.size_bytes / time_s if time_s else None

@@ -50,7 +50,7 @@ _LEAVING_S = 2.0
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ArrayMessage:
     """A message: elements to send, or room to receive them. They must not be changed until the conversation continues."""
 
     elements: NDArray[Any]
@@ -62,23 +62,23 @@ class Parcel:
         return self.elements.view(np.uint8)
 
 
-def sent(elements: NDArray[Any]) -> Parcel:
+def sent(elements: NDArray[Any]) -> ArrayMessage:
     """Return a message to the other rank."""
-    return Parcel(elements, receive=False)
+    return ArrayMessage(elements, receive=False)
 
 
-def received(elements: NDArray[Any]) -> Parcel:
+def received(elements: NDArray[Any]) -> ArrayMessage:
     """Return a message from the other rank, received into `elements`."""
-    return Parcel(elements, receive=True)
+    return ArrayMessage(elements, receive=True)
 
 
-Talk = Generator[Parcel, None, None]
+Conversation = Generator[ArrayMessage, None, None]
 
 
 class Messenger(Protocol):
     """A transport of conversations."""
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations with these ranks at the same time, until all have ended. Raises their errors.
 
         `moved` is called after each message.
@@ -101,7 +101,7 @@ class OverMpi:
 
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations; see `Messenger.run`."""
         peers: list[int] = []
         requests: list[Any] = []
@@ -118,7 +118,7 @@ class OverMpi:
             else:
                 requests[run] = self._begin(peers[run], message)
 
-    def _begin(self, peer: int, message: Parcel) -> Any:
+    def _begin(self, peer: int, message: ArrayMessage) -> Any:
         begin = self._comm.Irecv if message.receive else self._comm.Isend
         return begin([message.data, self._mpi.BYTE], peer, _TAG)
 
@@ -136,7 +136,7 @@ class OverTorch:
         self._threads: list[threading.Thread] = []
         atexit.register(self._settle)
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations; see `Messenger.run`. A single conversation needs no thread."""
         if len(talks) == 1:
             ((peer, talk),) = talks.items()
@@ -160,7 +160,7 @@ class OverTorch:
         for thread in self._threads:
             thread.join(max(0.0, ending - time.monotonic()))
 
-    def _in_thread(self, peer: int, talk: Talk, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
+    def _in_thread(self, peer: int, talk: Conversation, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
         try:
             self._hold(peer, talk, moved)
         except BaseException as error:
@@ -168,7 +168,7 @@ class OverTorch:
         else:
             ended.put(None)
 
-    def _hold(self, peer: int, talk: Talk, moved: Callable[[], None]) -> None:
+    def _hold(self, peer: int, talk: Conversation, moved: Callable[[], None]) -> None:
         while (message := self._next(talk)) is not None:
             tensor, distributed = self._torch.from_numpy(message.data), self._torch.distributed
             if message.receive:
@@ -177,7 +177,7 @@ class OverTorch:
                 distributed.send(tensor, dst=peer, tag=_TAG)
             moved()
 
-    def _next(self, talk: Talk) -> Parcel | None:
+    def _next(self, talk: Conversation) -> ArrayMessage | None:
         with self._between:
             return next(talk, None)
 
@@ -329,7 +329,7 @@ class Shard:
         self._version = 0
         self._seen: dict[int, int] = {}
 
-    def serve(self, worker: int) -> Talk:
+    def serve(self, worker: int) -> Conversation:
         """Take updates and answer with the model, until the worker sends its last one. Raises RunFailed for one out of
         order.
         """
@@ -364,7 +364,7 @@ class Shard:
         self._version += 1
         self._seen[worker] = self._version
 
-    def send_updates(self) -> Talk:
+    def send_updates(self) -> Conversation:
         """Send the model again, to a worker that compares it."""
         outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
         for at, many in self.roles.pulls[self.server]:
@@ -372,7 +372,7 @@ class Shard:
             yield sent(outbox[:many])
 
 
-class Pupil:
+class Worker:
     """A worker: its updates for each server, and room for the pulled model. The updates are sent from memory larger
     than the caches.
     """
@@ -388,27 +388,27 @@ class Pupil:
         room = min(whole, max(self.roles.largest, ROTATION_BYTES // self.roles.dtype.size)) + PERIOD
         return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
 
-    def round(self, number: int) -> dict[int, Talk]:
+    def round(self, number: int) -> dict[int, Conversation]:
         """Return the conversations of one round: the update of that number to every server, and its answer."""
         self._number[0] = number
         return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
 
-    def farewell(self) -> dict[int, Talk]:
+    def farewell(self) -> dict[int, Conversation]:
         """Return the conversations that end the updates."""
         self._number[0] = 0
         return {rank: self._end() for rank in self.roles.servers}
 
-    def _end(self) -> Talk:
+    def _end(self) -> Conversation:
         yield sent(self._number)
 
-    def _exchange(self, server: int) -> Talk:
+    def _exchange(self, server: int) -> Conversation:
         yield sent(self._number)
         for at, many in self.roles.pushes[server]:
             yield sent(_window(self._gradients[server], at, many))
         for at, many in self.roles.pulls[server]:
             yield received(_window(self._pulled[server], at, many))
 
-    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
+    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Conversation]:
         """Return conversations that pull the model of every server again and compare it; mismatches are added to
         `found`.
 
@@ -416,7 +416,7 @@ class Pupil:
         """
         return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
 
-    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Talk:
+    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Conversation:
         right, dtype = total(server, updates), self.roles.dtype
         for at, many in self.roles.pulls[server]:
             part = _window(self._pulled[server], at, many)
@@ -473,7 +473,7 @@ _NO_REFERENCE = "a library's own parameter servers have no reference"
 
 
 @runtime_checkable
-class BringsServers(Protocol):
+class HasParameterServers(Protocol):
     """A backend with parameter servers of its own."""
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
@@ -482,7 +482,7 @@ class BringsServers(Protocol):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedTraining:
     """The roles of a step on a library's own servers: the servers, the workers, and the variables of each server."""
 
     roles: JobRoles
@@ -513,17 +513,17 @@ class Served:
 
 def serves(backend: Backend, regime: Regime) -> bool:
     """Return whether the backend has servers of its own for this kind of training."""
-    return regime.name == REGIME.name and isinstance(backend, BringsServers)
+    return regime.name == REGIME.name and isinstance(backend, HasParameterServers)
 
 
-def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
+def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | str:
     """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
     shape.
     """
     if regime.asynchronous(shape):
         return "tensorflow's parameter servers support --update synchronous and sharded: for asynchronous use mpi or gloo"
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
-    served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
+    served = ServedTraining(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
         return "tensorflow sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket"
     return served
@@ -534,7 +534,7 @@ def measure_served(run: TrainingRun, launch: Launch, crowded: bool) -> StepRow |
     library fails.
     """
     served, backend, title = run.served, run.backend, run.title
-    assert served is not None and isinstance(backend, BringsServers)
+    assert served is not None and isinstance(backend, HasParameterServers)
     world, budget = launch.world, launch.request.budget
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
@@ -570,7 +570,7 @@ def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: st
     return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
 
 
-def _verified_workload_served(title: str, library: Any, served: Served, world: World) -> list[Mismatch]:
+def _verified_workload_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
     """Run one more step from zero and return the mismatches.
 
     Every server's sums, and every worker's pulled variables, must equal one update of each worker.
@@ -590,7 +590,7 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
     return found
 
 
-def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], place: tuple[int, str]) -> list[Mismatch]:
+def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]], place: tuple[int, str]) -> list[Mismatch]:
     """Return the mismatches between a server's variables and the sum of all workers' gradients.
 
     The last argument is the rank that has these variables, and their name in messages.
@@ -628,7 +628,7 @@ class RankReport:
     duration_s: float = 0.0
     round_s: list[float] = field(default_factory=list)
     shard: Shard | None = None
-    pupil: Pupil | None = None
+    pupil: Worker | None = None
 
 
 def measure_asynchronous(run: TrainingRun, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
@@ -664,7 +664,7 @@ def _ready(roles: JobRoles, rank: int) -> RankReport:
     """Return a server's shard, or a worker's gradients."""
     if rank in roles.servers:
         return RankReport(shard=Shard(roles, roles.servers.index(rank)))
-    return RankReport(pupil=Pupil(roles, rank))
+    return RankReport(pupil=Worker(roles, rank))
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
@@ -685,7 +685,7 @@ def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
     return rounds >= budget.iterations if budget.iterations else rounds > 0 and spent_s >= budget.max_time_s
 
 
-def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
+def _hold(talks: dict[int, Conversation], carrier: Messenger, world: World) -> None:
     """Run conversations under the watchdog, which sees each message. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
@@ -819,7 +819,7 @@ class TrainingRun:
     step: Step | None = None
     plan: StepPlan | None = None
     roles: JobRoles | None = None
-    served: Served | None = None
+    served: ServedTraining | None = None
     reason: str | None = None
 
     @property

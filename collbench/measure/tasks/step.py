@@ -100,7 +100,7 @@ class _Server:
         return Mismatch(rank, int(bad.size), first, str(right[first]), str(total[first]), _HINT)
 
 
-class Adding:
+class ServerSums:
     """The servers of one part of a step that this process drives."""
 
     def __init__(self, ready: PreparedCase) -> None:
@@ -329,7 +329,7 @@ _ON_GPUS = "a server adds in host memory: use a backend on the CPU (--device cpu
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedPart:
     """A part of a step that every rank can run.
 
     program   one exchange per buffer slot, and at a server the adding
@@ -339,7 +339,7 @@ class Prepared:
     ready: PreparedCase
     program: Program
     loop: Loop
-    adding: Adding | None = None
+    adding: ServerSums | None = None
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class PreparedStep:
     """All parts of a step, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
 
     plan: StepPlan
-    parts: tuple[Prepared, ...]
+    parts: tuple[PreparedPart, ...]
     ready: PreparedCase
 
 
@@ -376,7 +376,7 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
     """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
     on all.
     """
-    found: list[Prepared] = []
+    found: list[PreparedPart] = []
     for part in plan.parts:
         one = _prepare(part, stage, world)
         if isinstance(one, str):
@@ -386,13 +386,13 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
     return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
 
 
-def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
+def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
     """Free the groups that were made for these parts alone."""
     for one in parts:
         release(one.ready, backend)
 
 
-def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | str:
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPart | str:
     """Prepare one part. All ranks call."""
     refusal = can_do(stage.backend, part.operation, part.cell)
     if part.exchange.adds and part.cell.device != "cpu":
@@ -401,9 +401,9 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | 
     ready = reason or prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
     if isinstance(ready, str):
         return ready
-    adding = Adding(ready) if part.exchange.adds else None
+    adding = ServerSums(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
-    return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
+    return PreparedPart(part, ready, program, Loop(_timed(program, stage, world)), adding)
 
 
 def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
@@ -411,7 +411,7 @@ def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
-def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
+def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
@@ -422,7 +422,7 @@ def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: Backend
     return PreparedCase(operation, cell, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
-def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
+def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes that must leave and reach each host in a step, with any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
@@ -431,22 +431,22 @@ def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBy
     return LeastBytes(out, into, sum(times * one.total for times, one in each))
 
 
-def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
+def _must_cross(one: PreparedPart, host_of: Mapping[int, str]) -> LeastBytes:
     those = {rank: host_of[rank] for rank in taking_part(one.part)}
     return least(one.ready.operation, one.ready.cell, one.part.groups, those)
 
 
-def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
+def _joined(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
     """Return the exchanges in their order. Those of a part use its buffers in turn."""
     return _program(found, list(_turns(plan, found)))
 
 
-def _each_once(plan: StepPlan, found: Sequence[Prepared]) -> Program:
+def _each_once(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
     """Return the same calls in the same order, but each buffer only once: a second sum in place would add to the first."""
     return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
-def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
+def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
     """Yield (part, slot) of every exchange."""
     done: Counter[int] = Counter()
     for part in plan.order:
@@ -454,7 +454,7 @@ def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int
         done[part] += 1
 
 
-def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Program:
+def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
     programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
     explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # where this rank rests nothing can fail
     return replace(joined(programs), explain=explain)
@@ -465,7 +465,7 @@ def _slot(program: Program, slot: int) -> Any:
     return program.slots[slot % len(program.slots)]
 
 
-def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
+def time_part(one: PreparedPart, world: World, budget: Budget) -> Measurement | None:
     """Measure one part alone with few samples; the result is at rank 0. The ranks synchronise before each exchange."""
     cell = one.ready.cell
     plan = short_schedule(budget, cell.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
@@ -495,7 +495,7 @@ def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart]
     return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
 
 
-def _refill(one: Prepared) -> None:
+def _refill(one: PreparedPart) -> None:
     for slot in range(one.part.slots):
         for buffers in one.ready.buffers:
             buffers.fill(slot, for_check=True)
@@ -503,7 +503,7 @@ def _refill(one: Prepared) -> None:
         one.adding.spoil()
 
 
-def _mismatches(one: Prepared) -> list[dict[str, Any]]:
+def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
     """Return the mismatches of all received data, and of the sums computed from it."""
     found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
     if one.adding:
@@ -625,7 +625,7 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _times_alone(one: Prepared, look: Measurement | None) -> Times | None:
+def _times_alone(one: PreparedPart, look: Measurement | None) -> Times | None:
     series = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
     return times_of(series) if len(series) else None
 
@@ -634,7 +634,7 @@ def _how(look: Measurement | None) -> dict[str, Any]:
     return {"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []}
 
 
-def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+def _part_workload_rows(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)

@@ -14,7 +14,7 @@ from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import state_probe, watch
+from collbench.measure.monitored import measure_monitored, state_probe
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.sampling import Measurement, slowest
@@ -308,7 +308,7 @@ def _timed(session: WorkloadRun, run: TrainingRun, step: PreparedStep) -> StepRo
     _check_deadline(run, step, looks, world)
     on_host = not run.backend.virtual and step.ready.cell.device == "cpu"
     instruments = None if run.backend.virtual else session.launch.instruments
-    watched = watch(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
+    watched = measure_monitored(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
     wrong = verify_step(step, world, request.check) if request.check else []
     if watched is None or wrong is None:
         return None

@@ -19,7 +19,7 @@ from collbench.results.importers.importer import Arrays, ImportedTable, Importer
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import (
-    Printed,
+    PrintedRates,
     RowKind,
     Samples,
     is_size,
@@ -125,7 +125,7 @@ def _size(found: re.Match[str]) -> int:
 
 def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
     printed = [
-        Printed(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
+        PrintedRates(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
     ]
     factor = rank_range(operations()["allreduce"], printed)
     where = f"the table at line {table.line}"

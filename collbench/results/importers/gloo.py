@@ -211,8 +211,8 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, cell: tuple[in
     )
     checked = int(table.facts.get("verify") == "true")
     row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
-    beside = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    return replace(row, evidence={**row.evidence, "printed": beside})
+    extra = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
+    return replace(row, evidence={**row.evidence, "printed": extra})
 
 
 def _seconds(figures: Mapping[str, str], name: str) -> float | None:

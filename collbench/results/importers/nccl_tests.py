@@ -42,7 +42,7 @@ from collbench.results.importers.notes import (
 )
 from collbench.results.importers.rows import (
     JobExtent,
-    Printed,
+    PrintedRates,
     Quantiles,
     RankRange,
     RowKind,
@@ -383,12 +383,12 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
     return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), RankSource.OPTION)
 
 
-def fastest(lines: Sequence[TableLine]) -> list[Printed]:
+def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
     """Both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
     pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
-    return [Printed(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
+    return [PrintedRates(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
 
 
 def parts_of(line: TableLine) -> int | None:

@@ -15,7 +15,7 @@ from collbench.operations.registry import operations
 from collbench.results.importers.importer import Contradiction, ImportedTable, Importer, Reading, UserInput, read_tables
 from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    Printed,
+    PrintedRates,
     RowKind,
     is_size,
     is_time,
@@ -210,7 +210,7 @@ def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
     operation = operations().get(name)
     whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
-    printed = [Printed(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    printed = [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
     found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)

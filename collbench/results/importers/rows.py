@@ -305,7 +305,7 @@ _MANY = 10**9  # ranks: the factor's limit
 _SLACK = _ROUNDED = 1e-9  # for the arithmetic itself
 
 
-class Printed(NamedTuple):
+class PrintedRates(NamedTuple):
     """Both bandwidths of one line, each as (value, half a unit of its last digit)."""
 
     algbw: tuple[float, float]
@@ -352,7 +352,7 @@ def with_digits(text: str) -> tuple[float, float] | None:
     return (value, 0.5 * 10.0 ** (scale - digits)) if 0 <= value < inf and abs(scale) < 300 else None
 
 
-def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | None:
+def rank_range(operation: Operation, lines: Iterable[PrintedRates]) -> RankRange | None:
     """Return the numbers of ranks that explain all lines at once; None if the operation's factor or the digits do not show it."""
     limit = round(operation.bus_factor(_MANY))  # 2 for all-reduce, else 1
     low, high = 0.0, inf
@@ -378,7 +378,7 @@ def rate_mismatch(size_bytes: int, algbw: str, micros: str, line: int | None = N
     return RateMismatch(algbw, size_bytes, size_bytes / time[0] / 1e3, line)
 
 
-def _factor(line: Printed) -> tuple[float, float]:
+def _factor(line: PrintedRates) -> tuple[float, float]:
     """The least and the most that busbw / algbw can have been before they were rounded."""
     (algbw, alg_half), (busbw, bus_half) = line
     least = max(0.0, busbw - bus_half) / (algbw + alg_half)
