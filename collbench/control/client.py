@@ -96,7 +96,7 @@ class Uplink:
     def open_second(self, ranks: Sequence[int]) -> None:
         """Open one more connection to the same place, because a lost packet may block the first one."""
         socket = self._context.socket(zmq.DEALER)
-        self._keys.calling(socket)
+        self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in self.place))
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self.place)
@@ -121,7 +121,7 @@ class Uplink:
 
     def _open(self, place: str, hello: Message) -> None:
         socket = self._context.socket(zmq.DEALER)
-        self._keys.calling(socket)
+        self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in place))
         socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)

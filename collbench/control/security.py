@@ -187,7 +187,7 @@ class Keys:
         socket.curve_publickey, socket.curve_secretkey = self.listener
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
-    def calling(self, socket: zmq.Socket[Any]) -> None:
+    def secure_caller(self, socket: zmq.Socket[Any]) -> None:
         """Prepare a socket of a rank of this launch, which connects only to its coordinator. Call it before `connect`."""
         _bounded(socket)
         socket.curve_serverkey = self.listener[0]

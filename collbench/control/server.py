@@ -313,7 +313,7 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Check for ended ranks, continue an inquiry, end what is due."""
-        self._see_whether_held(now)
+        self._note_pauses(now)
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
@@ -326,7 +326,7 @@ class Coordinator:
         due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
         return min(self.ending.tick(now), due)
 
-    def _see_whether_held(self, now: float) -> None:
+    def _note_pauses(self, now: float) -> None:
         paused_s = self.stand().paused_s
         longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
         if now - self._woke_at > _AWAKE_S:
@@ -476,7 +476,7 @@ class Server:
             else:
                 self._taken(came, what, missing, take)
             if came.room_bytes:
-                self._give_back(came.room_bytes)
+                self._free_room(came.room_bytes)
 
     def _taken(self, came: StepArrival, what: str, missing: set[int], take: Take) -> None:
         for rank, value, raw in came.entries:
@@ -487,7 +487,7 @@ class Server:
             missing.discard(rank)
             take(rank, value[1], raw)
 
-    def _give_back(self, room_bytes: int) -> None:
+    def _free_room(self, room_bytes: int) -> None:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:

@@ -53,7 +53,7 @@ Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 @dataclass(frozen=True)
 class ManagedNode:
-    """A node as its manager reports it. Kubernetes does not record who cordoned a node, so each cordoned node counts as
+    """A node as its manager reports it. Kubernetes does not record the reason, so each cordoned node counts as
     `drained_by_collbench`.
     """
 

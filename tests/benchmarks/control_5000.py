@@ -126,7 +126,7 @@ class Nodes:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.ROUTER)
         self._secret = secret_of(self._info, {})
-        Keys.of(self._secret).calling(self.socket)
+        Keys.of(self._secret).secure_caller(self.socket)
         self.socket.setsockopt(zmq.LINGER, 10_000)
         self._hwm()
         self._left = len(self.mine)

@@ -77,7 +77,7 @@ def another_key(here: Here) -> None:
     """Who knows the coordinator's public key, and is not of the launch."""
     context, ours = zmq.Context(), Keys.of(here.secret)
     stranger = context.socket(zmq.DEALER)
-    Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).calling(stranger)
+    Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).secure_caller(stranger)
     monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
     assert monitor.poll(5000)

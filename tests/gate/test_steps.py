@@ -96,7 +96,7 @@ def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figure
 
 
 def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
-    """As `sheet_of` makes it of allocations."""
+    """As `history_matrix` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
         SeriesSubject("whole", "all cells"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
