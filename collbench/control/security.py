@@ -332,7 +332,7 @@ class RejectedPeers:
         return closing(port)
 
     def flooded(self, waiting: int, descriptors: Iterable[int]) -> None:
-        """Close the sockets `listening` to new connections in a flood; waiting: number of connections that are not
+        """Close the sockets `descriptors` to new connections in a flood; waiting: number of connections that are not
         identified yet.
         """
         if self.count + waiting > _FLOOD and not self.deaf:

@@ -144,14 +144,14 @@ class LauncherKind:
         return f"write the file with --write, then run: {self.start}"
 
 
-def job_of(kind: LauncherKind, command: tuple[str, ...], settings_given: Mapping[str, Value]) -> LaunchJob:
+def job_of(kind: LauncherKind, command: tuple[str, ...], explicit: Mapping[str, Value]) -> LaunchJob:
     """Return a job of this kind. Raises UsageError for a setting that the kind does not have."""
     known = {each.name: each for each in kind.settings}
-    for name in settings_given:
+    for name in explicit:
         if name not in known:
             raise UsageError(f"--{name} does not apply to emit {kind.name}: omit it (see `collbench emit --help`)")
     defaults = {name: each.default for name, each in known.items()}
-    return LaunchJob(command, {**defaults, **settings_given}, frozenset(settings_given))
+    return LaunchJob(command, {**defaults, **explicit}, frozenset(explicit))
 
 
 _TIMEOUT_S = 60.0

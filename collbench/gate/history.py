@@ -331,10 +331,8 @@ def distinct_names(cells: Sequence[Cell]) -> list[str]:
     for name, cell in zip(names, cells, strict=True):
         alike.setdefault(name, []).append(cell)
     places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
-    notes_by_kind = [
-        ", ".join(f"{COLUMNS[place]} {cell[place]}" for place in places[name]) for name, cell in zip(names, cells, strict=True)
-    ]
-    return [f"{name} ({more})" if more else name for name, more in zip(names, notes_by_kind, strict=True)]
+    columns = [", ".join(f"{COLUMNS[place]} {cell[place]}" for place in places[name]) for name, cell in zip(names, cells, strict=True)]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, columns, strict=True)]
 
 
 def common(times: Figures) -> Figures:
@@ -461,10 +459,10 @@ class History:
         known, names = series.known, [each.name for each in self.allocations]
         if not known:
             return "never measured"
-        notes_by_kind = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
-        notes_by_kind += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
+        parts = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
+        parts += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
         gaps = known[-1] - known[0] + 1 - len(known)
-        return "; ".join([*notes_by_kind, *([f"missing in {gaps} between"] if gaps else [])])
+        return "; ".join([*parts, *([f"missing in {gaps} between"] if gaps else [])])
 
 
 def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:

@@ -139,20 +139,20 @@ def choices_of(log: NcclLog) -> list[dict[str, Any]]:
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts of all processes merged. The keys are those of `summary`, and these:
 
-    processes   how many, `host`: how many of them had a log; why the first of the others had none
+    processes   how many, `logs`: how many of them had a log; why the first of the others had none
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
     nics        by NCCL's name all device names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
     """
-    host = [each for each in facts if "transports" in each]
+    logs = [each for each in facts if "transports" in each]
     why = next((each["why"] for each in facts if each.get("why")), None)
-    channels = _united(host, "channels")
+    channels = _united(logs, "channels")
     return {
-        "processes": len(facts), "told": len(host), "why": why, "versions": _all(host, "version"), "nets": _all(host, "net"),
-        "transports": _summed(each["transports"] for each in host), "channels": channels, "nics": _united(host, "nics"),
-        "gdr": _gdr(host), "hosts_without_gdr": sorted({each["host"] for each in host if _undirect(each["transports"])}),
-        "stated": {kind: max(each["stated"].get(kind, 0) for each in host) for kind in _kinds(host)}, "choices": _merged(host),
-        "warnings": list(dict.fromkeys(text for each in host for text in each["warnings"]))[:_MOST_WARNINGS],
+        "processes": len(facts), "told": len(logs), "why": why, "versions": _all(logs, "version"), "nets": _all(logs, "net"),
+        "transports": _summed(each["transports"] for each in logs), "channels": channels, "nics": _united(logs, "nics"),
+        "gdr": _gdr(logs), "hosts_without_gdr": sorted({each["host"] for each in logs if _undirect(each["transports"])}),
+        "stated": {kind: max(each["stated"].get(kind, 0) for each in logs) for kind in _kinds(logs)}, "choices": _merged(logs),
+        "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
         "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
     }  # fmt: skip
 
@@ -194,27 +194,27 @@ def _undirect(transports: Mapping[str, int]) -> bool:
     return any(name.startswith("NET/") and not name.endswith(GDR) for name in transports)
 
 
-def _gdr(text: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = [each["gdr"] for each in text]
+def _gdr(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = [each["gdr"] for each in logs]
     return {
         "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
         "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
     }  # fmt: skip
 
 
-def _merged(text: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _merged(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return equal choices once, with the calls of all processes."""
     calls: Counter[tuple[Any, ...]] = Counter()
-    for each in text:
+    for each in logs:
         for choice in each["choices"]:
             calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
     ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
     return [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
 
 
-def _united(text: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
+def _united(logs: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
     found: dict[str, set[Any]] = {}
-    for each in text:
+    for each in logs:
         for key, value in each[name].items():
             found.setdefault(key, set()).update(value if isinstance(value, list) else [value])
     return {key: sorted(values) for key, values in sorted(found.items())}
@@ -227,12 +227,12 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def _all(text: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    return sorted({each[name] for each in text if each[name]})
+def _all(logs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return sorted({each[name] for each in logs if each[name]})
 
 
-def _kinds(text: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted({kind for each in text for kind in each["stated"]})
+def _kinds(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({kind for each in logs for kind in each["stated"]})
 
 
 # A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.

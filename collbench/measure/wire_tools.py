@@ -758,10 +758,10 @@ class ToolResult:
 
     def evidence(self, tool: WireTool) -> dict[str, object]:
         """Return the evidence for the row, JSON-ready."""
-        columns: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
+        about: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
         if self.figure is None:
-            return {"tool": columns}
-        return {"tool": {**self.figure.facts, **columns}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
+            return {"tool": about}
+        return {"tool": {**self.figure.facts, **about}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
 
 
 @dataclass(frozen=True)
@@ -781,12 +781,12 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
         return Tools((), {})
     with world.watchdog.phase("asking tools for their versions"):
         own = {tool.name: version_here(tool) for tool in tools}
-    columns = world.agree(own, "asking tools for their versions")
+    versions = world.agree(own, "asking tools for their versions")
     for tool in tools:
-        lacking = dict.fromkeys(member.host for member in world.members if columns[member.rank][tool.name] is None)
+        lacking = dict.fromkeys(member.host for member in world.members if versions[member.rank][tool.name] is None)
         if lacking:
             raise UsageError(f"--tools {tool.name}: it is not installed on {_some(list(lacking))}: {tool.package}")
-    return Tools(tools, {tool.name: [str(each[tool.name]) for each in columns] for tool in tools})
+    return Tools(tools, {tool.name: [str(each[tool.name]) for each in versions] for tool in tools})
 
 
 def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequence[ToolPair], versions: Sequence[str]) -> list[ToolResult]:
@@ -804,8 +804,8 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
         begun = {
             str(at): _begins(tool, request, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me
         }
-        columns = _by_course(world.agree(begun, f"running {tool.name}"))
-    came = [_came(tool, request, each, offers[str(at)].get("value"), columns[str(at)]) for at, each in enumerate(courses)]
+        replies = _by_course(world.agree(begun, f"running {tool.name}"))
+    came = [_came(tool, request, each, offers[str(at)].get("value"), replies[str(at)]) for at, each in enumerate(courses)]
     return [replace(ran, version=versions[each.source.rank]) for ran, each in zip(came, courses, strict=True)]
 
 
@@ -814,8 +814,8 @@ def _some(hosts: Sequence[str]) -> str:
     return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _by_course(columns: Sequence[Mapping[str, Reply]]) -> dict[str, Reply]:
-    return {at: each for one in columns for at, each in one.items()}
+def _by_course(replies: Sequence[Mapping[str, Reply]]) -> dict[str, Reply]:
+    return {at: each for one in replies for at, each in one.items()}
 
 
 def _waits(tool: WireTool, request: ToolRequest, course: ToolPair, waiting: ExitStack, limits_s: tuple[float, float]) -> Reply:
@@ -863,12 +863,12 @@ def _left(before: counters.Counters, after: counters.Counters) -> int | None:
     return None if None in parts else sum(part for part in parts if part)
 
 
-def _came(tool: WireTool, request: ToolRequest, course: ToolPair, port: int | None, columns: Reply) -> ToolResult:
+def _came(tool: WireTool, request: ToolRequest, course: ToolPair, port: int | None, reply: Reply) -> ToolResult:
     server = shlex.join(tool.server(request, course.address, port)) if port else ""
     client = shlex.join(tool.client(request, course.address, port)) if port else ""
-    document = columns.get("value")
+    document = reply.get("value")
     if not document:
-        return ToolResult(None, str(columns.get("why", f"{tool.name} printed nothing")), server, client)
+        return ToolResult(None, str(reply.get("why", f"{tool.name} printed nothing")), server, client)
     figure, left = ToolFigure(**document["figure"]), document["left"]
     strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
     return ToolResult(figure, None, server, client, other_path=strayed, left_bytes=left)

@@ -188,5 +188,5 @@ def _summary(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no findings"
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
-    explanation = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {explanation}; `collbench explain {findings[0].code}` explains the first"
+    counts_text = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
+    return f"{plural(len(findings), 'finding')}: {counts_text}; `collbench explain {findings[0].code}` explains the first"

@@ -515,8 +515,8 @@ def disagreement_lines(machine: Machine) -> Iterator[str]:
     names = _names_probe_unknown(machine)
     for each in machine.disagreements:
         fact, part = _split(each.path, names)
-        texts = _describe_fact(fact, [part] if part else [])
-        yield f"{texts}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
+        fact_text = _describe_fact(fact, [part] if part else [])
+        yield f"{fact_text}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
 
 
 def _names_probe_unknown(machine: Machine) -> dict[str, str]:
@@ -611,9 +611,9 @@ def part_texts(machine: Machine) -> dict[str, PartText]:
 
 
 def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
-    texts = list(_alike(machine, below, distances))
-    for place, (each, lines) in enumerate(texts):
-        last = place == len(texts) - 1
+    branches = list(_alike(machine, below, distances))
+    for place, (each, lines) in enumerate(branches):
+        last = place == len(branches) - 1
         inner = indent + ("   " if last else "│  ")
         first, *more = lines
         yield f"{indent}{'└─' if last else '├─'} {first}"

@@ -265,16 +265,16 @@ class _Growing:
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first; keep the others' rate. Too many slow ones leave no fast groups to divide them with."""
-        with_part = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
-        slow = sorted((group for group in groups if with_part[group][0] < SLOW), key=lambda group: with_part[group][0])
-        healthy = [group for group in groups if with_part[group][0] >= SLOW]
-        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in with_part.values() if np.isnan(ratio)]
+        by_group = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
+        slow = sorted((group for group in groups if by_group[group][0] < SLOW), key=lambda group: by_group[group][0])
+        healthy = [group for group in groups if by_group[group][0] >= SLOW]
+        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
         self.healthy |= {place: size for group in healthy for place in group}
         if len(slow) > len(healthy):
             self._leave(TooManySlowGroups(len(slow), len(groups), size))
             return []
         if healthy:
-            self._note_typical([speed for group in healthy if (speed := with_part[group][1].speed)], size)
+            self._note_typical([speed for group in healthy if (speed := by_group[group][1].speed)], size)
         return slow
 
     def _note_typical(self, speeds: Sequence[float], size: int) -> None:
@@ -295,10 +295,10 @@ class _Growing:
                 break
             groups = _filled(pieces, size, others)
             answer = yield _request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
-            with_part = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
-            blamed = [piece for piece in pieces if with_part[piece][0] < SLOW]
-            self.healthy |= {place: size for piece in pieces if with_part[piece][0] >= SLOW for place in piece}
-            self._note_lost(parts, with_part, size)
+            by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
+            blamed = [piece for piece in pieces if by_piece[piece][0] < SLOW]
+            self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
+            self._note_lost(parts, by_piece, size)
             partners = {piece[0]: tuple(set(group) - set(piece)) for piece, group in zip(pieces, groups, strict=False)}
             taken |= {piece[0]: partners[piece[0]] for piece in blamed if len(piece) == 1}
             parts = [piece for piece in blamed if len(piece) > 1]
@@ -330,10 +330,10 @@ class _Growing:
         kept = list(parts[:most])
         return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
-    def _note_lost(self, parts: Sequence[Part], with_part: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
+    def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
         """A note where nothing is left to follow: no piece was slow with others."""
         for part in parts:
-            of_part = [with_part[piece] for piece in with_part if set(piece) <= set(part)]
+            of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
                 self.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))

@@ -456,8 +456,8 @@ def _cell(text: str) -> bool:
 
 
 def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
-    affinity_text = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
-    is_access = not affinity_text and not found.affinities and len(found.columns) > 1
+    has_paths = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
+    is_access = not has_paths and not found.affinities and len(found.columns) > 1
     places = {column: place for place, column in enumerate(found.columns)}
     rows: dict[str, tuple[str, ...]] = {}
     rest: dict[str, str] = {}

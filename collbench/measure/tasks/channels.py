@@ -627,8 +627,8 @@ def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[R
     return same or list(zip(sources, targets, strict=False))
 
 
-def _device(replies: dict[str, Any]) -> RdmaDevice:
-    return RdmaDevice(**{**replies, "link": Link(**replies["link"])})
+def _device(fields: dict[str, Any]) -> RdmaDevice:
+    return RdmaDevice(**{**fields, "link": Link(**fields["link"])})
 
 
 def _software(nic: Nic) -> bool:

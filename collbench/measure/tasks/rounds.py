@@ -474,9 +474,9 @@ def _carried(way: _Way, offer: Reply, ends_of_pair: tuple[Reply, Reply], seconds
     ends = ((offer, f"{way.target.host} cannot listen at {way.target_address}"),
             (source, f"{way.source.host} does not reach {way.target.host} at {way.target_address}"),
             (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
-    for replies, what in ends:
-        if "value" not in replies:
-            return _StreamResult(na=f"{what}: {replies.get('why', 'no reason was reported')}")
+    for reply, what in ends:
+        if "value" not in reply:
+            return _StreamResult(na=f"{what}: {reply.get('why', 'no reason was reported')}")
     (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
         return _StreamResult(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
@@ -972,12 +972,12 @@ def play_all(hunting: HuntRun, field: RoundRunner) -> None:
     """Measure round after round as the listener requests them, until it ends or wrong data ends it (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
-        needed = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
-        time.sleep(needed.get("pause_s", 0.0))
-        replies = world.decide(needed, "choosing the next round")
-        if not replies:
+        proposed = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
+        time.sleep(proposed.get("pause_s", 0.0))
+        agreed = world.decide(proposed, "choosing the next round")
+        if not agreed:
             return
-        last = field.play(number, RoundOrder.from_json(replies))
+        last = field.play(number, RoundOrder.from_json(agreed))
         if last:
             _take(hunting, last)
         if hunting.request.pairs.launch.stop_on_wrong and world.decide(bool(last and any(last.wrong)), "deciding whether to go on"):
@@ -1298,14 +1298,14 @@ def measure_again(run: PairRun, context: PairContext) -> None:
     """Measure suspects again next to control pairs, round by round as the listener requests. All ranks call."""
     world, last = run.launch.world, run.rounds
     for number in count(run.plan.number):
-        needed = dict(run.listener.next_remeasurement(last) or {}) if run.listener else {}
-        time.sleep(needed.get("pause_s", 0.0))
-        replies = world.decide(needed, "choosing the pairs to measure again")
-        if not replies:
+        proposed = dict(run.listener.next_remeasurement(last) or {}) if run.listener else {}
+        time.sleep(proposed.get("pause_s", 0.0))
+        agreed = world.decide(proposed, "choosing the pairs to measure again")
+        if not agreed:
             return
         if number == run.plan.number:
             run.note(SuspectsAgain())
-        begun, pairs = len(run.rounds), [(int(a), int(b)) for a, b in replies["pairs"]]
+        begun, pairs = len(run.rounds), [(int(a), int(b)) for a, b in agreed["pairs"]]
         for at in range(0, len(pairs), most := run.request.concurrent or len(pairs)):
             _store_pair_rounds(run, play(context, number, tuple(pairs[at : at + most]), again=True))
         last = run.rounds[begun:]
@@ -1402,12 +1402,12 @@ def _of_round(run: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row
     members = members_of(run.backend, run.launch.world)
     firsts = [ranks[0] for ranks in run.places.ranks]
     for tool in tools.tools:
-        for order in _tool_requests(run, tool):
+        for request in _tool_requests(run, tool):
             for ways in (pairs, [(b, a) for a, b in pairs]):
                 courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
-                found = run_tool(run.launch.world, tool, order, courses, tools.versions[tool.name])
+                found = run_tool(run.launch.world, tool, request, courses, tools.versions[tool.name])
                 for (a, b), course, ran in zip(ways, courses, found, strict=True):
-                    row = _row(tool, order, course, ran)
+                    row = _row(tool, request, course, ran)
                     around = {"from": run.places.names[a], "to": run.places.names[b], **_INSIDE[course.inside]}
                     yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=(*row.flags, *_AT_ONCE[len(pairs) > 1]),
                                   evidence={**row.evidence, **around})  # fmt: skip
@@ -1420,13 +1420,13 @@ def _tool_requests(match: PairRun, tool: WireTool) -> list[ToolRequest]:
     return [ToolRequest(operation, size, seconds) for operation, size in sizes.items()]
 
 
-def _row(tool: WireTool, order: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
+def _row(tool: WireTool, request: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
     """Return the row of one run, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
-    rate = order.size_bytes / time_s if time_s else None
+    rate = request.size_bytes / time_s if time_s else None
     return Row(
-        order.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
-        order.size_bytes, order.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
+        request.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
+        request.size_bytes, request.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
         time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
         algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, flags=(*FLAGS, *_STRAYED[ran.other_path]),
         evidence=ran.evidence(tool),

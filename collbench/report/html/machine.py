@@ -209,8 +209,8 @@ def _chart(number: int, kind: MachineKind, marks: dict[str, frozenset[str]]) -> 
     machine = kind.machine
     parts = frozenset().union(*marks.values())
     name = f"{kind.names}{f' ({len(kind.hosts)} equal machines)' if len(kind.hosts) > 1 else ''}"
-    described = f"Marked as limiting: {'; '.join(map(safe, marks))}." if marks else "No link of it is named as limiting."
-    about = f"{title(machine, kind.names)}. {described}"
+    marked = f"Marked as limiting: {'; '.join(map(safe, marks))}." if marks else "No link of it is named as limiting."
+    about = f"{title(machine, kind.names)}. {marked}"
     drawing = embedded(picture(machine, parts), first=number == 0)
     return Chart(f"machine-{number}", name, about, f"{_MADE} Read from: {_sources(kind)}.", drawing, _parts_table(kind, parts), wide=True)
 
