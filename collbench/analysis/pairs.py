@@ -153,7 +153,7 @@ _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sampl
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
     """Return the findings, places first, the worst first; none below four places.
 
-    remeasured  the pairs that were measured again (their figures are the faster of both)
+    again    the pairs that were measured again (their figures are the faster of both)
     classes  the host of each place; None: from the names
     """
     return PairEffects(matrix, again, classes).findings()
