@@ -18,7 +18,7 @@ from typing import Literal
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.allocation import COLUMNS, Case
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
     CarriesAll,
     CarriesNone,
@@ -121,8 +121,8 @@ class Pattern:
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
-        place, wanted = COLUMNS.index(name), {each.group for each in groups}
-        return {case[place] for case in self.cases if group_of_case(case) in wanted}
+        place, touched_groups = COLUMNS.index(name), {each.group for each in groups}
+        return {case[place] for case in self.cases if group_of_case(case) in touched_groups}
 
 
 def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case]) -> Pattern | None:
@@ -198,10 +198,11 @@ def _of_cases(pattern: Pattern) -> LikelyCause | None:
     if pattern.state(others) != CLEAR:
         return None
     named = _listed(format_size(size) for size in sorted(sizes))
-    who = _series(sorted(series))
+    series_names = _series(sorted(series))
     factors = times([pattern.slowdown])
     return LikelyCause(
-        CELLS, f"single sizes: {named} of {who} is {factors} times slower, other sizes are not: the library may switch its algorithm"
+        CELLS,
+        f"single sizes: {named} of {series_names} is {factors} times slower, other sizes are not: the library may switch its algorithm",
     )
 
 
@@ -224,8 +225,8 @@ def _of_backend(pattern: Pattern) -> LikelyCause | None:
     own = pattern.where(lambda group: group.backend == backend)
     others = _listed(sorted({each.group.backend for each in same}))
     small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
-    beside = "" if small_too else f", or a link that {backend} alone uses"
-    return LikelyCause(BACKEND, f"{backend}{beside}: {_what(touched, own)} {_slower(pattern)} on it, on {others} not")
+    alternative = "" if small_too else f", or a link that {backend} alone uses"
+    return LikelyCause(BACKEND, f"{backend}{alternative}: {_what(touched, own)} {_slower(pattern)} on it, on {others} not")
 
 
 def _of_operation(pattern: Pattern) -> LikelyCause | None:
@@ -250,24 +251,26 @@ def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """Return what is slower on every backend: large messages, small ones, or all."""
     small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
-        return _told(pattern, [HOST], "all messages, small ones too,", "") if mid != CLEAR else None
+        return _likely_cause(pattern, [HOST], "all messages, small ones too,", "") if mid != CLEAR else None
     if large == SLOW:
         return _large(pattern, small)
     if small != SLOW:
         return None
     if large == CLEAR:
-        return _told(pattern, [LATENCY], "small messages", ", large ones are not")
-    return _told(pattern, [LATENCY, HOST], "small messages", f"; of large ones {_lacking(large)}")
+        return _likely_cause(pattern, [LATENCY], "small messages", ", large ones are not")
+    return _likely_cause(pattern, [LATENCY, HOST], "small messages", f"; of large ones {_lacking(large)}")
 
 
 def _large(pattern: Pattern, small: State) -> LikelyCause | None:
     """Return the cause of slower large messages: the link where they cross nodes. Without small messages it may also be slow hosts."""
     path = _path(pattern)
     if small == CLEAR:
-        return _told(pattern, path, "large messages", ", small ones are not")
+        return _likely_cause(pattern, path, "large messages", ", small ones are not")
     if small == UNKNOWN:
-        return _told(pattern, path, "large messages", "; small messages, which would distinguish it from slower hosts, were not measured")
-    return _told(pattern, [*path, HOST], "large messages", f"; of small ones {_lacking(small)}")
+        return _likely_cause(
+            pattern, path, "large messages", "; small messages, which would distinguish it from slower hosts, were not measured"
+        )
+    return _likely_cause(pattern, [*path, HOST], "large messages", f"; of small ones {_lacking(small)}")
 
 
 def _lacking(state: State) -> str:
@@ -294,7 +297,7 @@ def _class_state(pattern: Pattern, name: str) -> State:
     return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
 
 
-def _told(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> LikelyCause:
+def _likely_cause(pattern: Pattern, ways: Sequence[str], what: str, against: str) -> LikelyCause:
     """Return the cause for one path. Several paths, or a single backend that may itself be the cause, are named as "unclear"."""
     backends = {each.group.backend for each in pattern.groups}
     (only,) = backends if len(backends) == 1 else (None,)
@@ -357,7 +360,7 @@ _Ranked = tuple[int, Plausible | None]
 
 def ranked(
     found: Sequence[Difference],
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedChange],
     today: date,
     suspicions: Sequence[Suspicion],
     cause: LikelyCause | None,
@@ -371,7 +374,7 @@ def ranked(
     return [_change(found[place], *ranks[place], expected, today) for place in order]
 
 
-def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[Expected], today: date) -> Change:
+def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[ExpectedChange], today: date) -> Change:
     by = next((one for one in expected if one.covers(each, today)), None)
     announced: Announcement | None = None if by is None else by.announcement
     explains = plausible is not None and rank <= _POSSIBLE

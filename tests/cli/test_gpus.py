@@ -62,13 +62,13 @@ def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int,
 )
 def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
-    assert options.agreed(request(*views[0], default=True), world).backends == agreed
-    assert options.agreed(request("mpi"), world).backends == ("mpi",)
+    assert options.agree_on_backends(request(*views[0], default=True), world).backends == agreed
+    assert options.agree_on_backends(request("mpi"), world).backends == ("mpi",)
 
 
 def test_on_one_host_nothing_has_to_be_agreed() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert options.agreed(request("mpi", default=True), world).backends == ("mpi",)
+    assert options.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_it_says_so() -> None:
     why = (
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
     )
-    assert options.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
-    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
+    assert options.with_ranks(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
+    assert options.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="one task: use srun -n N"), 8).advice == why
     pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert options.said(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+    assert options.with_ranks(pod, 8).advice == "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collbench.analysis.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
-from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
+from collbench.cli.hunt_strategy import HuntProgressPrinter, answer_of, options_of
 from collbench.deploy import drain
 from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
@@ -70,9 +70,9 @@ def test_a_round_is_told_figure_by_figure() -> None:
     )  # fmt: skip
 
 
-def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntListening:
+def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
     """One whose hunt has come to its verdict."""
-    listening = HuntListening(arguments)
+    listening = HuntProgressPrinter(arguments)
     listening._verdict = SICK
     listening.verdict(about)
     return listening
@@ -113,7 +113,7 @@ def test_whom_we_made_slow_ourselves_is_not_drained(arguments: argparse.Namespac
     ],
 )
 def test_nobody_is_drained_for_how_the_launch_was_started(flag: str, why: str | None, tmp_path: Path) -> None:
-    listening = HuntListening(typed())
+    listening = HuntProgressPrinter(typed())
     listening.begin_hunt({**ABOUT, **listening.plan(ABOUT)}, str(tmp_path))
     last = None
     while asked := listening.next(last):
@@ -211,7 +211,7 @@ def test_nothing_asks_who_could_drain_unless_somebody_is_to_be(monkeypatch: pyte
         raise UsageError("nobody drains here")
 
     monkeypatch.setattr("collbench.deploy.drain.check_apply", refuse)
-    planned = HuntListening(typed()).plan(ABOUT)
+    planned = HuntProgressPrinter(typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match=r"^nobody drains here$"):
-        HuntListening(typed(apply=True)).plan(ABOUT)
+        HuntProgressPrinter(typed(apply=True)).plan(ABOUT)

@@ -47,7 +47,7 @@ def double(folder: Path, client: str, server: str = "pass") -> dict[str, str]:
 def theirs(folder: Path) -> list[Row]:
     found = read_pairs(read_run(folder / "run"))
     assert found and not found.warnings
-    return found.theirs
+    return found.external
 
 
 def test_their_rows_stand_beside_ours_and_apart_from_them(tmp_path: Path) -> None:

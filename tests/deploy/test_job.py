@@ -18,7 +18,7 @@ def job(*command: str, **said: object) -> LaunchJob:
 def test_what_nobody_said_has_its_default() -> None:
     found = job()
     assert (found.nodes, found.gpus, found.ranks, found.name, found.program, found.runs) == (2, 0, 1, "collbench", "collbench", "runs")
-    assert found.environment == {} and found.said == frozenset()
+    assert found.environment == {} and found.explicit == frozenset()
     assert found["ranks-per-node"] is None
     with pytest.raises(KeyError):
         found["ranks-per-nod"]
@@ -47,7 +47,7 @@ def test_of_a_variable_that_is_given_twice_the_last_value_holds() -> None:
 )
 def test_where_the_command_itself_leaves_its_run(words: str, out: str | None) -> None:
     found = job(*words.split())
-    assert (found.out, found.says_out) == (out, out is not None)
+    assert (found.out, found.has_out) == (out, out is not None)
     assert found.wants_out == (out is None)
 
 
@@ -62,7 +62,7 @@ def test_a_setting_that_the_kind_has_no_use_for_is_refused() -> None:
 
 
 def test_what_was_said_is_told_from_defaults() -> None:
-    assert job(nodes=2).said == {"nodes"} and job(nodes=2).nodes == job().nodes
+    assert job(nodes=2).explicit == {"nodes"} and job(nodes=2).nodes == job().nodes
 
 
 def refusal(setting: JobSetting, text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
     CarriesAll,
     CarriesNone,
@@ -95,7 +95,7 @@ def test_a_rate_that_is_no_number_is_of_the_links_all_the_same(a: str, b: str) -
 
 
 def test_where_nothing_is_slower_the_order_stays_and_nothing_is_said() -> None:
-    announced = Expected("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
+    announced = ExpectedChange("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
     found = ranked([PAGES, MPI], [announced], TODAY, [], None)
     assert [(each.what, each.plausible) for each in found] == [(PAGES.what, None), (MPI.what, None)]
     assert found[0].announced is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.gate.baseline import CaseGroup, Scheme
-from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, made_up, noises, read_noise, self_test, usual_scheme
+from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, default_scheme, noises, read_noise, self_test, simulated
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 DONE = (
@@ -20,7 +20,7 @@ def shares(setting: TrialSetting, trials: int, seed: int) -> dict[str, float]:
 
 
 def usual(noise: Noise | None = None, *, paired: bool = False) -> TrialSetting:
-    return made_up(noise or Noise(), usual_scheme(), paired=paired)
+    return simulated(noise or Noise(), default_scheme(), paired=paired)
 
 
 def test_the_same_seed_gives_the_same_table_and_another_one_another() -> None:
@@ -101,7 +101,7 @@ def test_a_cluster_without_large_messages_or_groups_is_tried_on_what_it_has() ->
     scheme = Scheme.of_cases(
         [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
     )
-    assert list(shares(made_up(SILENT, scheme), 1, seed=0)) == [
+    assert list(shares(simulated(SILENT, scheme), 1, seed=0)) == [
         "nothing", "one case of mid messages slower by 5 %", "one case of mid messages slower by 10 %", *DONE[5:],
     ]  # fmt: skip
 

@@ -74,11 +74,11 @@ class Cover:
     def sentence(self) -> str:
         """What is crossed, and what is not."""
         crossed = self.links - len(self.uncovered)
-        said = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
+        text = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
         left = f"; not crossed: {_listed(self.uncovered)}" if self.uncovered else ""
         claim = f"under each of {self.routings} routings that spread destinations evenly over equal paths"
         other = "" if self.otherwise == 1 else f" ({self.otherwise:.0%} of them under one that was not looked at)"
-        return f"{said}, {claim}{other}{left}"
+        return f"{text}, {claim}{other}{left}"
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
@@ -140,7 +140,7 @@ class _Greedy:
             self._on[port.rail, port.leaf].append(port.host)
             self._joined[port.rail, self.routes[port.rail].part(port.leaf)].append(port.host)
         self._sent: dict[tuple[str, Attached], tuple[Element, ...]] = {}
-        self._crossers = self._who_crosses()
+        self._crossers = self._pairs_by_element()
         self._left = set(self._crossers)
 
     def pairs(self) -> tuple[CoverPair, ...]:
@@ -186,7 +186,7 @@ class _Greedy:
         apart = f"{_listed(lonely)}: no path to any other host that takes part, on the same port of both"
         return [several] * (self.rails > 1) + [apart] * bool(lonely)
 
-    def _who_crosses(self) -> dict[Element, list[tuple[str, Attached]]]:
+    def _pairs_by_element(self) -> dict[Element, list[tuple[str, Attached]]]:
         """By direction and routing some of the leaves and destinations of messages over it."""
         found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
         once: dict[Element, Element] = {}  # millions of them are few that differ
@@ -248,8 +248,8 @@ def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
 def _too_few(names: Sequence[str], hosts: Mapping[str, object], found: int) -> str:
     there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
     what = "none" if not found else "one"
-    asked = list(dict.fromkeys(names))
-    return f"has {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
+    required = list(dict.fromkeys(names))
+    return f"has {what} of the {len(required)} hosts of this job ({_listed(required)}): {there}; save it on this cluster"
 
 
 def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
@@ -259,8 +259,8 @@ def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
 
 def _odd(fabric: Fabric) -> list[str]:
     slow = [f"{fabric.port(cable.a)} - {fabric.port(cable.b)} ({cable.rate})" for cable in slower(fabric)]
-    said = f"cables slower than others between the same switches, so look at them first: {_listed(slow)}"
-    return [said] * bool(slow) + list(fabric.doubts)
+    text = f"cables slower than others between the same switches, so look at them first: {_listed(slow)}"
+    return [text] * bool(slow) + list(fabric.doubts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -280,8 +280,8 @@ def _listed(names: Sequence[str]) -> str:
 
 LEAST_PLACES = 8  # of fewer a round has too few groups to be compared
 LEAST_RATIO = 1e-9  # of what could not be measured at all
-_MOST_SICK = 8
-_EXPECTED_SICK = 16  # one of so many
+_MOST_FAULTY = 8
+_EXPECTED_FAULTY = 16  # one of so many
 _LARGEST_GROUP = 16
 _FORGIVEN = 5  # from so many figures on, one that does not fit is chance
 _LEAST_DEPTH = 0.04
@@ -295,8 +295,8 @@ Ratios = NDArray[np.float64]
 
 def group_size(n: int) -> int:
     """Return the places in a group, for four groups per expected slow place: 2 of 8, 4 of 16 to 128, 16 of 512."""
-    sick = min(_MOST_SICK, max(1, n // _EXPECTED_SICK))
-    return max(2, min(_LARGEST_GROUP, n // (4 * sick)))
+    faulty = min(_MOST_FAULTY, max(1, n // _EXPECTED_FAULTY))
+    return max(2, min(_LARGEST_GROUP, n // (4 * faulty)))
 
 
 def rounds_groups(n: int, options: Options) -> int:
@@ -415,8 +415,8 @@ def rounds(n: int, options: Options) -> int:
     Of an odd number of places each rests once, so it takes one more.
     """
     every = n - 1 + n % 2
-    wanted = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
-    return max(min(wanted, every), len(cover_rounds(options)))
+    count = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
+    return max(min(count, every), len(cover_rounds(options)))
 
 
 def least_rounds(n: int, options: Options) -> int:
@@ -447,10 +447,10 @@ def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterato
         yield from schedule(n, most=left, seed=random.getrandbits(32)).rounds()
 
 
-def run(book: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
-    """All rounds of the plan, into the book."""
-    for at, pairs in enumerate(plan(len(book.names), options, number, random)):
-        yield from book.asking(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
+def run(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
+    """Run all rounds of the plan and log them."""
+    for at, pairs in enumerate(plan(len(log.names), options, number, random)):
+        yield from log.request(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:
