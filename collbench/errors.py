@@ -78,12 +78,12 @@ class Orphaned(PeerFailed):
 class Interrupted(KeyboardInterrupt):
     """A signal that asks this process to end. Not a CollbenchError: nothing is wrong, and only the entry point catches it.
 
-    `exit_code` is 130 for Ctrl-C, 143 for any other signal; `said` is whether it has been reported to the user.
+    `exit_code` is 130 for Ctrl-C, 143 for any other signal; `reported` is whether it has been reported to the user.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {Signals(number).name}")
-        self.number, self.exit_code, self.said = number, code_of_signal(number), False
+        self.number, self.exit_code, self.reported = number, code_of_signal(number), False
 
 
 def code_of_signal(number: int) -> int:

@@ -59,7 +59,7 @@ def differing(best: Iterable[Peak]) -> list[str]:
     return [name for name in _APART[2:] if len({getattr(row, name) for row in rows}) > 1]
 
 
-def told_as_time(row: Row) -> bool:
+def is_shown_as_time(row: Row) -> bool:
     """Return whether a row's figure is its time: in a ping-pong one direction is idle, so its bandwidth is not a peak."""
     operation = operations().get(row.operation)
     return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.self_synchronizing)
@@ -67,7 +67,7 @@ def told_as_time(row: Row) -> bool:
 
 def _peak(members: list[Row]) -> Peak:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
-    fast = [row for row in sound if known(row.busbw_bytes_per_s) and not told_as_time(row)]
+    fast = [row for row in sound if known(row.busbw_bytes_per_s) and not is_shown_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
     best = max(fast, key=_rate) if fast else min(sound, key=_time, default=members[0])
     sized = [row for row in sound if row.size_bytes]

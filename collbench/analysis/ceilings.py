@@ -73,7 +73,7 @@ class LinkChange:
 
 
 @dataclass(frozen=True)
-class Fallen:
+class CeilingDrops:
     """The links that became slower between two runs, and the ceilings that they lower.
 
     same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are of different machines
@@ -128,7 +128,7 @@ def _place(row: Row) -> tuple[str, str, str, int, int | None, str | None]:
     return row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic
 
 
-def fallen_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
+def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
     """Return the ceilings that are lower in `after`, each once."""
     were = {each.key: each for each in before}
     pairs = [(were[each.key], each) for each in after if each.key in were]
@@ -140,12 +140,12 @@ def fallen_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling])
     return tuple(dict.fromkeys(changes))
 
 
-def fallen(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> Fallen:
+def ceiling_drops(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> CeilingDrops:
     """Return the links and ceilings that are lower in the second run; the rows are those of all launches of each side."""
     rates, now = link_rates(before), link_rates(after)
     links = [LinkChange(*link, rate, now[link]) for link, rate in rates.items() if link in now and now[link] < _FELL * rate]
     same = share_hosts(before, after)
-    return Fallen(tuple(links), fallen_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
+    return CeilingDrops(tuple(links), dropped_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
 
 
 def share_hosts(before: Run, after: Run) -> bool:

@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.ceilings import Fallen, fallen
+from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
 from collbench.analysis.launches import WHERE_NONE, Launches, case_of, check_once, is_time, known, runs_in, sentence, time_of, together
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
@@ -95,7 +95,7 @@ class Comparison:
     only_b: list[Row]
     differences: list[Difference]
     warnings: list[str]
-    fallen: Fallen
+    fallen: CeilingDrops
     margin: float = MARGIN
 
     @property
@@ -179,13 +179,13 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
         raise UsageError(f"{a} and {b} are the same folder: name two")
     of_a, of_b = runs_in(a), runs_in(b)
     check_once([*of_a, *of_b])
-    found = set_against(_side(of_a, a), _side(of_b, b), margin)
+    found = compare_pair(_side(of_a, a), _side(of_b, b), margin)
     if not found.cases:
         raise UsageError(f"{a} and {b} have no case in common: {why_nothing_in_common(found)}")
     return found
 
 
-def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
+def compare_pair(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, both read already; without a common case `cases` is empty, and `why_nothing_in_common` has the reason."""
     rows_a, rows_b = ({case_of(row): row for row in side.rows} for side in (a, b))
     launches_a, launches_b = _by_case(a.runs), _by_case(b.runs)
@@ -194,7 +194,7 @@ def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
         [row for case, row in rows_a.items() if case not in rows_b], [row for case, row in rows_b.items() if case not in rows_a],
         differences(a.runs[0], b.runs[0]),
         [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
-        fallen(a.runs[0], b.runs[0], a.rows, b.rows), margin,
+        ceiling_drops(a.runs[0], b.runs[0], a.rows, b.rows), margin,
     )  # fmt: skip
 
 
@@ -204,8 +204,8 @@ def why_nothing_in_common(found: Comparison) -> str:
     if not a or not b:
         return "one of them has no finished case"
     names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
-    told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
-    return ", ".join(told) or "their combinations of operation, backend, type and size differ"
+    changes = [f"{name.replace('_', ' ')} {_join_values(_values(a, name))} → {_join_values(_values(b, name))}" for name in names]
+    return ", ".join(changes) or "their combinations of operation, backend, type and size differ"
 
 
 def _side(runs: Sequence[Run], path: Path) -> Launches:
@@ -262,6 +262,6 @@ def _word(name: str, value: Any) -> str:
     return _WORDS[name][bool(value)] if name in _WORDS else WHERE_NONE.get(name, "none") if value is None else str(value)
 
 
-def _told(values: frozenset[str]) -> str:
+def _join_values(values: frozenset[str]) -> str:
     shown = sorted(values, key=lambda text: (len(text), text))
     return "/".join(shown[:4]) + ("/…" if len(shown) > 4 else "")

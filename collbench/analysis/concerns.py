@@ -12,7 +12,7 @@ from collbench.results.row import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.analysis.ceilings import Fallen
+    from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
 
@@ -61,7 +61,7 @@ def concerns(
     effects: Sequence[PairEffects],
     warnings: Iterable[str] = (),
     *,
-    fallen: Iterable[tuple[str, Fallen]] = (),
+    fallen: Iterable[tuple[str, CeilingDrops]] = (),
 ) -> list[Concern]:
     """Return all concerns about these runs, worst first; at most 20 per severity, the rest is counted.
 
@@ -84,12 +84,12 @@ def concerns(
 
 
 def _capped(severity: str, found: Iterable[Concern]) -> list[Concern]:
-    here = _told_once(each for each in found if each.severity == severity)
+    here = _merge_equal(each for each in found if each.severity == severity)
     more = [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
     return [*here[:_MOST], *more]
 
 
-def _told_once(found: Iterable[Concern]) -> list[Concern]:
+def _merge_equal(found: Iterable[Concern]) -> list[Concern]:
     """Return each concern once, with the names of all runs that have it."""
     places: dict[Concern, list[str]] = {}
     for each in found:
@@ -103,7 +103,7 @@ def _names(places: Iterable[str]) -> str:
     return f"{', '.join(known[:_MOST_GROUPS])}{more}"
 
 
-def _of_fallen(name: str, lost: Fallen) -> Iterator[Concern]:
+def _of_fallen(name: str, lost: CeilingDrops) -> Iterator[Concern]:
     """Yield a finding for each slower link. Ceilings of other hosts are only a note."""
     yield from (Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for sentence in lost.sentences())
 
@@ -135,10 +135,10 @@ def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
 def _of_import(run: Run, alone: bool) -> Iterator[Concern]:
     """Yield what an external tool's output lacks, and what is inconsistent in it."""
     imported = run.info.get("imported")
-    told = imported if isinstance(imported, dict) else {}
+    facts = imported if isinstance(imported, dict) else {}
     where = "" if alone else run.path.resolve().name
-    yield from (Concern(DOUBTFUL, doubt, where) for doubt in _words(told.get("doubts")))
-    missing = "; ".join(_words(told.get("missing")))
+    yield from (Concern(DOUBTFUL, doubt, where) for doubt in _words(facts.get("doubts")))
+    missing = "; ".join(_words(facts.get("missing")))
     if missing:
         yield Concern(NOTE, f"imported, and not in it: {missing}", where)
 
@@ -186,9 +186,9 @@ def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
         for flag in dict.fromkeys(each[1].flags):
             by_flag.setdefault(flag, []).append(each)
     strange = [flag for flag in by_flag if flag not in (*DOUBTS, *REMARKS)]
-    told = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
+    covered = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
     for flag in (*DOUBTS, *REMARKS):
-        if flag in by_flag and flag not in told:
+        if flag in by_flag and flag not in covered:
             yield Concern(_severity(flag, by_flag[flag]), flag, _where(by_flag[flag], rows), flag)
     yield from (Concern(DOUBTFUL, f"{flag}, a flag that this version does not know", _where(by_flag[flag], rows)) for flag in strange)
 
@@ -208,9 +208,9 @@ def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) ->
     for name, row in those:
         words = (f"{name}:" if name else "", row.operation, row.backend, forced(row))
         groups.setdefault(" ".join(word for word in words if word), set()).add(row.size_bytes)
-    told = [f"{name}{_sizes(sizes)}" for name, sizes in list(groups.items())[:_MOST_GROUPS]]
+    groups_shown = [f"{name}{_sizes(sizes)}" for name, sizes in list(groups.items())[:_MOST_GROUPS]]
     more = [f"and {len(groups) - _MOST_GROUPS} more series"] if len(groups) > _MOST_GROUPS else []
-    return f"{len(those)} of {len(rows)} cases: {'; '.join([*told, *more])}"
+    return f"{len(those)} of {len(rows)} cases: {'; '.join([*groups_shown, *more])}"
 
 
 def _sizes(sizes: Iterable[int]) -> str:

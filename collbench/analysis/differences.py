@@ -135,7 +135,7 @@ _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations",
 _LARGEST_TOPOLOGY = 16 << 20
 _MOST_FACTS, _DEEPEST = 20_000, 8
 # Attributes of a machine that are not compared: its sources, and values that change with every reading.
-_PASSING = {
+_TRANSIENT = {
     "hostname", "hostnames", "sources", "unknown", "origins", "disagreements", "doubts", "counters", "lid", "guid", "uuid", "memory_bytes",
 }  # fmt: skip
 _NAMES = ("address", "key", "name", "id", "number")
@@ -175,7 +175,7 @@ def differences(a: Run, b: Run) -> list[Difference]:
     Each kind of machine is compared with the most similar one of the other run.
     """
 
-    return [each for each in differing(*comparable(facts(a), facts(b))) if not passing(each)]
+    return [each for each in differing(*comparable(facts(a), facts(b))) if not transient(each)]
 
 
 def differing(a: Facts, b: Facts) -> list[Difference]:
@@ -205,7 +205,7 @@ def facts(run: Run) -> Facts:
     environment, host = _object(info.get("environment")), _object(info.get("host"))
     found |= _flat("environment", steering(environment))
     topology = topology_of(run)
-    found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _lasting(topology.get("machines"))})
+    found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _without_transient(topology.get("machines"))})
     found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})
     found |= _flat("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")})
     found |= _flat("machine", _conditions(run))
@@ -284,15 +284,15 @@ def topology_of(run: Run) -> dict[str, Any]:
         return {}
 
 
-def _lasting(value: Any) -> Any:
+def _without_transient(value: Any) -> Any:
     """Return the topology without passing values, parts of a machine by name, so that one missing GPU is one difference."""
     if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
-        named = {_name_of(inner, str(place)): _lasting(inner) for place, inner in enumerate(value)}
-        return named if len(named) == len(value) else [_lasting(inner) for inner in value]
+        named = {_name_of(inner, str(place)): _without_transient(inner) for place, inner in enumerate(value)}
+        return named if len(named) == len(value) else [_without_transient(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     idle = {"link"} if value.get("kind") == "gpu" else set()  # an idle GPU reduces the speed of its link
-    return {name: _lasting(inner) for name, inner in value.items() if name not in _PASSING | idle}
+    return {name: _without_transient(inner) for name, inner in value.items() if name not in _TRANSIENT | idle}
 
 
 def _name_of(part: dict[str, Any], place: str) -> str:
@@ -355,7 +355,7 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     most similar one of the other side.
     """
     # `without_idle` again, since an earlier collbench may have written the baseline.
-    a, b = _lasting_facts(without_idle(before)), _lasting_facts(without_idle(after))
+    a, b = _transient_removed(without_idle(before)), _transient_removed(without_idle(after))
     one, other = _machines(a), _machines(b)
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
         return _read_by_both(a, b)
@@ -364,7 +364,7 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     return _read_by_both(_numbered(rest[0], [first for first, _ in pairs]), _numbered(rest[1], [second for _, second in pairs]))
 
 
-def passing(difference: Difference) -> bool:
+def transient(difference: Difference) -> bool:
     """Return whether the difference is too small to be a change."""
     if not difference.item.attribute.endswith("shm_bytes"):
         return False
@@ -374,7 +374,7 @@ def passing(difference: Difference) -> bool:
         return False
 
 
-def _lasting_facts(facts: Facts) -> Facts:
+def _transient_removed(facts: Facts) -> Facts:
     kept = {item: text for item, text in facts.items() if not _is_own(item) and not _is_default(item, text)}
     return {item: _OF_BOOT.sub("", text).strip() if item.attribute.endswith("command_line") else text for item, text in kept.items()}
 

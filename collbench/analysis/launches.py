@@ -145,9 +145,9 @@ def check_once(runs: Iterable[Run]) -> None:
     seen: dict[Any, Path] = {}
     for run in runs:
         marks = [run.path.resolve(), *_start_of(run)]
-        twin = next((seen[mark] for mark in marks if mark in seen), None)
-        if twin is not None:
-            raise UsageError(f"{run.path} is named twice{'' if run.path == twin else f', as {twin}, too'}: name each launch once")
+        earlier = next((seen[mark] for mark in marks if mark in seen), None)
+        if earlier is not None:
+            raise UsageError(f"{run.path} is named twice{'' if run.path == earlier else f', as {earlier}, too'}: name each launch once")
         seen |= dict.fromkeys(marks, run.path)
 
 
@@ -276,10 +276,10 @@ def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
     named = [ceiling for ceiling in ceilings if ceiling]
     if not named:
         return None
-    usual = Counter(map(_without_rates, named)).most_common(1)[0][0]
-    alike = [ceiling for ceiling in named if _without_rates(ceiling) == usual]
+    common = Counter(map(_without_rates, named)).most_common(1)[0][0]
+    alike = [ceiling for ceiling in named if _without_rates(ceiling) == common]
     return replace(
-        usual,
+        common,
         bytes_per_s=_median(each.bytes_per_s for each in alike),
         low_bytes_per_s=min((each.low_bytes_per_s for each in alike if each.low_bytes_per_s is not None), default=None),
         high_bytes_per_s=max((each.high_bytes_per_s for each in alike if each.high_bytes_per_s is not None), default=None),

@@ -29,7 +29,7 @@ _SETTLED = 1e-6
 class TwoWay:
     """A two-way fit: value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 if too few cells determine it.
 
-    told_rows, told_columns: by row and column, whether at least LEAST_CELLS cells determine its effect. In a symmetric table rows and
+    known_rows, known_columns: by row and column, whether at least LEAST_CELLS cells determine its effect. In a symmetric table rows and
     columns are equal.
     """
 
@@ -37,26 +37,26 @@ class TwoWay:
     rows: Figures
     columns: Figures
     rest: Figures
-    told_rows: NDArray[np.bool_]
-    told_columns: NDArray[np.bool_]
+    known_rows: NDArray[np.bool_]
+    known_columns: NDArray[np.bool_]
 
 
 def two_way(values: Figures, symmetric: bool = False) -> TwoWay:
     """Return the effects of a square table [n × n], with NaN for unknown cells."""
     there = np.isfinite(values)
-    told_rows, told_columns = (there.sum(axis=axis) >= LEAST_CELLS for axis in (1, 0))
+    known_rows, known_columns = (there.sum(axis=axis) >= LEAST_CELLS for axis in (1, 0))
     rest, middle = values.copy(), 0.0
     rows, columns = np.zeros(len(values)), np.zeros(len(values))
     for _ in range(_SWEEPS):
         shift = _upper_middle(rest[there])
         rest, middle = rest - shift, middle + shift
-        by_row = _centred(upper_medians(rest), told_rows)
-        by_column = by_row if symmetric else _centred(upper_medians((rest - by_row[:, None]).T), told_columns)
+        by_row = _centred(upper_medians(rest), known_rows)
+        by_column = by_row if symmetric else _centred(upper_medians((rest - by_row[:, None]).T), known_columns)
         rest -= by_row[:, None] + by_column[None, :]
         rows, columns = rows + by_row, columns + by_column
         if max(np.abs(by_row).max(), np.abs(by_column).max(), abs(shift)) < _SETTLED:
             break
-    return TwoWay(middle, rows, columns, rest, told_rows, told_columns)
+    return TwoWay(middle, rows, columns, rest, known_rows, known_columns)
 
 
 def upper_medians(values: Figures) -> Figures:
@@ -67,11 +67,11 @@ def upper_medians(values: Figures) -> Figures:
     return np.where(count > 0, found, 0.0)
 
 
-def _centred(effects: Figures, told: NDArray[np.bool_]) -> Figures:
+def _centred(effects: Figures, mask: NDArray[np.bool_]) -> Figures:
     """Return the effects with enough cells minus their median, 0 for the others. With fewer than three, the median is not subtracted."""
-    known = effects[told]
+    known = effects[mask]
     around = _upper_middle(known) if len(known) >= LEAST_CELLS else 0.0
-    return np.where(told, effects - around, 0.0)
+    return np.where(mask, effects - around, 0.0)
 
 
 def _upper_middle(values: Figures) -> float:
@@ -157,9 +157,9 @@ def _spread(level: Figures, turns: NDArray[np.int64]) -> Figures:
 def _middles(rest: Figures, turns: NDArray[np.int64], number: int) -> Figures:
     """Return by round the median of its cells, around the middle of all rounds, so that the overall speed does not change."""
     cells = [rest[turns == turn] for turn in range(number)]
-    told = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
-    middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, told, strict=True)])
-    return np.where(told, middles - np.median(middles[told]), 0.0) if told.any() else middles
+    mask = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
+    middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, mask, strict=True)])
+    return np.where(mask, middles - np.median(middles[mask]), 0.0) if mask.any() else middles
 
 
 Mask = NDArray[np.bool_]
@@ -187,7 +187,7 @@ CELLS = {"bandwidth": NamingLevel(0.15, 0.004), "latency": NamingLevel(1 / 4, 0.
 PLACES = {"bandwidth": NamingLevel(0.05, 0.001), "latency": NamingLevel(1 / 6, 0.001)}
 
 
-class Slow(NamedTuple):
+class SlowPlaces(NamedTuple):
     """Slow places by index: their effects (negative), and which of them are slow with all partners or only with some."""
 
     effects: Figures
@@ -203,14 +203,14 @@ class MatrixView:
     where      the kind of path; "" where there is only one
     speeds     logarithms [n × n], high is fast; NaN: another kind of path, or unknown
     errors     standard errors of the speeds from their own intervals, NaN if unknown
-    again      pairs that were measured again, both ways
+    remeasured  pairs that were measured again, both ways
     """
 
     quantity: str
     where: str
     speeds: Figures
     errors: Figures
-    again: Mask
+    remeasured: Mask
 
     @property
     def symmetric(self) -> bool:
@@ -218,7 +218,7 @@ class MatrixView:
         return self.quantity == "latency"
 
     @cached_property
-    def there(self) -> Mask:
+    def measured(self) -> Mask:
         """Return [n × n] which cells are known."""
         return np.isfinite(self.speeds)
 
@@ -235,7 +235,7 @@ class MatrixView:
     @cached_property
     def error(self) -> float:
         """Return the standard error of a typical cell, from its own interval; 0 if no cell has one."""
-        known = self.errors[self.there & np.isfinite(self.errors)]
+        known = self.errors[self.measured & np.isfinite(self.errors)]
         return float(np.median(known)) if len(known) else 0.0
 
     def depth(self, twice: bool) -> float:
@@ -243,34 +243,34 @@ class MatrixView:
         return float(self._depths(np.array(self.error), np.array(twice)))
 
     @property
-    def tells_pairs(self) -> bool:
+    def can_name_pairs(self) -> bool:
         """Return whether there are enough cells besides the effects to judge a single one."""
         return self._tests >= _LEAST_TESTS
 
     @property
-    def tells_places(self) -> bool:
+    def can_name_places(self) -> bool:
         """Return whether enough places have enough partners to judge one of them."""
-        return max(int(self.fit.told_rows.sum()), int(self.fit.told_columns.sum())) >= LEAST_PLACES
+        return max(int(self.fit.known_rows.sum()), int(self.fit.known_columns.sum())) >= LEAST_PLACES
 
     def slow_cells(self, twice: Mask) -> Mask:
         """Return [n × n] which cells are slower than their places explain; the threshold is lower for those in `twice`."""
         errors = np.where(np.isfinite(self.errors), self.errors, self.error)
         below: Mask = np.nan_to_num(self.fit.rest) < -self._depths(errors, twice)
-        return self.there & below & self.tells_pairs
+        return self.measured & below & self.can_name_pairs
 
     def exceptions(self, slow: Mask) -> Mask:
         """Return the slow cells that are exceptions in their row and in their column."""
-        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.there.sum(axis=axis) // 3) for axis in (1, 0))
+        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.measured.sum(axis=axis) // 3) for axis in (1, 0))
         few: Mask = rows[:, None] & columns[None, :]
         return slow & few
 
-    def senders(self, twice: bool = False) -> Slow:
+    def senders(self, twice: bool = False) -> SlowPlaces:
         """Return the places that send slowly; `twice`: with the lower threshold of what is worth measuring again."""
-        return self._slow(self.fit.rows, self.fit.told_rows, self.speeds, self.again, twice)
+        return self._slow(self.fit.rows, self.fit.known_rows, self.speeds, self.remeasured, twice)
 
-    def receivers(self, twice: bool = False) -> Slow:
+    def receivers(self, twice: bool = False) -> SlowPlaces:
         """Return the places that receive slowly."""
-        return self._slow(self.fit.columns, self.fit.told_columns, self.speeds.T, self.again.T, twice)
+        return self._slow(self.fit.columns, self.fit.known_columns, self.speeds.T, self.remeasured.T, twice)
 
     def _depths(self, errors: Figures, twice: Mask) -> Figures:
         by_spread, by_interval = (
@@ -281,14 +281,14 @@ class MatrixView:
 
     @property
     def _tests(self) -> int:
-        return int(self.there.sum()) // (2 if self.symmetric else 1)
+        return int(self.measured.sum()) // (2 if self.symmetric else 1)
 
     def _chance(self, twice: bool) -> float:
         share = CELLS[self.quantity].chance / max(1, self._tests)
         return sqrt(share) if twice else share
 
-    def _slow(self, effects: Figures, told: Mask, speeds: Figures, again: Mask, twice: bool) -> Slow:
-        low = told & (effects < -self._place_depths(effects, told, speeds, twice)) & (int(told.sum()) >= LEAST_PLACES)
+    def _slow(self, effects: Figures, mask: Mask, speeds: Figures, again: Mask, twice: bool) -> SlowPlaces:
+        low = mask & (effects < -self._place_depths(effects, mask, speeds, twice)) & (int(mask.sum()) >= LEAST_PLACES)
         behind = np.where(np.isfinite(speeds), speeds - self.fit.middle, -np.inf)
         fast = (behind > _FAST * effects[:, None]).sum(axis=1)
         steady = low & (fast <= np.isfinite(speeds).sum(axis=1) // _EXCEPTIONS)
@@ -296,12 +296,12 @@ class MatrixView:
         for place in np.flatnonzero(steady):
             repeated = behind[place][again[place] & np.isfinite(behind[place])]
             confirmed[place] = len(repeated) == 0 or bool(np.median(repeated) < effects[place] / 2)
-        return Slow(effects, steady & confirmed, low & ~steady)
+        return SlowPlaces(effects, steady & confirmed, low & ~steady)
 
-    def _place_depths(self, effects: Figures, told: Mask, speeds: Figures, twice: bool) -> Figures:
-        level, known = PLACES[self.quantity], int(told.sum())
+    def _place_depths(self, effects: Figures, mask: Mask, speeds: Figures, twice: bool) -> Figures:
+        level, known = PLACES[self.quantity], int(mask.sum())
         share = level.chance / max(1, known * (1 if self.symmetric else 2))
         tail = quantile(sqrt(share) if twice else share, _MEDIANS_DEGREES)
         cells = np.isfinite(speeds).sum(axis=1).astype(np.float64)
-        scale = np.maximum(scale_of(effects[told]), of_medians(max(self.noise, self.error), cells))
+        scale = np.maximum(scale_of(effects[mask]), of_medians(max(self.noise, self.error), cells))
         return np.maximum(level.least, tail * scale)

@@ -73,7 +73,7 @@ class PairFinding:
     both_ways  for a pair: whether receiver to sender is slow, too
     where      the paths: "" (all), "to other hosts" or "inside its host"
     latency    for a bandwidth finding with a slow latency, too: the latency's ratio
-    untold     for a pair: the places with too few other measured pairs to show that they are healthy
+    unknown    for a pair: the places with too few other measured pairs to show that they are healthy
     host       the host, where all of its places are slow
     """
 
@@ -86,7 +86,7 @@ class PairFinding:
     both_ways: bool = False
     where: str = ""
     latency: float | None = None
-    untold: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
     host: str = ""
 
     def sentence(self, names: Sequence[str]) -> str:
@@ -110,7 +110,7 @@ class PairFinding:
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
-        cause = "the path between them, since both are well with others" if not self.untold else self._unsure(names)
+        cause = "the path between them, since both are well with others" if not self.unknown else self._unsure(names)
         if self.quantity == "latency":
             return f"{self.name(names)} take {_times(self.ratio)} as long as their other pairs suggest for a small message: {cause}"
         reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")
@@ -118,8 +118,8 @@ class PairFinding:
         return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
 
     def _unsure(self, names: Sequence[str]) -> str:
-        who = " or ".join(names[place] for place in self.untold)
-        return f"the path between them, or {who}, of which too few other pairs were measured"
+        places = " or ".join(names[place] for place in self.unknown)
+        return f"the path between them, or {places}, of which too few other pairs were measured"
 
     def _slow_latency(self) -> str:
         return "" if self.latency is None else f"; a small message takes {_times(self.latency)} as long"
@@ -208,7 +208,7 @@ class PairEffects:
     @cached_property
     def _found(self) -> list[PairFinding]:
         """Return the findings of the matrix alone, places first, the worst first."""
-        places = _once([each for view in self.views for each in self._places(view) if not self._untold(each)])
+        places = _once([each for view in self.views for each in self._places(view) if not self._unknown_places(each)])
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
 
@@ -224,7 +224,7 @@ class PairEffects:
         """Return the sentences of the function `doubts`."""
         if self.matrix.n in _TOO_FEW:
             return [_TOO_FEW[self.matrix.n]]
-        pairs_only = [_NO_PLACES] if self.views and not any(view.tells_places for view in self.views) else []
+        pairs_only = [_NO_PLACES] if self.views and not any(view.can_name_places for view in self.views) else []
         return [*self.inconclusive(), *pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
 
     @cached_property
@@ -264,18 +264,18 @@ class PairEffects:
 
     def _whole_hosts(self, view: MatrixView) -> Iterator[set[int]]:
         """Yield the places of each host that has several places with measured effects."""
-        told = np.flatnonzero(view.fit.told_rows | view.fit.told_columns)
+        known = np.flatnonzero(view.fit.known_rows | view.fit.known_columns)
         for host in dict.fromkeys(self.matrix.hosts):
-            members = {int(place) for place in told if self.matrix.hosts[place] == host}
+            members = {int(place) for place in known if self.matrix.hosts[place] == host}
             if len(members) > 1:
                 yield members
 
-    def _untold(self, found: PairFinding) -> bool:
+    def _unknown_places(self, found: PairFinding) -> bool:
         """Return whether it is a host among so few that the others may be unusually fast instead."""
         return len(found.places) > 1 and len(set(self.matrix.hosts)) < _LEAST_HOSTS
 
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
-        mask = view.exceptions(view.slow_cells(view.again))
+        mask = view.exceptions(view.slow_cells(view.remeasured))
         found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
         return [] if self._like_a_round(found) else found
 
@@ -286,7 +286,7 @@ class PairEffects:
 
     def _partners(self, view: MatrixView, place: int) -> list[tuple[int, int]]:
         """Return pairs of the place with partners far from one another, healthy ones if possible."""
-        met = view.there[place] | view.there[:, place]
+        met = view.measured[place] | view.measured[:, place]
         well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
         those = np.flatnonzero(well if well.any() else met)
         return [(place, int(those[len(those) * step // _PARTNERS])) for step in range(min(_PARTNERS, len(those)))]
@@ -295,11 +295,11 @@ class PairEffects:
         what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
         uneven = np.flatnonzero(view.senders().uneven | view.receivers().uneven)
         if len(uneven):
-            who = self._listed(uneven.tolist())
-            yield f"{what}: {who} slow with most partners but not with all, as a smaller part of a network is: not named"
-        for host in (each for each in self._places(view) if self._untold(each)):
+            places = self._listed(uneven.tolist())
+            yield f"{what}: {places} slow with most partners but not with all, as a smaller part of a network is: not named"
+        for host in (each for each in self._places(view) if self._unknown_places(each)):
             yield f"{what}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
-        slow = view.slow_cells(view.again)
+        slow = view.slow_cells(view.remeasured)
         crowded = np.flatnonzero((slow & ~view.exceptions(slow)).any(axis=1))
         if len(crowded):
             yield f"{what}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
@@ -363,9 +363,9 @@ def _host(host: str, found: Sequence[PairFinding]) -> PairFinding:
 def _pair(view: MatrixView, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
     depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
-    untold = tuple(place for place, told in ((a, view.fit.told_rows[a]), (b, view.fit.told_columns[b])) if not told)
-    known = 1 if view.symmetric else int(view.there[a, b]) + int(view.there[b, a])
-    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where, untold=untold)
+    unknown = tuple(place for place, is_known in ((a, view.fit.known_rows[a]), (b, view.fit.known_columns[b])) if not is_known)
+    known = 1 if view.symmetric else int(view.measured[a, b]) + int(view.measured[b, a])
+    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where, unknown=unknown)
 
 
 def _ratio(depths: Sequence[float] | Figures) -> float:
@@ -388,7 +388,7 @@ def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
 
 def _visible(view: MatrixView) -> str:
     """Return from which slowness on a single pair is named."""
-    if not view.tells_pairs:
+    if not view.can_name_pairs:
         return "of so few pairs no single one is named"
     once, twice = (1 - exp(-view.depth(repeated)) for repeated in (False, True))
     if once < _HARDLY:

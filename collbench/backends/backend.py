@@ -65,11 +65,11 @@ class Group:
 
     def part(self, ranks: Sequence[int]) -> Group | None:
         """Return a group of some of these ranks of the job, with the same handle; None if this process drives none of them."""
-        mine = self._turns
-        driven = tuple(place for place, rank in enumerate(ranks) if rank in mine)
+        own_turns = self._turns
+        driven = tuple(place for place, rank in enumerate(ranks) if rank in own_turns)
         if not driven:
             return None
-        handle = tuple(self.handle[mine[ranks[place]]] for place in driven) if isinstance(self.handle, tuple) else self.handle
+        handle = tuple(self.handle[own_turns[ranks[place]]] for place in driven) if isinstance(self.handle, tuple) else self.handle
         names = tuple(self.name(self._places[rank]) for rank in ranks)
         return Group(tuple(ranks), driven, handle, names)
 

@@ -22,9 +22,9 @@ class EventClock:
 
     native, queued = False, True
 
-    def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
-        """Create the clock. `ask` returns which ranks are late; it is called if work exceeds the deadline."""
-        self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
+    def __init__(self, torch: Any, deadline_s: float, ranks_behind: Callable[[], str | None]) -> None:
+        """Create the clock. `ranks_behind` returns which ranks are late; it is called if work exceeds the deadline."""
+        self._torch, self._deadline_s, self._ranks_behind = torch, deadline_s, ranks_behind
 
     def stamp(self) -> Any:
         """Return an event that the stream reaches after everything enqueued so far."""
@@ -43,7 +43,7 @@ class EventClock:
         end = time.monotonic() + self._deadline_s
         while not event.query():
             if time.monotonic() > end:
-                known = self._ask()
+                known = self._ranks_behind()
                 raise RunFailed(
                     f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {known}" if known else "")
                 )

@@ -14,7 +14,7 @@ from collbench.operations.operation import Operation
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.device.buffers import DeviceBuffers, Held
+    from collbench.device.buffers import DeviceAllocation, DeviceBuffers
     from collbench.device.gpu import OpenGpu, Stream
 
 _SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -41,9 +41,9 @@ class ProcessPlace:
     host_id: str = ""
 
     @classmethod
-    def from_json(cls, said: Mapping[str, object]) -> ProcessPlace:
+    def from_json(cls, fields: Mapping[str, object]) -> ProcessPlace:
         """Decode the values that another process sent over the control plane, where tuples become lists."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})  # type: ignore[arg-type]
 
 
 def may_share(env: Mapping[str, str]) -> tuple[bool, str]:
@@ -139,9 +139,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def no_gpu() -> Unavailable | None:
     """Return why this process cannot use a GPU, with the remedy; None if it can."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    found = why_unavailable(os.environ)
+    found = gpu_obstacle(os.environ)
     return Unavailable.because(found) if found else None
 
 
@@ -157,9 +157,9 @@ class OneGpu:
 
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
-        mine = found[self.index].bus_id
-        self.bus_ids = tuple(world.allgather(mine, "collecting the GPU of each rank"))
-        self.sharing = sum(self.bus_ids[member.rank] == mine for member in world.on_host())
+        own = found[self.index].bus_id
+        self.bus_ids = tuple(world.allgather(own, "collecting the GPU of each rank"))
+        self.sharing = sum(self.bus_ids[member.rank] == own for member in world.on_host())
         self._claimed: tuple[OpenGpu, Stream] | None = None
 
     def claimed(self) -> tuple[OpenGpu, Stream]:
@@ -179,7 +179,7 @@ class OneGpu:
         return self.claimed()[0].free_bytes() // self.sharing
 
     def buffers(
-        self, operation: Operation, case: Case, group: Group, slots: int, allocate: Callable[[OpenGpu, int], Held]
+        self, operation: Operation, case: Case, group: Group, slots: int, allocate: Callable[[OpenGpu, int], DeviceAllocation]
     ) -> DeviceBuffers:
         """Return buffers in memory from `allocate`. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
@@ -208,7 +208,7 @@ class HostOrGpuBackend(HostBackend):
         self._gpu = OneGpu(world)
         self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
-    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> Held:
+    def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> DeviceAllocation:
         """Allocate GPU memory as the library's users do: with CUDA, unless a library has an allocator. Raises MemoryError."""
         return gpu.allocate(n_bytes)
 

@@ -198,7 +198,7 @@ def of_user(env: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in sorted(env.items()) if name.startswith("HOROVOD_")}
 
 
-def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
+def rendezvous_environment(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
     """Return horovodrun's variables for the ranks (horovod/runner/gloo_run.py, 0.28.1). grouped: with process sets."""
     local = [member.rank for member in world.on_host()].index(world.rank)
     across = [host for host in world.hosts if len(world.on_host(host)) > local]
@@ -252,18 +252,18 @@ class HorovodBackend(HostBackend):
 
         Raises UsageError for a Horovod that does not load, or was built without Gloo.
         """
-        self._asked = of_user(os.environ)
+        self._user_settings = of_user(os.environ)
         self._torch, self._hvd = load_torch(), load_horovod()
         self._world, self.rank, self.ranks = world, world.rank, world.size
         self._torch.set_num_threads(1)
         self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         self._timeout_s, self._sets = settings.timeout_s, {tuple(range(self.ranks)): self._hvd.global_process_set}
-        self._start(grouped=self._asked.get("horovod_dynamic_process_sets") == "1")
+        self._start(grouped=self._user_settings.get("horovod_dynamic_process_sets") == "1")
 
     def _start(self, grouped: bool) -> None:
         """Start Horovod on all ranks together. `grouped`: with support for process sets at run time."""
         self._grouped = grouped
-        os.environ.update(told(self._world, self._timeout_s, grouped))
+        os.environ.update(rendezvous_environment(self._world, self._timeout_s, grouped))
         with rendezvous(self._world):
             self._hvd.init()
 
@@ -303,7 +303,7 @@ class HorovodBackend(HostBackend):
         """Return the versions of Horovod and torch, the cycle time, all other HOROVOD_* settings of the user, and how groups run."""
         about = {"horovod": str(installed("horovod")), "torch": self._torch.__version__, "horovod_operations": "gloo"}
         grouped = {"horovod_dynamic_process_sets": str(int(self._grouped))}
-        return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._asked | grouped
+        return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._user_settings | grouped
 
     def close(self) -> None:
         """Stop Horovod's thread, on all ranks together."""

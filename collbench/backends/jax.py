@@ -126,9 +126,9 @@ def load_jax() -> Any:
     try:
         return import_module("jax")
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0]
+        text = (str(error).splitlines() or [""])[0]
         raise UsageError(
-            f"jax {installed('jax')} is installed, but its import fails ({type(error).__name__}: {said}): "
+            f"jax {installed('jax')} is installed, but its import fails ({type(error).__name__}: {text}): "
             f"pip install --force-reinstall jax jaxlib, in an environment of its own if something else is in its way"
         ) from error
 

@@ -86,8 +86,8 @@ def _missing_names(kind: type[Any]) -> Iterator[str]:
 
     if isabstract(kind):
         yield from kind.__abstractmethods__
-    wanted = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
-    yield from (name for name in wanted if not hasattr(kind, name))
+    required = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
+    yield from (name for name in required if not hasattr(kind, name))
 
 
 def _stand_in(name: str, error: BrokenEntry) -> type[Any]:
@@ -112,5 +112,5 @@ def backend_defaults(name: str) -> BackendDefaults:
 
         return in_place_only(kind, operation)
 
-    usual = CPU if "cpu" in kind.devices else CUDA
-    return replace(usual, tuned=kind.takes_tuning, streamed=kind.takes_streams, in_place_only=only_in_place)
+    defaults = CPU if "cpu" in kind.devices else CUDA
+    return replace(defaults, tuned=kind.takes_tuning, streamed=kind.takes_streams, in_place_only=only_in_place)

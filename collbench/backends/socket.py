@@ -92,8 +92,8 @@ class ConnectionMaker:
             self.listener = listen_at(address, 2 * MOST_STREAMS)
         except OSError as error:
             wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
-        mine: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
-        known = self.world.allgather(mine, "listening for sockets")
+        own: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
+        known = self.world.allgather(own, "listening for sockets")
         for one in known:
             if one["wrong"]:
                 self.close()
@@ -156,11 +156,11 @@ class ConnectionMaker:
         end = time.monotonic() + self._patience_s
         try:
             while len(found) < way.streams:
-                made, said = self._next(end)
-                if said not in awaited or said in found:
+                made, key = self._next(end)
+                if key not in awaited or key in found:
                     made.close()
                 else:
-                    found[said] = made
+                    found[key] = made
             for greeting, answer in zip(awaited, answers, strict=True):
                 found[greeting].sendall(answer)
         except OSError as error:

@@ -247,8 +247,8 @@ class ParameterServers:
         """Create the variables, and the operations on them."""
         self._variables = [self._of(server) for server in range(len(self._layout.servers))]
         if self._servers:
-            mine = self._variables[self._layout.servers.index(self._rank)]
-            self._clear, self._read = [one.initializer for one in mine], [one.read_value() for one in mine]
+            own = self._variables[self._layout.servers.index(self._rank)]
+            self._clear, self._read = [one.initializer for one in own], [one.read_value() for one in own]
             return
         with self._tf.device(self._own):
             self._sources = [[self._variable(f"gradient{s}_{i}", n) for i, n in enumerate(of)] for s, of in enumerate(self._layout.counts)]
@@ -284,10 +284,10 @@ class ParameterServers:
         tf, workers, me = self._tf, range(len(self._layout.workers)), self._layout.workers.index(self._rank)
         with tf.device("/job:ps/task:0"), tf.control_dependencies(after):
             queues = [tf.compat.v1.FIFOQueue(4 * len(workers), tf.int32, shapes=[()], shared_name=f"{name}{worker}") for worker in workers]
-            given = [queues[worker].enqueue(0) for worker in workers if worker != me]
-            with tf.control_dependencies(given):
-                taken = [queues[me].dequeue_many(len(workers) - 1)] if given else []
-        return tf.group(*after, *given, *taken)
+            sent = [queues[worker].enqueue(0) for worker in workers if worker != me]
+            with tf.control_dependencies(sent):
+                taken = [queues[me].dequeue_many(len(workers) - 1)] if sent else []
+        return tf.group(*after, *sent, *taken)
 
     def _fill(self, gradients: Sequence[NDArray[Any]]) -> None:
         """Copy the gradients to this worker's variables, and prepare the calls of a worker."""

@@ -60,13 +60,13 @@ def window_of(case: Case) -> QueueLimits:
 class ZmqLink:
     """A PAIR socket to one other rank.
 
-    beside   the connection over which the two ranks exchanged addresses; closed when the other rank ends
+    control_link  the connection over which the two ranks exchanged addresses; closed when the other rank ends
     errors   the exceptions of ZeroMQ's calls
     """
 
     peer: Member
     socket: Any
-    beside: Connections
+    control_link: Connections
     errors: type[Exception]
     tcp: Mapping[str, str]
 
@@ -76,10 +76,10 @@ class ZmqLink:
 
         if not isinstance(error, zmq.Again):
             return f"{error}, between here and {self.peer}"
-        if _is_closed(self.beside):
+        if _is_closed(self.control_link):
             return gone(self.peer)
         why = "stopped, or the path drops packets; or raise --timeout"
-        return f"no message came whole from {self.peer} for {self.beside.deadline_s:g} s: {why}"
+        return f"no message came whole from {self.peer} for {self.control_link.deadline_s:g} s: {why}"
 
     def facts(self) -> Mapping[str, str]:
         """Return facts of the TCP connection below ZeroMQ: TCP_NODELAY, and its buffers in bytes."""
@@ -88,24 +88,24 @@ class ZmqLink:
     def close(self) -> None:
         """Close both connections. A reply that is still in transit is delivered."""
         self.socket.close(linger=LINGER_MS)
-        self.beside.close()
+        self.control_link.close()
 
 
-def joined(context: Any, world: World, beside: Connections, window: QueueLimits) -> ZmqLink:
+def joined(context: Any, world: World, control_link: Connections, window: QueueLimits) -> ZmqLink:
     """Return a PAIR socket connected to the other rank's. Both ranks must call it; the higher one binds. Raises RunFailed."""
     import zmq
 
     made = context.socket(zmq.PAIR)
     try:
-        _set(made, window, min(_MOST_S, beside.deadline_s))
-        first = _called(made, world, beside) if world.rank < beside.peer.rank else _answered(made, world, beside)
-        made.sndtimeo = made.rcvtimeo = max(1, int(beside.deadline_s * 1000))
-        return ZmqLink(beside.peer, made, beside, zmq.ZMQError, _tcp(first.get(zmq.SRCFD)))
+        _set(made, window, min(_MOST_S, control_link.deadline_s))
+        first = _called(made, world, control_link) if world.rank < control_link.peer.rank else _answered(made, world, control_link)
+        made.sndtimeo = made.rcvtimeo = max(1, int(control_link.deadline_s * 1000))
+        return ZmqLink(control_link.peer, made, control_link, zmq.ZMQError, _tcp(first.get(zmq.SRCFD)))
     except (OSError, zmq.ZMQError) as error:
         made.close(linger=0)
-        beside.close()
+        control_link.close()
         raise RunFailed(
-            f"{world.me} and {beside.peer} do not meet over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}", rank=world.rank
+            f"{world.me} and {control_link.peer} do not meet over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}", rank=world.rank
         ) from error
 
 
@@ -117,12 +117,12 @@ def _set(made: Any, window: QueueLimits, patience_s: float) -> None:
     )
 
 
-def _answered(made: Any, world: World, beside: Connections) -> Any:
+def _answered(made: Any, world: World, control_link: Connections) -> Any:
     """Connect the higher rank's end: bind, send the address and a key, receive the key. Return that message."""
     made.ipv6 = ":" in world.me.address
     made.bind(f"tcp://{bracketed(world.me.address)}:*")
     port, word = int(made.last_endpoint.rpartition(b":")[2]), secrets.token_bytes(16)
-    beside.sockets[0].sendall(_PLACE.pack(port, word))
+    control_link.sockets[0].sendall(_PLACE.pack(port, word))
     first = made.recv(copy=False)
     if first.bytes != word:
         raise ConnectionError("another process connected first")
@@ -130,14 +130,14 @@ def _answered(made: Any, world: World, beside: Connections) -> Any:
     return first
 
 
-def _called(made: Any, world: World, beside: Connections) -> Any:
+def _called(made: Any, world: World, control_link: Connections) -> Any:
     """Connect the lower rank's end: connect to the received address and return the key. Return the reply."""
-    known = beside.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
+    known = control_link.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
     if len(known) < _PLACE.size:
-        raise ConnectionError(gone(beside.peer))
+        raise ConnectionError(gone(control_link.peer))
     port, word = _PLACE.unpack(known)
-    made.ipv6 = ":" in beside.peer.address
-    made.connect(f"tcp://{bracketed(beside.peer.address)}:{port}")
+    made.ipv6 = ":" in control_link.peer.address
+    made.connect(f"tcp://{bracketed(control_link.peer.address)}:{port}")
     made.send(word)
     first = made.recv(copy=False)
     if first.bytes != word:
@@ -151,9 +151,9 @@ def _tcp(descriptor: int) -> Mapping[str, str]:
         return {"tcp_nodelay": str(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)), **buffers_of(connection)}
 
 
-def _is_closed(beside: Connections) -> bool:
+def _is_closed(control_link: Connections) -> bool:
     try:
-        return beside.sockets[0].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return control_link.sockets[0].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
         return False
     except OSError:

@@ -98,11 +98,13 @@ def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
     command = _inner(arguments.inner)
     known = settings()
     usable = {each.name for each in kind.settings}
-    said = {name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name)) is not None}
+    given_settings = {
+        name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name)) is not None
+    }
     table_alone = PARTITION not in usable and arguments.site is not None
     if table_alone:
-        said.pop(PARTITION, None)  # for this kind it only selects the table
-    typed = {name: _value(known[name], texts) for name, texts in said.items()}
+        given_settings.pop(PARTITION, None)  # for this kind it only selects the table
+    typed = {name: _value(known[name], texts) for name, texts in given_settings.items()}
     at_site = of_site(arguments.site, arguments.partition, known, named=table_alone) if arguments.site else {}
     # a site file may have settings of other kinds; on the command line these are an error
     return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))

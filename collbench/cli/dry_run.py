@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import check_options, local_ranks, node_ranks
-from collbench.cli.start import check_asked
+from collbench.cli.start import check_installed
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.registry import operations
@@ -37,7 +37,7 @@ def plan(request: Request, ranks: int) -> Planned:
     """Return the cases that the request would measure with so many processes. Raises UsageError as `show` does."""
     from collbench.report.dry_run import Planned
 
-    check_asked(request)
+    check_installed(request)
     missing = {name: why for name in request.backends if (why := _missing(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cases(request, name, ranks)]
     if not labelled:
@@ -83,14 +83,14 @@ def _missing(name: str) -> str | None:
 
 def _earlier(request: Request) -> Run | None:
     """Return the run to resume, or None. Raises UsageError for a run of another request, or of another collbench."""
-    from collbench.measure.resume import difference_of_what_is_asked
+    from collbench.measure.resume import request_difference
     from collbench.results.reader import read_run
 
     earlier = request.earlier
     if earlier is None:
         return None
     run = read_run(earlier)
-    found = difference_of_what_is_asked(run.info, request)
+    found = request_difference(run.info, request)
     if found:
         raise UsageError(f"{earlier} cannot be resumed: {found}; start a new run, without --resume")
     return run

@@ -195,16 +195,16 @@ def call_self_test(arguments: argparse.Namespace) -> int:
 
 def _setting(arguments: argparse.Namespace) -> tuple[TrialSetting, NoiseRecord | None]:
     from collbench.gate.rule import ENOUGH
-    from collbench.gate.self_test import Noise, made_up, read_noise, usual_scheme
+    from collbench.gate.self_test import Noise, default_scheme, read_noise, simulated
 
     if not arguments.baseline:
         noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
-        return made_up(noise, usual_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
+        return simulated(noise, default_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
     from collbench.gate.baseline import load
     from collbench.gate.self_test import recorded, setting_of
-    from collbench.gate.state import steady_baseline
+    from collbench.gate.state import filter_baseline
 
-    found = recorded(steady_baseline(load(arguments.baseline))[0])
+    found = recorded(filter_baseline(load(arguments.baseline))[0])
     return setting_of(found, arguments.allocations, arguments.paired), found
 
 
@@ -319,7 +319,7 @@ def exit_in_style(code: int, style: str, why: str) -> int:
 
 def _files(arguments: argparse.Namespace) -> OutputFiles:
     """Return the requested outputs. Raises UsageError for invalid ones, before the verdict is computed."""
-    from collbench.report.verdict import check_ours
+    from collbench.report.verdict import check_suite_path
     from collbench.report.verdict_formats import OutputFiles
 
     files = OutputFiles(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
@@ -331,7 +331,7 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
     if arguments.confirm_suite:
         if arguments.verdict or arguments.paired:
             raise UsageError("--confirm-suite needs --baseline: with --paired, measure the same suite again")
-        check_ours(arguments.confirm_suite)
+        check_suite_path(arguments.confirm_suite)
     return files
 
 
@@ -339,8 +339,8 @@ def _check_ways(arguments: argparse.Namespace) -> None:
     """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
-        ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
-        raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {ways_told}")
+        other_ways = "--paired OLD… NEW…, --verdict FILE, or --self-test"
+        raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
 
@@ -415,10 +415,10 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
 
     write_files(verdict, files, arguments.runs)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
-    said = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
+    suite_note = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
     code = exit_code(verdict, arguments.exit_style)
     drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
-    for known in filter(None, (said, drains_not)):
+    for known in filter(None, (suite_note, drains_not)):
         write_line(sys.stderr, f"collbench: {known}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style):

@@ -17,9 +17,9 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.measure.request import Request
-    from collbench.measure.session import Listener
+    from collbench.measure.session import ProgressListener
     from collbench.measure.tasks.rounds import HuntListener, HuntRequest
-    from collbench.report.progress import Listening
+    from collbench.report.progress import ProgressPrinter
 
 _BUDGET_S = 600.0
 _SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"
@@ -77,11 +77,11 @@ def _add_drain(group: argparse._ArgumentGroup) -> None:
 
 def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Hunt in the launch of this process, or start ranks on this host. Return the exit code."""
-    asked = _asked(arguments, argv)
-    return begin(asked.pairs.launch, Command(arguments, argv, _hunting(asked), _listening), launch_of(arguments, argv))
+    hunt_request = _hunt_request(arguments, argv)
+    return begin(hunt_request.pairs.launch, Command(arguments, argv, _hunting(hunt_request), _make_progress), launch_of(arguments, argv))
 
 
-def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
+def _hunt_request(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """Return the request. Raises UsageError for invalid options, and for those that a hunt does not support."""
     from collbench.deploy.drain import node_here, parse_cap
     from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
@@ -100,20 +100,20 @@ def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     )
 
 
-def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+def _hunting(hunt_request: HuntRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
     """Return the function that each rank runs."""
     from dataclasses import replace
 
-    def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    def hunt(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.rounds import run_hunt
 
-        here = replace(asked, pairs=replace(asked.pairs, launch=request))
-        return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_listening`
+        here = replace(hunt_request, pairs=replace(hunt_request.pairs, launch=request))
+        return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_make_progress`
 
     return hunt
 
 
-def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.cli.hunt_strategy import HuntListening
+def _make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+    from collbench.cli.hunt_strategy import HuntProgressPrinter
 
-    return HuntListening(arguments)
+    return HuntProgressPrinter(arguments)

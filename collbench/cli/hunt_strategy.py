@@ -14,20 +14,20 @@ from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Opt
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
 from collbench.reason import as_json
-from collbench.report.progress import Listening
+from collbench.report.progress import ProgressPrinter
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
 
 # By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
-_OURS = {
+_NO_DRAIN_FLAGS = {
     "oversubscribed": "more ranks than cores were running: start fewer",
     "shared_gpu": "several ranks used one GPU: start one rank per GPU",
 }
 
 
-class HuntListening(Listening):
-    """The HuntListener of a hunt. Use it in a `with` block, like Listening."""
+class HuntProgressPrinter(ProgressPrinter):
+    """The HuntListener of a hunt. Use it in a `with` block, like ProgressPrinter."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -67,20 +67,20 @@ class HuntListening(Listening):
         assert self._hunt is not None
         self._flags |= set(last.flags if last else ())
         try:
-            ask = next(self._hunt) if last is None else self._hunt.send(answer_of(last))
+            request = next(self._hunt) if last is None else self._hunt.send(answer_of(last))
         except StopIteration as stop:
             self._verdict = stop.value
             return None
-        self._tell(ask)
+        self._show_round(request)
         self._rounds += 1
-        return asdict(ask)
+        return asdict(request)
 
-    def _tell(self, ask: RoundRequest) -> None:
+    def _show_round(self, request: RoundRequest) -> None:
         """Update the live line, or write a line to the log."""
         if self._live:
-            self._reporter.progress(f"{ask.stage}: {ask.why}", self._rounds, self._about["promised"], None)
+            self._reporter.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
         else:
-            self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {ask.stage}: {ask.why}")
+            self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict for run.json."""
@@ -111,23 +111,23 @@ class HuntListening(Listening):
             self._apply(folder, known, event)
         self._reporter.note(f"recommendation: {path}")
 
-    def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:
+    def _apply(self, folder: Path, document: dict[str, Any], event: Callable[..., None]) -> None:
         """Drain the nodes. Each drain is stored before and after its request with the command that reverts it, for the case of an abort."""
         from collbench.deploy.drain import BEGUN, apply, parse_cap
 
         def keep(entry: dict[str, Any]) -> None:
             event("drain", **entry)
-            kept = told["applied"]
+            kept = document["applied"]
             if kept and kept[-1]["action"] == BEGUN:  # the process ended during this drain
                 kept.pop()
             kept.append(entry)
-            _stored(folder, told)
+            _stored(folder, document)
 
-        applied = apply(told, parse_cap(self._arguments.max_drain), os.environ, note=keep)
+        applied = apply(document, parse_cap(self._arguments.max_drain), os.environ, note=keep)
         self._advice += applied.lines()
         if applied.refused:
-            told["refused"] = applied.refused
-            _stored(folder, told)
+            document["refused"] = applied.refused
+            _stored(folder, document)
 
     def end(self) -> None:
         """Print the verdict, the recommended action, and the folder of the run."""
@@ -186,11 +186,11 @@ def answer_of(one: HuntRound) -> RoundResult:
     return RoundResult(tuple(figures), one.flags)
 
 
-def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
+def _stored(folder: Path, document: Mapping[str, Any]) -> Path:
     from collbench.deploy.drain import store
 
     try:
-        return store(folder, told)
+        return store(folder, document)
     except OSError as error:
         raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): check the folder and its disk") from error
 
@@ -201,4 +201,4 @@ def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Co
         return f"backend {about['backend']} simulates its ranks"
     if arguments.slowed:
         return "ranks were slowed on purpose (--slowed)"
-    return next((why for flag, why in _OURS.items() if flag in flags), "")
+    return next((why for flag, why in _NO_DRAIN_FLAGS.items() if flag in flags), "")

@@ -22,7 +22,7 @@ Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
-class One:
+class PlannedLaunch:
     """One launch of several: its title, its folder, its number (from 0), and its additional variables."""
 
     title: str
@@ -45,7 +45,7 @@ def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: 
         or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks: run the "
         f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
-    refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
+    refusal.reported = info.rank > 0  # type: ignore[attr-defined]  # rank 0 reports for all
     raise refusal
 
 
@@ -57,7 +57,7 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     """
     folder, allocation = new_folder(request, env)
     numbers = range(request.launches)
-    launches = [One(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
+    launches = [PlannedLaunch(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
     code = in_turn(launches, arguments, [*argv, *allocation], env, start)
     _print_all(folder, arguments)
     return code
@@ -76,12 +76,14 @@ def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str
     return folder, [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
 
 
-def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+def in_turn(
+    launches: Sequence[PlannedLaunch], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start
+) -> int:
     """Start the launches one after the other, up to the first failure. Return 0, or its code."""
     code, one, left = 0, launches[0], len(launches)
     try:
         for one in launches:
-            talk(one.title, arguments)
+            print_lines(one.title, arguments)
             left -= 1
             code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
             if code:
@@ -115,10 +117,10 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     if not launch_folders(folder):
         return
     report_run([folder], None, arguments.format, sys.stdout, color=arguments.color)
-    talk(f"folder of the launches: {folder}", arguments)
+    print_lines(f"folder of the launches: {folder}", arguments)
 
 
-def talk(sentence: str, arguments: argparse.Namespace) -> None:
+def print_lines(sentence: str, arguments: argparse.Namespace) -> None:
     """Print a sentence to stderr, unless --quiet."""
     if not arguments.quiet:
         print(sentence, file=sys.stderr, flush=True)
@@ -157,22 +159,24 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     launches = _launches(folder, request.launches)
     code = in_turn(launches, arguments, [*argv, *allocation], env, start)
     if not code:
-        _say_verdict(folder, request.launches, arguments)
-    talk(f"folder of the launches: {folder}", arguments)
+        _print_verdict(folder, request.launches, arguments)
+    print_lines(f"folder of the launches: {folder}", arguments)
     return code
 
 
-def _launches(folder: Path, n: int) -> list[One]:
+def _launches(folder: Path, n: int) -> list[PlannedLaunch]:
     """Return launches in the order A B A B …, so that drift affects both sides alike."""
     sides = {_WITH: {}, _WITHOUT: {_LEVEL: _NEVER}}
     return [
-        One(f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more)
+        PlannedLaunch(
+            f"launch {index + 1} of {n} {side.replace('-gdr', ' GPUDirect RDMA')}", folder / side / f"launch-{index + 1}", index, more
+        )
         for index in range(n)
         for side, more in sides.items()
     ]
 
 
-def _say_verdict(folder: Path, n: int, arguments: argparse.Namespace) -> None:
+def _print_verdict(folder: Path, n: int, arguments: argparse.Namespace) -> None:
     from collbench.analysis.gdr_check import verdict
     from collbench.report.compare import compare_runs
 

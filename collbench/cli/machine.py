@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_color_and_timeout, add_tools, tools_asked
+from collbench.cli.options import add_color_and_timeout, add_tools, requested_tools
 from collbench.cli.parser import amount, factor, positive
 from collbench.errors import FINE, RunFailed, UsageError
 
@@ -92,12 +92,12 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
     return read_paths(sources, report_error)
 
 
-def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
+def repeated(nodes: Sequence[Node], node_count: int | None) -> tuple[Node, ...]:
     """Return one machine's node as often as requested, or one each. Raises UsageError if --from lists another number of machines."""
     if len(nodes) == 1:
-        return (nodes[0],) * (asked or 1)
-    if asked not in (None, len(nodes)):
-        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {asked}: give one machine for all nodes, or one for each")
+        return (nodes[0],) * (node_count or 1)
+    if node_count not in (None, len(nodes)):
+        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {node_count}: give one machine for all nodes, or one for each")
     return tuple(nodes)
 
 
@@ -196,17 +196,17 @@ def _job(arguments: argparse.Namespace) -> Job:
         sharp=arguments.sharp,
         ring_edges=arguments.ring_edges,
         pairs=arguments.pairs,
-        given=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
+        ceiling_from_user=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
     )
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.node import UserOverride, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie, with_override
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
-    given = UserOverride(
+    override = UserOverride(
         nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
         nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
@@ -214,13 +214,13 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     )
     domain = arguments.nvlink_domain
     if not arguments.sources:
-        nodes: tuple[Node, ...] = (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+        nodes: tuple[Node, ...] = (node_from_user(arguments.gpus_per_node or 1, override),) * (arguments.nodes or 1)
     else:
         read = [
-            node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics, domain_known=domain is not None)
+            node_of(machine, arguments.gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None)
             for machine in read_machines(arguments.sources)
         ]
-        nodes = repeated([with_given(node, given) for node in read], arguments.nodes)
+        nodes = repeated([with_override(node, override) for node in read], arguments.nodes)
     return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
 
 
@@ -297,7 +297,7 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
         raise UsageError("--tools is for --measure: add it, or leave out --tools")
     if arguments.gather or arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
-    return together(os.environ, arguments.timeout, lambda machines: _tell_probe(machines, arguments))
+    return together(os.environ, arguments.timeout, lambda machines: _print_probe(machines, arguments))
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -315,12 +315,12 @@ def _measure(arguments: argparse.Namespace) -> int:
             f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
         )
 
-    def tell(channels: Sequence[Channel]) -> None:
+    def show(channels: Sequence[Channel]) -> None:
         from collbench.report.channels import channels_text
 
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 
-    return measure_channels(os.environ, arguments.timeout, seconds, tell, tools_asked(arguments))
+    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments))
 
 
 def _alone(arguments: argparse.Namespace) -> int:
@@ -332,10 +332,10 @@ def _alone(arguments: argparse.Namespace) -> int:
     from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
-    return _tell_probe(read_paths(arguments.sources, report_error), arguments)
+    return _print_probe(read_paths(arguments.sources, report_error), arguments)
 
 
-def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
+def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     """Print the machines, and draw them if requested."""
     import sys
 
@@ -399,8 +399,8 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.log and not launched(os.environ):
         logs = _logs(arguments)
         if not _of_here(logs):
-            return _tell([], logs, arguments)
-    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments, here=True))
+            return _print_findings([], logs, arguments)
+    return together(os.environ, arguments.timeout, lambda machines: _print_findings(machines, _logs(arguments), arguments, here=True))
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -411,14 +411,14 @@ def _launch(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from collbench.report.doctor import tell_launch
+    from collbench.report.doctor import write_launch
 
     others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
-    beside = next((option for option, given in others.items() if given), None)
-    if beside:
-        raise UsageError(f"--launch looks at this shell, {beside} at what others sent: leave one of the two out")
+    other = next((option for option, override in others.items() if override), None)
+    if other:
+        raise UsageError(f"--launch looks at this shell, {other} at what others sent: leave one of the two out")
     known = _explained(os.environ, arguments.timeout)
-    return FINE if known is None else tell_launch(known, arguments.format, sys.stdout, color=arguments.color)
+    return FINE if known is None else write_launch(known, arguments.format, sys.stdout, color=arguments.color)
 
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
@@ -436,12 +436,12 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     def about(loaded: MpiLibrary) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
-    from collbench.control.builds import collect, tell_rank_0
+    from collbench.control.builds import collect, send_build
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
         if info.local_rank == 0:
-            tell_rank_0(info, env, about(library(env)), 2 * wait_s)
+            send_build(info, env, about(library(env)), 2 * wait_s)
         return None
     known, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
     return with_hosts(known, hosts, silent)
@@ -469,7 +469,7 @@ def _sent(arguments: argparse.Namespace) -> int:
     from collbench.launch.supervise import report_error
     from collbench.machine.sources import read_paths
 
-    return _tell(read_paths(arguments.sources, report_error), _logs(arguments), arguments)
+    return _print_findings(read_paths(arguments.sources, report_error), _logs(arguments), arguments)
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
@@ -494,7 +494,7 @@ def _of_here(logs: list[NcclLog]) -> bool:
     return any(host.partition(".")[0].lower() == here for log in logs for host in log.hosts)
 
 
-def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
+def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
     """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
     import os
     import sys

@@ -215,14 +215,14 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return FAILED
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: collbench's files have names
-        start.say(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
+        start.write_error(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
     error = _known(error)
     if not isinstance(error, CollbenchError | Interrupted):
-        start.tell(error)
+        start.report_exception(error)
         return FAILED
-    if not getattr(error, "said", False) and not (isinstance(error, Interrupted) and _is_silent_follower()):
-        start.say(f"collbench: {error}\n")
+    if not getattr(error, "reported", False) and not (isinstance(error, Interrupted) and _is_silent_follower()):
+        start.write_error(f"collbench: {error}\n")
     return error.exit_code
 
 

@@ -27,7 +27,7 @@ from collbench.cli.options import (
     make_request,
     node_ranks,
     pairs_request,
-    tools_asked,
+    requested_tools,
     trainings_of,
 )
 from collbench.cli.parser import Parser, amount, natural, positive, streams
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
-    from collbench.measure.session import Listener
+    from collbench.measure.session import ProgressListener
     from collbench.measure.tasks.rounds import PairsListener, PairsRequest
     from collbench.measure.tasks.step import Training
     from collbench.measure.tasks.training import WorkloadListener, WorkloadRequest
-    from collbench.report.progress import Listening
+    from collbench.report.progress import ProgressPrinter
     from collbench.report.training import PlannedStep
 
 
@@ -170,11 +170,13 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    asked = _asked_pairs(arguments, argv)
-    return begin(asked.launch, Command(arguments, argv, _measuring_pairs(asked), _listening_pairs), launch_of(arguments, argv))
+    pairs_request = _pairs_request(arguments, argv)
+    return begin(
+        pairs_request.launch, Command(arguments, argv, _measuring_pairs(pairs_request), _make_pairs_progress), launch_of(arguments, argv)
+    )
 
 
-def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
+def _pairs_request(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
     """Return the request. Raises UsageError for invalid options, and for those that pairs does not support."""
     from collbench.measure.tasks.rounds import PairsRequest
     from collbench.units import parse_size
@@ -183,26 +185,28 @@ def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest
         raise UsageError("pairs runs cannot be resumed, because all rounds are compared: start a new run, without --resume")
     return PairsRequest(
         pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
-        arguments.one_to_all, arguments.sample, arguments.budget, tools_asked(arguments),
+        arguments.one_to_all, arguments.sample, arguments.budget, requested_tools(arguments),
     )  # fmt: skip
 
 
-def _measuring_pairs(asked: PairsRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+def _measuring_pairs(pairs_request: PairsRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
     """Return the function that each rank runs."""
     from dataclasses import replace
 
-    def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    def measure(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.rounds import run_pairs
 
-        return run_pairs(replace(asked, launch=request), world, cast("PairsListener | None", listener), ended)  # from `_listening_pairs`
+        return run_pairs(
+            replace(pairs_request, launch=request), world, cast("PairsListener | None", listener), ended
+        )  # from `_make_pairs_progress`
 
     return measure
 
 
-def _listening_pairs(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.report.progress import PairsListening
+def _make_pairs_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+    from collbench.report.progress import PairsProgressPrinter
 
-    return PairsListening(arguments)
+    return PairsProgressPrinter(arguments)
 
 
 # collbench run SUITE: the sweeps of a suite, in one launch.
@@ -270,15 +274,15 @@ def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    asked, info = _asked(arguments, argv), launch_of(arguments, argv)
+    pairs_request, info = _workload_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
-        return 0 if info and info.rank else _show(asked, arguments, info)
+        return 0 if info and info.rank else _show(pairs_request, arguments, info)
     if info is None:
-        _planned(asked.trainings, (0,) * len(_hosts(asked.launch, arguments, None)))
-    return begin(asked.launch, Command(arguments, argv, _measuring(asked), _listening), info)
+        _planned(pairs_request.trainings, (0,) * len(_hosts(pairs_request.launch, arguments, None)))
+    return begin(pairs_request.launch, Command(arguments, argv, _measuring(pairs_request), _make_workload_progress), info)
 
 
-def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
+def _workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """Return the request. Raises UsageError for invalid options, and for those that the trainings do not have."""
     from collbench.analysis.best import parse_step_time
     from collbench.measure.tasks.training import WorkloadRequest
@@ -305,7 +309,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     )
     return Request(
         command="workload", sweep=sweep, backends=tuple(dict.fromkeys(arguments.backend or default_backends(os.environ))),
-        asked=frozenset(arguments.backend or ()), ranks=arguments.ranks, check=arguments.check, ceiling=arguments.ceiling,
+        requested=frozenset(arguments.backend or ()), ranks=arguments.ranks, check=arguments.check, ceiling=arguments.ceiling,
         budget=Budget(arguments.max_time, arguments.steps, arguments.warmup, precision), oversubscription=arguments.oversubscription,
         timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
         gpus_per_process=arguments.gpus_per_process, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
@@ -313,22 +317,22 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     )  # fmt: skip
 
 
-def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+def _measuring(pairs_request: WorkloadRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
     """Return the function that each rank runs."""
 
-    def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    def measure(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.training import run_workload
 
-        known = cast("WorkloadListener | None", listener)  # from `_listening`
-        return run_workload(replace(asked, launch=request), world, known, ended)
+        known = cast("WorkloadListener | None", listener)  # from `_make_workload_progress`
+        return run_workload(replace(pairs_request, launch=request), world, known, ended)
 
     return measure
 
 
-def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.report.progress import WorkloadListening
+def _make_workload_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+    from collbench.report.progress import WorkloadProgressPrinter
 
-    return WorkloadListening(arguments)
+    return WorkloadProgressPrinter(arguments)
 
 
 def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
@@ -342,12 +346,12 @@ def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
     return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
 
 
-def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
+def _show(pairs_request: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
     """--dry-run: print the exchanges of a step, for ranks that fill one host after the other. Return 0. Raises UsageError."""
     from collbench.report.screen import write_line
     from collbench.report.training import write_plan
 
-    planned, left_out = _planned(asked.trainings, _hosts(asked.launch, arguments, info))
+    planned, left_out = _planned(pairs_request.trainings, _hosts(pairs_request.launch, arguments, info))
     for sentence in [] if arguments.quiet else left_out:
         write_line(sys.stderr, sentence)
     write_plan(planned, arguments.format, sys.stdout)

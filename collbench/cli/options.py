@@ -47,15 +47,15 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
     return ("nccl", *DEFAULTS) if missing else ("nccl",)
 
 
-def agreed(request: Request, world: World) -> Request:
+def agree_on_backends(request: Request, world: World) -> Request:
     """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
-    unnamed = () if request.asked else request.backends
-    usual = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
-    if not usual or world.info.launcher == "local":
+    unnamed = () if request.requested else request.backends
+    default_names = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
+    if not default_names or world.info.launcher == "local":
         return request
-    views = world.allgather(list(usual), "choosing the backends")
+    views = world.allgather(list(default_names), "choosing the backends")
     names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
-    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
+    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.requested))))
     sweep = replace(request.sweep, default_backends=names) if isinstance(request.sweep, Sweeps) else request.sweep
     return replace(request, sweep=sweep, backends=backends)
 
@@ -63,9 +63,9 @@ def agreed(request: Request, world: World) -> Request:
 def check_options(request: Request, gdr_check: bool) -> None:
     """Raise UsageError for options of nccl or socket if that backend is not measured."""
     sweep = request.sweep
-    asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
+    values_by_option = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
              "-g": request.gpus_per_process > 1}  # fmt: skip
-    typed = next((option for option, given in asked.items() if given), None)
+    typed = next((option for option, value in values_by_option.items() if value), None)
     if typed and not any(sweep.defaults(name).tuned for name in request.backends):
         raise UsageError(_not_there(typed, request))
     if gdr_check and not any(sweep.defaults(name).device == "cuda" for name in request.backends):
@@ -75,9 +75,9 @@ def check_options(request: Request, gdr_check: bool) -> None:
         raise UsageError(_not_there("--streams", request, "socket"))
 
 
-def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
+def _not_there(option: str, request: Request, backend: str = "nccl") -> str:
     backends = ", ".join(request.backends)
-    return f"{option} concerns {whose}, which is not among the backends ({backends}): add --backend {whose}, or remove {option}"
+    return f"{option} concerns {backend}, which is not among the backends ({backends}): add --backend {backend}, or remove {option}"
 
 
 def per_process(request: Request) -> int | None:
@@ -86,7 +86,7 @@ def per_process(request: Request) -> int | None:
     nccl may be a default backend only to report why it is missing. Then it needs none.
     """
     devices = {request.sweep.defaults(name).device for name in request.backends}
-    needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
+    needed = "cuda" in devices and (bool(request.requested) or devices == {"cuda"})
     return request.gpus_per_process if needed else None
 
 
@@ -111,7 +111,7 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
     return default_ranks(gpus, each) if each else 1
 
 
-def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
+def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
     """Return the launch with a fact about the processes that this task starts, which rank 0 prints."""
     from collbench.launch.advice import ProcessPerGpu
 
@@ -342,7 +342,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
     """Return the request: the sweep, and the options of the whole launch."""
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
-        command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
+        command=arguments.command, sweep=sweep, backends=backends, requested=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments),
@@ -366,8 +366,8 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
     """Return the run to resume, or None. Raises UsageError together with options that need other folders."""
     resume: Path | None = getattr(arguments, "resume", None)
     others = {"--out": arguments.out, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
-    for name, given in others.items():
-        if given and resume:
+    for name, value in others.items():
+        if value and resume:
             raise UsageError(f"--resume and {name} exclude each other: remove one of them")
     return resume
 
@@ -379,7 +379,7 @@ def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
     if arguments.out is None:
         raise UsageError("--resume-if-exists needs a run folder: add --out DIR")
     others = {"--resume": arguments.resume, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
-    other = next((name for name, given in others.items() if given), None)
+    other = next((name for name, value in others.items() if value), None)
     if other:
         raise UsageError(f"--resume-if-exists and {other} exclude each other: remove one of them")
     return True
@@ -401,7 +401,7 @@ def _root(text: str) -> int:
 def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
     """Return the sizes (None: each backend has its own), and the step between the defaults."""
     short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
-    if arguments.sizes is not None and any(given is not None for given in short):
+    if arguments.sizes is not None and any(value is not None for value in short):
         raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
     if arguments.sizes is not None:
         return tuple(parse_sizes(arguments.sizes)), "x2"
@@ -423,10 +423,10 @@ _MAX_TIME_S = 0.5
 _WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 
 
-def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
-    """Add the options for the pairs (the help text begins with `who`), and for the messages."""
+def add_messages(group: argparse._ArgumentGroup, subject: str) -> None:
+    """Add the options for the pairs (the help text begins with `subject`), and for the messages."""
     group.add_argument("--by", choices=("rank", "node"),
-                       help=f"{who}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
+                       help=f"{subject}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else "
                             "rank)")  # fmt: skip
     group.add_argument("--size", metavar="SIZE", default="1M", help="size of the bandwidth messages (default: 1M)")
     group.add_argument("--latency-size", metavar="SIZE", default="8", help="size of the latency messages (default: 8)")
@@ -448,7 +448,7 @@ def add_tools(group: argparse._ActionsContainer, which: str) -> None:
                        help=f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)")  # fmt: skip
 
 
-def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
+def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the requested tools. Raises UsageError for an unknown name."""
     if not arguments.tools:
         return ()
@@ -508,7 +508,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window, seed=seed,
                   streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
     return Request(
-        command=arguments.command, sweep=sweep, backends=_backends(arguments), asked=frozenset(arguments.backend or ()),
+        command=arguments.command, sweep=sweep, backends=_backends(arguments), requested=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
         allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
@@ -520,12 +520,12 @@ def _backends(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the requested backend, or those that are tried one after the other."""
     from collbench.backends.registry import backend_class
 
-    asked = tuple(dict.fromkeys(arguments.backend or ()))
-    if len(asked) > 1:
-        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(asked)}: use one")
-    for name in asked:
+    names = tuple(dict.fromkeys(arguments.backend or ()))
+    if len(names) > 1:
+        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
+    for name in names:
         backend_class(name)
-    return asked or default_backends(os.environ)
+    return names or default_backends(os.environ)
 
 
 # The options of `collbench workload`, which depend on the training, and the requested trainings.
@@ -560,23 +560,23 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
 
 def _add_training_options(group: argparse._ArgumentGroup) -> None:
     from collbench.workloads.registry import regimes
-    from collbench.workloads.shape import USUAL, help_of
+    from collbench.workloads.shape import DEFAULTS, help_of
 
     group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several separated by commas, or {ALL}")
     for name, knowing in _known_by().items():
         if name == "seed":
             continue  # every command has this option, with its own meaning
-        said, usual = help_of(knowing[0])[name], _usual(name, knowing)
-        default = f" (default: {usual})" if usual else ""
-        whose = "" if name in USUAL else f"; only {', '.join(regime.name for regime in knowing)}"
+        text, default_value = help_of(knowing[0])[name], _default_text(name, knowing)
+        default = f" (default: {default_value})" if default_value else ""
+        only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
-        group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{said}{default}{whose}".replace("%", "%%"))
+        group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{text}{default}{only_for}".replace("%", "%%"))
     group.add_argument("--step-time", metavar="TIME",
                        help="computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network "
                             "allows")  # fmt: skip
 
 
-def _usual(name: str, knowing: Sequence[Regime]) -> str:
+def _default_text(name: str, knowing: Sequence[Regime]) -> str:
     """Return the default of an option, by training where they differ; "" where the model sets it."""
     values: dict[str, list[str]] = {}
     for regime in knowing:
@@ -638,9 +638,9 @@ def _chosen(text: str) -> tuple[Regime, ...]:
 
 def _typed(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the trainings' options that were set, as text. --seed belongs to the launch, too: skip it without a training that has it."""
-    given = {name: getattr(arguments, name) for name in _known_by()}
+    values = {name: getattr(arguments, name) for name in _known_by()}
     heard = any("seed" in _words(regime) for regime in _chosen(arguments.names))
-    return {name: str(value) for name, value in given.items() if value is not None and (name != "seed" or heard)}
+    return {name: str(value) for name, value in values.items() if value is not None and (name != "seed" or heard)}
 
 
 def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:

@@ -143,8 +143,8 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     own, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
-        value = env.get(_twin(long)) if long and long != "--help" else None
-        if long is None or not value or _given(action, own):
+        value = env.get(_environment_name(long)) if long and long != "--help" else None
+        if long is None or not value or _is_typed(action, own):
             continue
         if action.nargs == 0:
             added += [long] if value.lower() not in ("0", "false", "no") else []
@@ -153,7 +153,7 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     return [*added, *typed]
 
 
-def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
+def options_typed(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
     """Return the typed options, by the name of their value."""
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
@@ -165,11 +165,11 @@ _INSTEAD = {
 }  # fmt: skip
 
 
-def _twin(long: str) -> str:
+def _environment_name(long: str) -> str:
     return "COLLBENCH_" + long.removeprefix("--").replace("-", "_").upper()
 
 
-def _given(action: argparse.Action, typed: list[str]) -> bool:
+def _is_typed(action: argparse.Action, typed: list[str]) -> bool:
     options = (*action.option_strings, *_INSTEAD.get(action.dest, ()))
     return any(_is(word, option) for word in typed for option in options)
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.registry import backend_class, backend_names
 from collbench.cli import launches
 from collbench.cli.options import default_backends, make_sweep, request_of
-from collbench.cli.parser import Parser, from_environment, given
+from collbench.cli.parser import Parser, from_environment, options_typed
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
-from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, read_suite, whose
+from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
 from collbench.operations.sweep import Sweep, Sweeps
 
 if TYPE_CHECKING:
@@ -45,17 +45,19 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     suite = read_suite(arguments.suite)
     check_names(suite, backend_names())
     _check_number(suite)
-    typed = given(parser, argv[1:]) & _OF_A_SWEEP
+    typed = options_typed(parser, argv[1:]) & _OF_A_SWEEP
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
     if whole.gdr_check:
         whole.launches = launches.pairs(whole.launches, os.environ)
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
-    usual = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
+    default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
-    request = request_of(whole, Sweeps(tuple(sweeps), usual, once=bool(typed)), tuple(dict.fromkeys((*usual, *named))), argv)
+    request = request_of(
+        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), tuple(dict.fromkeys((*default_names, *named))), argv
+    )
     facts = suite.as_json() | {"typed": {name: _plain(getattr(arguments, name)) for name in sorted(typed)}}
-    return replace(request, command=_word(suite.name), asked=frozenset(named), suite=facts), whole
+    return replace(request, command=_word(suite.name), requested=frozenset(named), suite=facts), whole
 
 
 def _check_typed(arguments: argparse.Namespace) -> None:
@@ -81,7 +83,7 @@ def _check_use(typed: set[str], suite: Suite) -> None:
     chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
     for key, option in (_TOGETHER | _ONE_BY_ONE).items():
         if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):
-            raise UsageError(f"--{option} is for {whose(key)}, but suite {suite.name} has none: remove it")
+            raise UsageError(f"--{option} is for {operations_with(key)}, but suite {suite.name} has none: remove it")
 
 
 def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:

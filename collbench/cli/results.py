@@ -114,15 +114,15 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
     parser.add_argument("--strict", action="store_true", help="fail (exit code 2) if a table cannot be read, instead of skipping it")
-    said = parser.add_argument_group("what the output does not contain", "If a table proves another value, that value is used.")
-    said.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
-    said.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
-    said.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
-    said.add_argument("--dtype", metavar="NAME", help="element type")
-    said.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
+    group = parser.add_argument_group("what the output does not contain", "If a table proves another value, that value is used.")
+    group.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
+    group.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
+    group.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
+    group.add_argument("--dtype", metavar="NAME", help="element type")
+    group.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
                       help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
-    said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
-    said.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
+    group.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
+    group.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
     parser.set_defaults(call=call_import)
     return {"import": parser}
 
@@ -146,9 +146,11 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
         tables = [_with_ceilings(table, job_of) for table in tables]
     runs = together(tables)
     paths = store(runs, arguments.out, argv, arguments.allocation, topology)
-    _tell(paths, runs)
+    _print_imported(paths, runs)
     if len(runs) > 1 and not arguments.allocation:
-        _say(f"the same cases come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation")
+        _print_error(
+            f"the same cases come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation"
+        )
     return 0
 
 
@@ -165,7 +167,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
     try:
         lines = lines_of(data)
         reader = reader_for(lines, arguments.format)
-        reading = reader.read(lines, _given(arguments, name))
+        reading = reader.read(lines, _user_input(arguments, name))
         if not reading.runs:
             raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
         if reading.skipped and arguments.strict:
@@ -205,7 +207,7 @@ def _instead(path: Path) -> str:
     return "; a pipe is read as -" if path.is_fifo() else ""
 
 
-def _given(arguments: argparse.Namespace, name: str) -> UserInput:
+def _user_input(arguments: argparse.Namespace, name: str) -> UserInput:
     from collbench.operations.dtypes import dtype_named
     from collbench.results.importers.importer import UserInput
     from collbench.results.importers.rows import operation_named
@@ -221,14 +223,14 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:
-        return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
+        return (None if rate is None else lambda ranks, nodes, device: Job((), ceiling_from_user=rate)), None
     from collbench.cli.machine import job_on, read_machines
     from collbench.machine.snapshot import topology_json
 
     machines = read_machines(arguments.sources)
     topology = topology_json(machines)
     if rate is not None:
-        return lambda ranks, nodes, device: Job((), given=rate), topology
+        return lambda ranks, nodes, device: Job((), ceiling_from_user=rate), topology
     return lambda ranks, nodes, device: job_on(machines, ranks, nodes, device), topology
 
 
@@ -249,7 +251,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
         first[source.sha256] = source.name
 
 
-def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
+def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each sentence once."""
     from collbench.results.importers.store import import_notes
 
@@ -259,10 +261,10 @@ def _tell(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     for name, number in shown:
         print(f"{name}: {number} row{'' if number == 1 else 's'}")
     for sentence in dict.fromkeys(sentence for run in runs for sentence in import_notes(run.info)):
-        _say(sentence)
+        _print_error(sentence)
 
 
-def _say(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     from collbench.launch.supervise import report_error
     from collbench.report.cases import printable
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from collbench.cli import launches
 from collbench.cli.launches import placed, repeat
-from collbench.cli.options import agreed, check_options, local_ranks, node_ranks, said
+from collbench.cli.options import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
-    from collbench.measure.session import Listener
-    from collbench.report.progress import Listening
+    from collbench.measure.session import ProgressListener
+    from collbench.report.progress import ProgressPrinter
 
 
 # Unexpected errors: the traceback, and a request to report it.
 
 
-def say(text: str) -> None:
+def write_error(text: str) -> None:
     """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
         from collbench.report.cases import printable
@@ -49,13 +49,13 @@ def is_one(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
 
 
-def tell(error: BaseException) -> None:
+def report_exception(error: BaseException) -> None:
     """Print the traceback, once. A rank prints it before it informs the others, since then a launcher may kill it at any time."""
-    if getattr(error, "said", False):
+    if getattr(error, "reported", False):
         return
-    say("".join(traceback.format_exception(error)))
-    say("collbench: this is a bug of collbench, not of your network: please report the lines above\n")
-    error.said = True  # type: ignore[attr-defined]
+    write_error("".join(traceback.format_exception(error)))
+    write_error("collbench: this is a bug of collbench, not of your network: please report the lines above\n")
+    error.reported = True  # type: ignore[attr-defined]
 
 
 # The check that all ranks have read the same suite, since each reads the file of its own host.
@@ -84,21 +84,21 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
         )
 
 
-Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
+Measure = Callable[["Request", "World", "ProgressListener | None", Callable[[int], None]], int]
 
 
-def run_cases(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+def run_cases(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure the request's cases on this rank; see `tasks.cases.run`. Most commands use it."""
     from collbench.measure.tasks.cases import run
 
     return run(request, world, listener, ended)
 
 
-def listening(request: Request, arguments: argparse.Namespace) -> Listening:
+def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
     """Return the progress listener at rank 0."""
-    from collbench.report.progress import Listening, OneOfSeveral
+    from collbench.report.progress import LaunchProgressPrinter, ProgressPrinter
 
-    return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
+    return ProgressPrinter(arguments) if request.launches == 1 else LaunchProgressPrinter(arguments, first=request.launch_index == 0)
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ class Command:
 
     argv      the arguments, which started ranks repeat
     measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
-    listen    makes the listener of rank 0
+    make_listener  makes the listener of rank 0
     """
 
     arguments: argparse.Namespace
     argv: Sequence[str]
     measure: Measure = run_cases
-    listen: Callable[[Request, argparse.Namespace], Listening] = listening
+    make_listener: Callable[[Request, argparse.Namespace], ProgressPrinter] = make_progress
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
@@ -142,7 +142,7 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
         _refuse_too_many(arguments.ranks_per_node, "--ranks-per-node", request, arguments)
         return node_workers(info, arguments.ranks_per_node, argv, os.environ)
     ranks = 1 if arguments.ranks_per_node else node_ranks(request, info, os.environ)
-    return node_workers(said(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
+    return node_workers(with_ranks(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -150,7 +150,7 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
-    check_asked(request)
+    check_installed(request)
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return _start(request, ranks, argv, env)
@@ -179,12 +179,12 @@ def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, 
     return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=env)
 
 
-def check_asked(request: Request) -> None:
+def check_installed(request: Request) -> None:
     """Raise UsageError for a requested backend that is not installed, before any rank is started."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
-    for name in request.asked - {"mpi"} if _has("mpi4py") else request.asked:
+    for name in request.requested - {"mpi"} if _has("mpi4py") else request.requested:
         answer = backend_class(name).probe()
         if isinstance(answer, Unavailable):
             raise UsageError(f"backend {name} is not available: {answer}")
@@ -211,10 +211,10 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     def work(world: World) -> int:
         _refuse_restarted(info, world)
         same_suite(request, world)
-        meant = agreed(request, world)
+        meant = agree_on_backends(request, world)
         if world.rank:
             return command.measure(meant, world, None, ended)
-        with command.listen(meant, command.arguments) as listener:
+        with command.make_listener(meant, command.arguments) as listener:
             return command.measure(meant, world, listener, ended)
 
     return together(info, request.timeout_s, work)
@@ -243,18 +243,18 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     early.close()
     world = World(info, timeout_s, end_of_step(info, os.environ) or end_of_job(info, os.environ))
     try:
-        with signals.heard(world.interrupted):
+        with signals.watch_signals(world.interrupted):
             return work(world)
     except BaseException as caught:
         signals.settle()
         error = world.explained(out_of_files(caught) or caught)
         why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
         if is_one(error):
-            tell(error)
+            report_exception(error)
         if world.rank == 0 and why is error:
-            world.speak(str(why), why.exit_code)  # first: mpiexec kills rank 0 as soon as one of the other ranks has ended
+            world.report_error(str(why), why.exit_code)  # first: mpiexec kills rank 0 as soon as one of the other ranks has ended
         # Rank 0 reports for all. Another rank reports only if rank 0 does not answer.
-        why.said = world.abort(why)  # type: ignore[union-attr]
+        why.reported = world.abort(why)  # type: ignore[union-attr]
         if error is caught:
             raise
         raise error from caught

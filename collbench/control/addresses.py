@@ -123,7 +123,7 @@ def _first(knocking: dict[int, tuple[socket.socket, str]], until: float) -> str 
 
 # The addresses by which this host and rank 0's host reach each other.
 
-_ASK_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
 
 def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
@@ -172,7 +172,7 @@ def await_name(meeting: str, patience_s: float) -> bool:
     while not resolve(host):
         if time.monotonic() >= end:
             return False
-        time.sleep(_ASK_AGAIN_S)
+        time.sleep(_RETRY_S)
     return True
 
 

@@ -45,7 +45,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Call:
+class BuildRequest:
     """A rank's message: its build (None if it cannot be read), and other facts about its host that the command needs."""
 
     rank: int
@@ -64,7 +64,7 @@ class BuildReply:
 
 
 @dataclass(frozen=True)
-class CallAddresses:
+class BuildAddresses:
     """The UDP addresses at which rank 0 listens. The port comes from the launch, or is derived from the secret."""
 
     secret: Secret
@@ -82,7 +82,7 @@ class CallAddresses:
 class BuildServer:
     """Rank 0's end: it answers every rank of the launch from its own thread, and passes each rank's call to `take` once."""
 
-    def __init__(self, place: CallAddresses, me: Call, take: Callable[[Call], None]) -> None:
+    def __init__(self, place: BuildAddresses, me: BuildRequest, take: Callable[[BuildRequest], None]) -> None:
         self._keys, self._me, self._take = _Keys.of(place.secret), me, take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
@@ -99,24 +99,24 @@ class BuildServer:
                 waiting.register(stack.enter_context(one), selectors.EVENT_READ, one)
             while not self._stop.is_set():
                 for key, _ in waiting.select(_LOOK_S):
-                    ours: socket.socket = key.data
+                    own: socket.socket = key.data
                     with suppress(OSError):  # the answer cannot be sent
-                        datagram, sender = ours.recvfrom(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1)
+                        datagram, sender = own.recvfrom(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1)
                         answer = self._answer(datagram)
                         if answer:
-                            ours.sendto(answer, sender)
+                            own.sendto(answer, sender)
 
     def _answer(self, datagram: bytes) -> bytes | None:
         """Return the reply to a call; None if it is not from a rank of this launch."""
-        said = _opened(datagram, self._keys.call)
-        call = _call_of(said) if said else None
-        if said is None or call is None:
+        request = _opened(datagram, self._keys.call)
+        call = _call_of(request) if request else None
+        if request is None or call is None:
             return None
-        fresh = hmac.compare_digest(str(said.get("echo", "")), self._nonce)
+        fresh = hmac.compare_digest(str(request.get("echo", "")), self._nonce)
         if fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
             self._take(call)
-        known = {"host": self._me.host, "build": _build_of(self._me), "nonce": said["nonce"], "echo": self._nonce, "noted": fresh}
+        known = {"host": self._me.host, "build": _build_of(self._me), "nonce": request["nonce"], "echo": self._nonce, "noted": fresh}
         return _sealed(known, self._keys.answer)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class BuildServer:
         self.close()
 
 
-def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -> BuildReply | None:
+def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, seconds: float) -> BuildReply | None:
     """Send calls to rank 0 until it has stored one, for at most `seconds`. Return its last reply, or None without one.
 
     Ends early when `stop` is set.
@@ -152,10 +152,10 @@ def ask(place: CallAddresses, me: Call, stop: threading.Event, seconds: float) -
 
 
 def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequence[int]) -> None:
-    for address, ours in open_at.items():
+    for address, own in open_at.items():
         for port in targets:
             with suppress(OSError):  # no route, or a firewall that rejects it
-                ours.sendto(datagram, (address, port))
+                own.sendto(datagram, (address, port))
 
 
 def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[BuildReply, str] | None:
@@ -164,9 +164,9 @@ def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: fl
         ready, _, _ = select.select(list(open_at.values()), [], [], left)
         for one in ready:
             with suppress(OSError):
-                said = _opened(one.recv(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1), key)
-                if said and said.get("nonce") == nonce and _fits(_NONCE, said.get("echo")) and _fits(_HOST, said.get("host")):
-                    return BuildReply(said["host"], read_build(said.get("build")), said.get("noted") is True), said["echo"]
+                reply = _opened(one.recv(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1), key)
+                if reply and reply.get("nonce") == nonce and _fits(_NONCE, reply.get("echo")) and _fits(_HOST, reply.get("host")):
+                    return BuildReply(reply["host"], read_build(reply.get("build")), reply.get("noted") is True), reply["echo"]
     return None
 
 
@@ -201,13 +201,15 @@ def _opened(datagram: bytes, key: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _call_of(said: Mapping[str, Any]) -> Call | None:
-    rank, host, about = said.get("rank"), said.get("host"), said.get("about", {})
-    sound = type(rank) is int and 0 < rank < 1 << 24 and _fits(_HOST, host) and _fits(_NONCE, said.get("nonce")) and isinstance(about, dict)
-    return Call(int(rank or 0), str(host), read_build(said.get("build")), about) if sound else None
+def _call_of(request: Mapping[str, Any]) -> BuildRequest | None:
+    rank, host, about = request.get("rank"), request.get("host"), request.get("about", {})
+    sound = (
+        type(rank) is int and 0 < rank < 1 << 24 and _fits(_HOST, host) and _fits(_NONCE, request.get("nonce")) and isinstance(about, dict)
+    )
+    return BuildRequest(int(rank or 0), str(host), read_build(request.get("build")), about) if sound else None
 
 
-def _build_of(one: Call) -> list[Any]:
+def _build_of(one: BuildRequest) -> list[Any]:
     return one.build.as_json() if one.build else []
 
 
@@ -218,15 +220,15 @@ def _fits(pattern: re.Pattern[str], value: Any) -> bool:
 def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
     """Return a socket bound to the first free port, or None. Without a socket only the control plane compares the builds."""
     for port in candidates:
-        ours = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+        bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
         try:
             if address == "::":
-                ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            ours.bind((address, port))
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.bind((address, port))
         except OSError:
-            ours.close()
+            bound.close()
         else:
-            return ours
+            return bound
     return None
 
 
@@ -261,30 +263,30 @@ def hosts_of(info: LaunchInfo) -> int:
     return len(set(info.hosts)) or -(-info.ranks // info.local_ranks)
 
 
-def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
+def send_build(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
     """Send this host's software to rank 0. Only the first rank of a host calls it. Raises UsageError without a secret."""
     secret = secret_of(info, env)
-    place = CallAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
-    ask(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
+    place = BuildAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
+    ask_rank_0(place, BuildRequest(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
 
 
 def collect(
-    info: LaunchInfo, env: Mapping[str, str], meanwhile: Callable[[], T], mine: Callable[[T], Mapping[str, str]], seconds: float
+    info: LaunchInfo, env: Mapping[str, str], meanwhile: Callable[[], T], own_texts: Callable[[T], Mapping[str, str]], seconds: float
 ) -> tuple[T, list[dict[str, Any]], int]:
     """Run `meanwhile` and collect the software of all hosts. Only rank 0 calls it. Raises UsageError without a secret.
 
     Returns (result of `meanwhile`, software as from `software.grouped`, number of hosts that did not reply). `mine` returns
     this host's own software from that result. The other hosts may reply until `seconds` after `meanwhile` has ended.
     """
-    calls: list[Call] = []
+    calls: list[BuildRequest] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
-    me = Call(0, socket.gethostname(), build.own())
-    with BuildServer(CallAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
+    me = BuildRequest(0, socket.gethostname(), build.own())
+    with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
         found = meanwhile()
         end = time.monotonic() + seconds
         while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:
             time.sleep(_HOSTS_LOOK_S)
-    known = [(me.host, {"collbench": str(me.build), **mine(found)})]
+    known = [(me.host, {"collbench": str(me.build), **own_texts(found)})]
     for call in sorted(calls, key=lambda call: call.rank):
         known.append((call.host, {**_texts(call.about), "collbench": str(call.build or _OLDER)}))
     return found, software.grouped(known), hosts_of(info) - 1 - len(calls)

@@ -24,7 +24,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control.addresses import host_of, hub_places, node_place
-from collbench.control.builds import Call, CallAddresses, addresses_of, ask
+from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
 from collbench.control.diagnosis import (
     HangCause,
     HangDiagnosis,
@@ -71,7 +71,7 @@ class Uplink:
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
         self._context, self._keys, self._patience = context, keys, places
         self._due: dict[str, float] = {}  # addresses to try, and when
-        self._knocking: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
+        self._saying_hello: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
         self._places: dict[Any, str] = {}  # by monitor
         self._hello: Message | None = None
         self._waiting: list[Message] = []
@@ -85,7 +85,7 @@ class Uplink:
     @property
     def sockets(self) -> list[Any]:
         """The sockets to poll."""
-        return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
+        return [*self._saying_hello, *self._saying_hello.values(), *([self._second] if self._second else [])]
 
     @property
     def has_second(self) -> bool:
@@ -95,7 +95,7 @@ class Uplink:
     def open_second(self, ranks: Sequence[int]) -> None:
         """Open one more connection to the same place, because a lost packet may block the first one."""
         socket = self._context.socket(zmq.DEALER)
-        self._keys.calling(socket)
+        self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in self.place))
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self.place)
@@ -107,7 +107,7 @@ class Uplink:
         if self._second:
             self._second.send_multipart(message.frames(), copy=False)
 
-    def knock(self, hello: Message, now: float) -> float:
+    def send_hello(self, hello: Message, now: float) -> float:
         """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
         if self._hello is None:
             self._hello, at = hello, now
@@ -120,12 +120,12 @@ class Uplink:
 
     def _open(self, place: str, hello: Message) -> None:
         socket = self._context.socket(zmq.DEALER)
-        self._keys.calling(socket)
+        self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in place))
         socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
         monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
-        self._knocking[socket], self._places[monitor] = monitor, place
+        self._saying_hello[socket], self._places[monitor] = monitor, place
         socket.connect(place)
         socket.send_multipart(hello.frames())
 
@@ -142,7 +142,7 @@ class Uplink:
             return self._from_second(ready)
         if ready in self._places:
             self._event(ready)
-        if ready not in self._knocking:
+        if ready not in self._saying_hello:
             return None
         frames = ready.recv_multipart(copy=False)
         self.descriptor = frames[0].get(zmq.SRCFD)
@@ -162,8 +162,8 @@ class Uplink:
 
     def _keep(self, found: Any) -> None:
         assert self._hello
-        self.place = self._places[self._knocking[found]]
-        for other in [one for one in self._knocking if one is not found]:
+        self.place = self._places[self._saying_hello[found]]
+        for other in [one for one in self._saying_hello if one is not found]:
             other.send_multipart(Message(MessageKind.MOVED, 0, self._hello.body[0][0]).frames())
             self._drop(other)
         self.socket = found
@@ -179,13 +179,13 @@ class Uplink:
         elif event & _REFUSED:
             place = self._places[monitor]
             self.refused.append(place)
-            self._drop(next(socket for socket, its in self._knocking.items() if its is monitor), in_vain=True)
+            self._drop(next(socket for socket, its in self._saying_hello.items() if its is monitor), in_vain=True)
             self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
             socket.setsockopt(zmq.LINGER, 0)  # the peer will never receive the queued messages
-        monitor = self._knocking.pop(socket)
+        monitor = self._saying_hello.pop(socket)
         del self._places[monitor]
         socket.disable_monitor()
         monitor.close()
@@ -193,7 +193,7 @@ class Uplink:
 
     def close(self) -> None:
         """Send the queued messages within one second if this rank was accepted, then close."""
-        for each in list(self._knocking):
+        for each in list(self._saying_hello):
             self._drop(each, in_vain=self.socket is None)
         if self._second:
             self._second.close()
@@ -202,7 +202,7 @@ class Uplink:
 _ANSWERS = (
     MessageKind.HERE,
     MessageKind.PATHS,
-    MessageKind.STUCK,
+    MessageKind.STALLED,
     MessageKind.WHERE,
     MessageKind.STACKED,
     MessageKind.PROBED,
@@ -238,16 +238,16 @@ class NodeAgent:
         self.above = "rank 0"
         self.or_else: HostKilled | None = None
         self._hello: Message | None = None
-        self._said: dict[int, dict[int, Entry]] = {}
+        self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
         self._offered: dict[int, deque[Message]] = {}
         self._partings: list[Message] = []
-        self._told: dict[int, RankState] = {}
+        self._states: dict[int, RankState] = {}
         self._about: dict[int, Any] = {}
         self._beat_at = 0.0
         self.address = ""
         self._connections = ConnectionMonitor()
-        self._asked_at: float | None = None
+        self._queried_at: float | None = None
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
         self._takes_probes: socket.socket | None = None
@@ -262,7 +262,7 @@ class NodeAgent:
         """Begin to connect. build: this rank's build as JSON; 0 from versions of collbench that do not compare builds."""
         self._hello = Message(MessageKind.HELLO, 0, [[self.rank, about, build]])
 
-    def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+    def offer(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
         """Send this rank's value of a step."""
         self._take(step, [(self.rank, value, raw)])
 
@@ -272,9 +272,9 @@ class NodeAgent:
         if message.kind in _ANSWERS:
             self.up.send_second(message)
 
-    def ask(self, question: Message) -> None:
+    def query(self, question: Message) -> None:
         """Send rank 0 a question, after the state of this rank's connections."""
-        self._asked_at = self._asked_at or time.monotonic()
+        self._queried_at = self._queried_at or time.monotonic()
         self._send_paths()
         self.send(question)
 
@@ -292,12 +292,12 @@ class NodeAgent:
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
-        due = min((at + _SECOND_S for at in (self._asked_at, self._answered_at) if at is not None), default=math.inf)
+        due = min((at + _SECOND_S for at in (self._queried_at, self._answered_at) if at is not None), default=math.inf)
         if now < due:
             return due
-        unheard = self._asked_at is not None and now >= self._asked_at + _SECOND_S
+        unheard = self._queried_at is not None and now >= self._queried_at + _SECOND_S
         info = tcp_info(self.up.descriptor)
-        self._asked_at = self._answered_at = None
+        self._queried_at = self._answered_at = None
         if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
@@ -331,13 +331,13 @@ class NodeAgent:
                 self._from_above(message)
 
     def _from_above(self, message: Message) -> None:
-        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
-            self.down.tell(message)
-        if message.kind in (MessageKind.TELL, MessageKind.WHERE, MessageKind.HERE):
+        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
+            self.down.broadcast(message)
+        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE):
             self.hub_heard.set()
-            self._asked_at = None
-        if message.kind is MessageKind.TELL or (message.kind is MessageKind.WELCOME and not self._welcomed):
-            self._begun = self._begun or message.kind is MessageKind.TELL
+            self._queried_at = None
+        if message.kind is MessageKind.ANSWER or (message.kind is MessageKind.WELCOME and not self._welcomed):
+            self._begun = self._begun or message.kind is MessageKind.ANSWER
             self._welcomed = True
             self.inbox.put(message)
         elif message.kind is MessageKind.WHERE:
@@ -367,28 +367,28 @@ class NodeAgent:
 
     def _held(self) -> list[RankState]:
         """Return the stopped ranks of this node, with their last known state."""
-        return [replace(self._told.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
+        return [replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
     def _stack(self, message: Message) -> None:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
         rank, child = message.body, self.down.with_rank(message.body) if self.down else None
         if rank == self.rank:
-            self._tell_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
+            self._send_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
         elif self.node.has(rank) and (tool_here() or child is None):
-            self._tell_stack(rank, self.node.stack_of(rank))
+            self._send_stack(rank, self.node.stack_of(rank))
         elif child and self.down:
             self.down.send(child, message)
 
-    def _tell_stack(self, rank: int, text: str) -> None:
+    def _send_stack(self, rank: int, text: str) -> None:
         self.send(Message(MessageKind.STACKED, 0, [rank, text]))
 
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         if message.kind is MessageKind.HELLO:
             self._admit(child, message)
-        elif message.kind is MessageKind.SAY:
+        elif message.kind is MessageKind.VALUES:
             self._take(message.step, list(entries(message, child.ranks)))
         elif message.kind is MessageKind.BEAT:
-            self._told |= {one.rank: one for one in rank_states(message.body, child.ranks)}
+            self._states |= {one.rank: one for one in rank_states(message.body, child.ranks)}
         elif message.kind is MessageKind.OFFER and self.down:
             self.down.send(child, Message(MessageKind.GRANT, message.step))  # grants room for the values of all ranks of a node
         elif message.kind in (MessageKind.BYE, MessageKind.MOVED):
@@ -412,30 +412,30 @@ class NodeAgent:
         """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
         assert self.down
         child.ranks.discard(message.body)
-        self._told.pop(message.body, None)
+        self._states.pop(message.body, None)
         if message.kind is MessageKind.BYE:
             self.node.forget(message.body)
         if not child.ranks:
             self.down.forget(child)
         self._partings.append(message)
-        for step in sorted(self._said):  # a step may have waited for this rank only
+        for step in sorted(self._values):  # a step may have waited for this rank only
             self._take(step, [])
 
-    def _take(self, step: int, said: Sequence[Entry]) -> None:
-        waiting = self._said.setdefault(step, {})
-        waiting.update({entry[0]: entry for entry in said})
+    def _take(self, step: int, entries: Sequence[Entry]) -> None:
+        waiting = self._values.setdefault(step, {})
+        waiting.update({entry[0]: entry for entry in entries})
         if step <= self._sent or waiting.keys() >= {self.rank, *self._mates()}:
-            del self._said[step]
+            del self._values[step]
             self._pass_on(step, list(waiting.values()))
 
     def _mates(self) -> set[int]:
         return {rank for child in self.down.children.values() for rank in child.ranks} if self.down else set()
 
-    def _pass_on(self, step: int, said: Sequence[Entry]) -> None:
+    def _pass_on(self, step: int, entries: Sequence[Entry]) -> None:
         self._sent = max(self._sent, step)
-        for bundle in bundles(said):
+        for bundle in bundles(entries):
             raw = [part for _, _, parts in bundle for part in parts]
-            message = Message(MessageKind.SAY, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
+            message = Message(MessageKind.VALUES, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
             if size_of(raw) <= LARGE_BYTES:
                 self.up.send(message)
             else:
@@ -447,19 +447,19 @@ class NodeAgent:
         due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._part()
         if self.up.socket is None:
-            return min(due, self.up.knock(self._hello, now)) if self._hello else due
+            return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
         if self.up.cut is not None:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
-            self._told[self.rank] = mine = self._stand()
-            self._connections.note(mine.still_s, now)
-            self.up.send(Message(MessageKind.BEAT, 0, [one.as_json() for one in self._told.values()]))
+            self._states[self.rank] = own = self._stand()
+            self._connections.note(own.still_s, now)
+            self.up.send(Message(MessageKind.BEAT, 0, [one.as_json() for one in self._states.values()]))
         return min(due, self._beat_at)
 
     def _part(self) -> None:
         """Report the ranks that left, once their messages are sent. Let this rank end after them if it has asked to leave."""
-        empty = not (self._offered or self._said)
+        empty = not (self._offered or self._values)
         if empty and self._partings:
             partings, self._partings = self._partings, []
             for message in partings:
@@ -489,11 +489,11 @@ class NodeAgent:
         """End this rank and those behind it, because rank 0 has ended or cannot be reached."""
         if self.ending.begun:
             return
-        self.ending.speak(sentence, FAILED)
+        self.ending.report(sentence, FAILED)
         self.inbox.put(Orphaned(sentence))
         self.ending.begin(sentence, FAILED, self.node)
         if self.down:
-            self.down.tell(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
+            self.down.broadcast(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
 
     def leave(self) -> None:
         """Report to rank 0 that this rank leaves. `released` is set as soon as it may end."""
@@ -517,14 +517,14 @@ class NodeAgent:
 # The control plane of every rank except 0, as its main thread uses it.
 
 _FAREWELL_S = 6.0  # seconds that a failed rank waits for rank 0, which may query all other ranks first
-_ASK_AGAIN_S = 2.0
+_QUERY_EVERY_S = 2.0
 _LAST_WORD_S = 3.0  # seconds that it waits for rank 0, which reports for all ranks, to end first
 _RELEASE_S = 60.0  # seconds at most that the first rank of a node waits for the node's other ranks
 _AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # seconds at one address before the next one is tried in addition
 _BEAT_S = 1.0
 _UNWELCOME_S = 1.0  # seconds without a reply from rank 0 before the builds are compared over UDP
 _HUB_ANSWERS_S = 3.0
-_ASK_BEFORE_S = 1.2
+_QUERY_BEFORE_S = 1.2
 
 
 class Client:
@@ -554,13 +554,15 @@ class Client:
             return None
         return down
 
-    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
+    def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
             self._part.address = me.address
-        self._part.or_else = beside.get(first.rank) if first.host != me.host else None  # this rank runs, so its host was not killed
+        self._part.or_else = (
+            other_candidates.get(first.rank) if first.host != me.host else None
+        )  # this rank runs, so its host was not killed
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
@@ -579,20 +581,20 @@ class Client:
                     threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
                 self._next(end)
         except Empty:
-            raise WaitExpired(self._nobody(deadline_s)) from None
+            raise WaitExpired(self._describe_no_answer(deadline_s)) from None
         finally:
             found.set()
 
     def _compare(self, found: threading.Event, seconds: float) -> None:
         """End the wait for rank 0's reply if rank 0 has another build, since it may not be able to read this rank's messages."""
         info, host = self._info, socket.gethostname()
-        place = CallAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
-        answer = ask(place, Call(info.rank, host, own()), found, seconds)
+        place = BuildAddresses(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask_rank_0(place, BuildRequest(info.rank, host, own()), found, seconds)
         if answer and answer.build != own() and not found.is_set():
             sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
             self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
 
-    def _nobody(self, deadline_s: float) -> str:
+    def _describe_no_answer(self, deadline_s: float) -> str:
         info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
         if self._part.up.refused:
             return (
@@ -610,11 +612,11 @@ class Client:
             "to an address of that host in the network between the hosts"
         )
 
-    def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+    def send(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
-        self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
+        self._keeper.see_done(lambda: self._part.offer(step, [what, value], raw))
 
-    def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
+    def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
         Raises Orphaned if no thread of rank 0 replies within `first_s` seconds. If rank 0 replies but waits for other ranks,
@@ -632,8 +634,8 @@ class Client:
     def _first(self, end: float) -> Any:
         """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
         with suppress(Empty):
-            return self._next(end - _ASK_BEFORE_S)
-        self._keeper.do(lambda: self._part.ask(Message(MessageKind.WHERE)))
+            return self._next(end - _QUERY_BEFORE_S)
+        self._keeper.do(lambda: self._part.query(Message(MessageKind.WHERE)))
         return self._next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
@@ -642,13 +644,13 @@ class Client:
             if not self._is_hub_there(Message(MessageKind.WHERE)):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
             with suppress(Empty):
-                return self._next(time.monotonic() + _ASK_AGAIN_S)
+                return self._next(time.monotonic() + _QUERY_EVERY_S)
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
         """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy."""
         self._part.hub_heard.clear()
-        self._keeper.do(lambda: self._part.ask(question))
+        self._keeper.do(lambda: self._part.query(question))
         return self._part.hub_heard.wait(_HUB_ANSWERS_S)
 
     def _silence(self, what: str) -> HangDiagnosis:
@@ -690,12 +692,12 @@ class Client:
         if self._part.up.socket:
             self._part.farewell.wait(_LAST_WORD_S)
 
-    def stuck(self, what: str) -> HangDiagnosis | None:
+    def stalled(self, what: str) -> HangDiagnosis | None:
         """Report to rank 0 that this rank's main thread makes no progress. Return the diagnosis if rank 0 does not reply, else None.
 
         Any thread may call.
         """
-        return None if self._is_hub_there(Message(MessageKind.STUCK, 0, what)) else self._silence(what)
+        return None if self._is_hub_there(Message(MessageKind.STALLED, 0, what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""

@@ -233,7 +233,7 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 def stack(pid: int) -> str:
     """Return the stack as py-spy or gdb prints it, or the reason why it is missing. Never raises; takes at most 2.5 seconds."""
     tool = tool_here()
-    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
+    return _output_of([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
 
 
 def tool_here() -> str | None:
@@ -258,7 +258,7 @@ def innermost(text: str) -> str:
     return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
 
 
-def _asked(line: Sequence[str]) -> str:
+def _output_of(line: Sequence[str]) -> str:
     tool = Path(line[0]).name
     env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
     try:
@@ -440,15 +440,15 @@ def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
 def _standing(one: Any, ranks: set[int]) -> RankState:
     if not (isinstance(one, list) and len(one) == len(_TYPES)):
         raise Malformed("not a valid state of a rank")
-    if not all(_is(value, wanted) for value, wanted in zip(one, _TYPES, strict=True)):
+    if not all(_is(value, expected) for value, expected in zip(one, _TYPES, strict=True)):
         raise Malformed("not a valid state of a rank")
     if one[0] not in ranks:
         raise Malformed("the state of a rank of another connection")
     return RankState(one[0], one[1][:_LONGEST], *one[2:])
 
 
-def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
-    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+def _is(value: Any, expected: type | tuple[type, ...]) -> bool:
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         return False
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
@@ -493,7 +493,7 @@ class HangEvidence:
     heard: Mapping[int, RankState] = field(default_factory=dict)
     gone: Sequence[int] = ()
     how: Mapping[int, ProcessEnd] = field(default_factory=dict)
-    beside: Mapping[int, HostKilled] = field(default_factory=dict)
+    other_candidates: Mapping[int, HostKilled] = field(default_factory=dict)
     held: Collection[int] = ()
     unreachable: Collection[int] = ()
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -517,7 +517,7 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
 
 
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
-    where = seen.what or (_usual(seen)[1] if seen.answers else "") or _BETWEEN
+    where = seen.what or (_majority(seen)[1] if seen.answers else "") or _BETWEEN
     return HangDiagnosis(HangCause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
 
 
@@ -526,7 +526,7 @@ def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     end = seen.how.get(first, ProcessEnd())
     return HangDiagnosis(
         HangCause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
-        others=None if end.known else seen.beside.get(first), more=len(ended) - 1, members=len(seen.members),
+        others=None if end.known else seen.other_candidates.get(first), more=len(ended) - 1, members=len(seen.members),
         timeout_s=seen.timeout_s,
     )  # fmt: skip
 
@@ -555,38 +555,38 @@ def _more_than_control(path: PathFault) -> bool:
 
 
 def _behind(seen: HangEvidence) -> HangDiagnosis:
-    usual, where = _usual(seen)
-    late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < usual}
+    majority, where = _majority(seen)
+    late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < majority}
     if late and 2 * len(late) <= len(seen.answers):
         last = min(one.place for one in late.values())
         ranks = tuple(sorted(rank for rank, one in late.items() if one.place == last))
-        return _hang(seen, HangCause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], usual, where))
-    odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == usual and one.phase != where and not one.waits))
+        return _hang(seen, HangCause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], majority, where))
+    odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
         return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
     return HangDiagnosis(
-        HangCause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=usual[1]
+        HangCause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=majority[1]
     )  # fmt: skip
 
 
-def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
+def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
     """Return the progress and phase of most ranks; the furthest if two are equally frequent."""
     places = Counter(one.place for one in seen.answers.values())
-    usual = max(places, key=lambda place: (places[place], place))
-    phases = Counter(one.phase for one in seen.answers.values() if one.place == usual)
-    return usual, max(phases, key=lambda phase: (phases[phase], phase))
+    place_of_most = max(places, key=lambda place: (places[place], place))
+    phases = Counter(one.phase for one in seen.answers.values() if one.place == place_of_most)
+    return place_of_most, max(phases, key=lambda phase: (phases[phase], phase))
 
 
-def _how_late(one: RankState, usual: tuple[int, int], where: str) -> dict[str, Any]:
-    if one.phase == where and one.step == usual[0]:
-        return {"iteration": usual[1]}
+def _how_late(one: RankState, majority: tuple[int, int], where: str) -> dict[str, Any]:
+    if one.phase == where and one.step == majority[0]:
+        return {"iteration": majority[1]}
     return {"detail": one.phase or _BETWEEN, "iteration": one.place[1]}
 
 
 def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
     """Return the phase without progress; else the phase of the waiting ranks; else the last known phase of the first of `ranks`."""
     last = [seen.heard[rank].phase for rank in ranks if rank in seen.heard]
-    return seen.what or (_usual(seen)[1] if seen.answers else "") or next(filter(None, last), "")
+    return seen.what or (_majority(seen)[1] if seen.answers else "") or next(filter(None, last), "")
 
 
 def _hang(seen: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
@@ -659,8 +659,8 @@ class HangInquiry:
         self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
         self._probed: dict[tuple[str, str], ProbeResult] = {}
         self._elsewhere: dict[int, str] = {}
-        self._said: list[str] = []
-        self._asked: set[int] = set()
+        self._remarks: list[str] = []
+        self._stacks_requested: set[int] = set()
         self._helpers: list[threading.Thread] = []
         self._called_at, self._looked_at = time.monotonic(), 0.0
         self._call()
@@ -682,7 +682,7 @@ class HangInquiry:
             self._look(now)
         self._step_probes()
         busy = any(helper.is_alive() for helper in self._helpers) or not (
-            self._asked <= self.stacks.keys() and self._probes.keys() <= self._probed.keys()
+            self._stacks_requested <= self.stacks.keys() and self._probes.keys() <= self._probed.keys()
         )
         return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
 
@@ -693,7 +693,7 @@ class HangInquiry:
             return
         for rank in self._hub.node.stopped():
             self.held[rank] = self._hub.heard.get(rank, (RankState(rank), 0.0))[0]
-        self._hub.down.tell(Message(MessageKind.WHERE))
+        self._hub.down.broadcast(Message(MessageKind.WHERE))
 
     @property
     def _is_certain(self) -> bool:
@@ -714,7 +714,7 @@ class HangInquiry:
             return
         self._own_paths = hub.connections.reports()
         self._probe_paths()
-        if self._blames_nobody:
+        if self._names_no_rank:
             return
         found = diagnose(self._seen())
         if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
@@ -734,7 +734,7 @@ class HangInquiry:
             self._help(partial(self._take_stack, rank))
         elif child := self._hub.down.with_rank(rank):
             self._hub.down.send(child, Message(MessageKind.STACK, 0, rank))
-            self._asked.add(rank)
+            self._stacks_requested.add(rank)
 
     def _help(self, work: Callable[[], None]) -> None:
         """Run slow work in a thread, so that the I/O thread continues to read."""
@@ -807,11 +807,11 @@ class HangInquiry:
         self.stacks[rank] = self._hub.node.stack_of(rank)
 
     def _inform(self, inform: Callable[[], str | None]) -> None:
-        if said := inform():
-            self._said.append(said)
+        if remark := inform():
+            self._remarks.append(remark)
 
     @property
-    def _blames_nobody(self) -> bool:
+    def _names_no_rank(self) -> bool:
         """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
         signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
         silent = not signal and (self._missing() or self.held)
@@ -822,7 +822,7 @@ class HangInquiry:
         if self.patient and self._all_work:
             return None
         path = self._paths().fault()
-        if self.echo and self._blames_nobody and not (path and self.echo.code == FAILED):
+        if self.echo and self._names_no_rank and not (path and self.echo.code == FAILED):
             return InquiryOutcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
         if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
@@ -830,7 +830,7 @@ class HangInquiry:
         return self._hang_outcome(diagnose(self._seen()))
 
     def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> InquiryOutcome:
-        return InquiryOutcome("; ".join([hang.render(), *self._said]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
+        return InquiryOutcome("; ".join([hang.render(), *self._remarks]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
 
     def _paused(self) -> RankPaused:
         """Return the fact that rank 0 itself was stopped for longer than the others' deadline."""
@@ -858,7 +858,7 @@ class HangInquiry:
             heard={rank: one for rank, (one, _) in hub.heard.items()},
             gone=list(hub.gone),
             how=hub.how,
-            beside=hub.beside,
+            other_candidates=hub.other_candidates,
             held=frozenset(self.held),
             unreachable=frozenset(self._unreachable - self.answers.keys()),
             elsewhere=self._elsewhere,
@@ -885,7 +885,7 @@ class HangInquiries:
         self._now: HangInquiry | None = None
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
-        self._speak_at = math.inf
+        self._report_at = math.inf
 
     def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
         """Request the state of every rank, to derive the cause from it.
@@ -931,7 +931,7 @@ class HangInquiries:
         if self._reason is None and not self._hub.ending.begun:
             self._now, self._reason = None, (sentence, code)
             waits = self._hub.stand().waits and not self._hub.gone
-            self._speak_at = time.monotonic() + _MAIN_S if waits else 0.0
+            self._report_at = time.monotonic() + _MAIN_S if waits else 0.0
             self._hub.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:
@@ -946,10 +946,10 @@ class HangInquiries:
             self._due = math.inf if due is None else due
             if due is None:
                 self._settle(self._now.outcome())
-        if self._reason and now >= self._speak_at:
-            self._hub.ending.speak(*self._reason)
+        if self._reason and now >= self._report_at:
+            self._hub.ending.report(*self._reason)
             self._hub.abort_others(*self._reason)
-        return min(self._due, self._speak_at)
+        return min(self._due, self._report_at)
 
     def _settle(self, outcome: InquiryOutcome | None) -> None:
         if outcome is None:

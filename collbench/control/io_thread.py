@@ -86,9 +86,9 @@ class IOThread:
         poller, polled = zmq.Poller(), list[Any]()
         due = self._part.tick(time.monotonic())
         while not (self._stop and self._actions.empty()):
-            wanted = [self._wake, *self._part.sockets]
-            if wanted != polled:
-                poller, polled = _poller(wanted), wanted
+            sockets = [self._wake, *self._part.sockets]
+            if sockets != polled:
+                poller, polled = _poller(sockets), sockets
             for ready, _ in poller.poll(_until(due)):
                 if ready == self._wake:
                     self._act()
@@ -118,8 +118,8 @@ def _until(due: float) -> int:
     return max(0, int(min(due - time.monotonic(), _LONGEST_SLEEP_S) * 1000) + 1)
 
 
-def _poller(wanted: Sequence[Any]) -> zmq.Poller:
+def _poller(sockets: Sequence[Any]) -> zmq.Poller:
     poller = zmq.Poller()
-    for one in wanted:
+    for one in sockets:
         poller.register(one, zmq.POLLIN)
     return poller

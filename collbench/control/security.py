@@ -180,14 +180,14 @@ class Keys:
         """Return the launch's keys, which are the same at all its ranks."""
         return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
 
-    def listening(self, socket: zmq.Socket[Any]) -> None:
+    def secure_listener(self, socket: zmq.Socket[Any]) -> None:
         """Accept only the launch's own ranks at this socket. Call it before `bind`."""
         _bounded(socket)
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = self.listener
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
-    def calling(self, socket: zmq.Socket[Any]) -> None:
+    def secure_caller(self, socket: zmq.Socket[Any]) -> None:
         """Prepare a rank's socket so that it connects only to this launch's coordinator. Call it before `connect`."""
         _bounded(socket)
         socket.curve_serverkey = self.listener[0]
@@ -325,11 +325,11 @@ class RejectedPeers:
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
-    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
-        """Close the sockets `listening` to new connections in a flood. waiting: number of connections that are not identified yet."""
+    def flooded(self, waiting: int, descriptors: Iterable[int]) -> None:
+        """Close the sockets `descriptors` to new connections in a flood. waiting: number of connections that are not identified yet."""
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
-                for descriptor in listening:
+                for descriptor in descriptors:
                     drop_all(descriptor)
                 self.deaf = True
 
@@ -384,9 +384,9 @@ def closing(port: int) -> list[str]:
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         with suppress(OSError, ValueError, IndexError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-                _, ours, theirs, state, *_ = line.split()
-                if state in _CLOSING and int(ours.rpartition(":")[2], 16) == port:
-                    found[_address(theirs.rpartition(":")[0])] = None
+                _, own, peer, state, *_ = line.split()
+                if state in _CLOSING and int(own.rpartition(":")[2], 16) == port:
+                    found[_address(peer.rpartition(":")[0])] = None
     return list(found)
 
 
@@ -400,14 +400,14 @@ def _address(text: str) -> str:
 class PendingConnections:
     """The connections that have not joined yet: by descriptor the source address (None: closed before it could be read).
 
-    listening       the descriptors of the sockets that listen for other hosts
+    listeners       the descriptors of the sockets that listen for other hosts
     most            limit of all connections
     most_of_source  limit of the connections from one address
     held_back       addresses that exceeded their limit at any time, in order
     """
 
     def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
-        self.listening: set[int] = set()
+        self.listeners: set[int] = set()
         self.most, self.most_of_source = most, most_of_source
         self.held_back: dict[str, None] = {}
         self._address: dict[int, str | None] = {}
@@ -440,7 +440,7 @@ class PendingConnections:
 
     def _limit(self) -> None:
         """Make the kernel drop connections above a limit, and accept them again below half of it."""
-        if not self.listening:
+        if not self.listeners:
             return
         full = len(self._address) > (self.most // 2 if self._full else self.most)
         dropped = frozenset(
@@ -453,7 +453,7 @@ class PendingConnections:
         if len(self.held_back) < MOST_SOURCES:
             self.held_back |= dict.fromkeys(sorted(dropped))
         self._full, self._dropped = full, dropped
-        for descriptor in self.listening:
+        for descriptor in self.listeners:
             with suppress(OSError):
                 if full:
                     drop_all(descriptor)

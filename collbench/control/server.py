@@ -21,7 +21,7 @@ from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
-from collbench.control.builds import BuildServer, Call, CallAddresses, addresses_of
+from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
 from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
@@ -49,7 +49,7 @@ class StepArrival:
     """The values of ranks in a step, for the main thread; `room_bytes` are released when it has been taken."""
 
     step: int
-    said: list[Entry]
+    entries: list[Entry]
     room_bytes: int
 
 
@@ -92,7 +92,7 @@ class Coordinator:
         self.connections = ConnectionMonitor()
         self.names: dict[int, str] = {}
         self.addresses: Mapping[int, Sequence[str]] = {}
-        self.beside: Mapping[int, HostKilled] = {}
+        self.other_candidates: Mapping[int, HostKilled] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.unreadable = ""
@@ -109,7 +109,7 @@ class Coordinator:
         self.inquiries = HangInquiries(self)
         self._about: dict[int, Any] = {}
         self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: announced large messages, in bytes
-        self._wanted = 0
+        self._requested_step = 0
         self._under_way = 0
 
     @property
@@ -134,15 +134,15 @@ class Coordinator:
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         if message.kind is MessageKind.HELLO:
             self._hello(child, message)
-        elif message.kind is MessageKind.SAY:
-            self._said(child, message)
+        elif message.kind is MessageKind.VALUES:
+            self._take_values(child, message)
         elif message.kind is MessageKind.OFFER:
             self._offers.setdefault(message.step, deque()).append((child, message.body))
             self._grant()
         elif message.kind in (MessageKind.BEAT, MessageKind.HERE):
             self._note(child, message)
-        elif message.kind in (MessageKind.STUCK, MessageKind.WHERE):
-            self._asked(child, message)
+        elif message.kind in (MessageKind.STALLED, MessageKind.WHERE):
+            self._answer_query(child, message)
         elif message.kind is MessageKind.STACKED:
             self.inquiries.stacked(*message.body)
         elif message.kind in (MessageKind.ASIDE, MessageKind.PATHS):
@@ -193,13 +193,13 @@ class Coordinator:
         if not child.ranks:
             self.down.refuse(child, restarted.render(), FAILED)
 
-    def _said(self, child: ChildConnection, message: Message) -> None:
+    def _take_values(self, child: ChildConnection, message: Message) -> None:
         size = size_of(message.raw)
         self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
-    def want(self, step: int) -> None:
+    def request(self, step: int) -> None:
         """Accept the values of this step for the main thread. Large messages of later steps wait at their ranks."""
-        self._wanted = step
+        self._requested_step = step
         self._grant()
 
     def made_room(self, size_bytes: int) -> None:
@@ -208,7 +208,7 @@ class Coordinator:
         self._grant()
 
     def _grant(self) -> None:
-        for step in sorted(step for step in self._offers if step <= self._wanted):
+        for step in sorted(step for step in self._offers if step <= self._requested_step):
             offers = self._offers[step]
             while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
                 child, size = offers.popleft()
@@ -235,20 +235,20 @@ class Coordinator:
         else:
             self._ended.setdefault(rank, time.monotonic())
 
-    def _asked(self, child: ChildConnection, message: Message) -> None:
+    def _answer_query(self, child: ChildConnection, message: Message) -> None:
         """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
-        mine = self.stand()
-        self.down.send(child, Message(MessageKind.HERE, 0, [mine.as_json()]))
-        if message.kind is MessageKind.STUCK:
+        own = self.stand()
+        self.down.send(child, Message(MessageKind.HERE, 0, [own.as_json()]))
+        if message.kind is MessageKind.STALLED:
             self.inquiries.begin(message.body)
-        elif mine.still_s > self.timeout_s and not mine.waits:
+        elif own.still_s > self.timeout_s and not own.waits:
             self.inquiries.begin("")
 
     def _gone(self, rank: int) -> None:
         if rank not in self.left and rank not in self.gone:
             for one in [*self._before(), rank]:  # the earliest end is the cause: a launcher may have killed the other ranks after it
                 self.gone.setdefault(one, time.monotonic())
-            self._see_who_is_there()
+            self._forget_closed()
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
@@ -264,7 +264,7 @@ class Coordinator:
     def _bye(self, child: ChildConnection, rank: int) -> None:
         self.left.add(rank)
         self._ended.pop(rank, None)
-        self._see_who_is_there()
+        self._forget_closed()
         self.node.forget(rank)
         self._without(child, rank)
 
@@ -281,7 +281,7 @@ class Coordinator:
         ended = {**lost, **self._ended}
         return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
 
-    def _see_who_is_there(self) -> None:
+    def _forget_closed(self) -> None:
         many = len(self.left) + len(self.gone) >= len(self._about)  # avoids a count for each of thousands of ranks that leave
         if many and not self.still_there():
             self.parted.set()
@@ -292,12 +292,12 @@ class Coordinator:
 
     def see_off(self) -> None:
         """Inform the other ranks that this rank leaves."""
-        self._see_who_is_there()
-        self.down.tell(Message(MessageKind.BYE))
+        self._forget_closed()
+        self.down.broadcast(Message(MessageKind.BYE))
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
+    def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members once all have joined. beside: by rank the ranks that may have ended instead of it."""
-        self.members, self.beside, self.down.complete = members, beside, True
+        self.members, self.other_candidates, self.down.complete = members, other_candidates, True
         self.expected = {one.rank: str(one) for one in members}
         self.addresses = {one.rank: one.addresses for one in members}
 
@@ -309,12 +309,12 @@ class Coordinator:
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
         if not self.ending.begun:
-            self.down.tell(Message(MessageKind.ABORT, 0, [sentence, code]))
+            self.down.broadcast(Message(MessageKind.ABORT, 0, [sentence, code]))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
         """Check for ended ranks, continue an inquiry, end processes that are due. Return when to call again."""
-        self._see_whether_held(now)
+        self._note_pauses(now)
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
@@ -327,7 +327,7 @@ class Coordinator:
         due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
         return min(self.ending.tick(now), due)
 
-    def _see_whether_held(self, now: float) -> None:
+    def _note_pauses(self, now: float) -> None:
         paused_s = self.stand().paused_s
         longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
         if now - self._woke_at > _AWAKE_S:
@@ -363,7 +363,7 @@ def _one_of(rank: Any, ranks: Container[int]) -> int:
 
 # Rank 0's end of the control plane, as its main thread uses it. Every wait has a deadline, and ends with a result or an error.
 
-_ASK_AGAIN_S = 2.0
+_QUERY_EVERY_S = 2.0
 _LONGEST = 200  # characters of a phase's name in a rank's message
 _INQUIRY_S = 8.0  # longer than any inquiry takes
 Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
@@ -396,12 +396,12 @@ class Server:
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """Return the server that compares builds until all ranks have joined."""
 
-        def take(call: Call) -> None:
+        def take(call: BuildRequest) -> None:
             if call.build != self._build:
                 self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
 
-        me = Call(0, socket.gethostname(), self._build)
-        return BuildServer(CallAddresses(secret, info.port, addresses), me, take)
+        me = BuildRequest(0, socket.gethostname(), self._build)
+        return BuildServer(BuildAddresses(secret, info.port, addresses), me, take)
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -411,20 +411,20 @@ class Server:
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
-        said: dict[int, Any] = {}
+        joined: dict[int, Any] = {}
         end = time.monotonic() + deadline_s
-        while len(said) < self._size - 1:
+        while len(joined) < self._size - 1:
             try:
                 one = self._next(end)
             except Empty:
-                missing = [rank for rank in range(1, self._size) if rank not in said]
+                missing = [rank for rank in range(1, self._size) if rank not in joined]
                 late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, JoinRequest):
-                self._admit_one(one, said)
+                self._admit_one(one, joined)
         if self._builds:
             self._builds.close()
-        return said
+        return joined
 
     def _why_missing(self) -> str:
         why = ["check that they started and can reach this host, or raise --timeout"]
@@ -437,19 +437,19 @@ class Server:
         why += [rejected.render()] if rejected else []
         return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
 
-    def _admit_one(self, one: JoinRequest, said: dict[int, Any]) -> None:
+    def _admit_one(self, one: JoinRequest, joined: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
         if self._build and one.build != self._build:
             raise self._other_build(rank, str(about.get("host")), one.build)
         if not 0 < rank < self._size:
             raise RunFailed(f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time")
-        if rank in said and said[rank] != about:
-            raise RunFailed(f"the launcher started rank {rank} twice: {said[rank]} and {about}")
-        said[rank] = about
+        if rank in joined and joined[rank] != about:
+            raise RunFailed(f"the launcher started rank {rank} twice: {joined[rank]} and {about}")
+        joined[rank] = about
 
-    def expect(self, members: Sequence[Member], beside: Mapping[int, HostKilled]) -> None:
+    def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
-        self._keeper.do(lambda: self.part.expect(members, beside))
+        self._keeper.do(lambda: self.part.expect(members, other_candidates))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
         """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays).
@@ -457,7 +457,7 @@ class Server:
         patience_s: how long ranks that progress may delay the step beyond the deadline. Raises WaitExpired, PeerFailed.
         """
         missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
-        self._keeper.do(lambda: self.part.want(step))
+        self._keeper.do(lambda: self.part.request(step))
         for came in self._early.pop(step, []):
             self._taken(came, what, missing, take)
         while missing:
@@ -474,18 +474,18 @@ class Server:
             else:
                 self._taken(came, what, missing, take)
             if came.room_bytes:
-                self._give_back(came.room_bytes)
+                self._free_room(came.room_bytes)
 
     def _taken(self, came: StepArrival, what: str, missing: set[int], take: Take) -> None:
-        for rank, said, raw in came.said:
-            if rank not in missing or not isinstance(said, list) or len(said) != 2:
+        for rank, value, raw in came.entries:
+            if rank not in missing or not isinstance(value, list) or len(value) != 2:
                 raise RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
-            if said[0] != what:
-                raise _other_phase(what, self.part.expected.get(rank, f"rank {rank}"), said[0])
+            if value[0] != what:
+                raise _other_phase(what, self.part.expected.get(rank, f"rank {rank}"), value[0])
             missing.discard(rank)
-            take(rank, said[1], raw)
+            take(rank, value[1], raw)
 
-    def _give_back(self, room_bytes: int) -> None:
+    def _free_room(self, room_bytes: int) -> None:
         self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
@@ -493,8 +493,8 @@ class Server:
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
-                return self._next(min(end, time.monotonic() + _ASK_AGAIN_S))
-        self.stuck(what)
+                return self._next(min(end, time.monotonic() + _QUERY_EVERY_S))
+        self.stalled(what)
         try:
             return self._next(time.monotonic() + _INQUIRY_S)
         except Empty:
@@ -506,10 +506,10 @@ class Server:
             raise one
         return one
 
-    def tell(self, step: int, value: Any) -> None:
+    def send(self, step: int, value: Any) -> None:
         """Send the same value to every other rank."""
-        message = Message(MessageKind.TELL, step, value)
-        self._keeper.see_done(lambda: self.part.down.tell(message))
+        message = Message(MessageKind.ANSWER, step, value)
+        self._keeper.see_done(lambda: self.part.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code; this rank continues. Any thread may call."""
@@ -521,7 +521,7 @@ class Server:
         self.part.parted.wait(seconds)
         return self.part.still_there()
 
-    def stuck(self, what: str) -> None:
+    def stalled(self, what: str) -> None:
         """Start an inquiry because this rank's own main thread makes no progress. Any thread may call."""
         self._keeper.do(lambda: self.part.inquiries.begin(what))
 

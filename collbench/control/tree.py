@@ -41,10 +41,10 @@ def size_of(raw: Sequence[bytes | memoryview]) -> int:
     return sum(memoryview(part).nbytes for part in raw)
 
 
-def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
+def bundles(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Yield the entries in their order, in groups that fit into one message."""
     bundle, size, parts = list[Entry](), 0, 0
-    for entry in said:
+    for entry in entries:
         if bundle and (size + size_of(entry[2]) > BUNDLE_BYTES or parts + len(entry[2]) > MOST_RAW_PARTS):
             yield bundle
             bundle, size, parts = [], 0, 0
@@ -75,14 +75,14 @@ class RankRestarted(Fact, frozen=True):
         )
 
 
-def other_step(what: str, theirs: int, own: int) -> RunFailed:
+def other_step(what: str, other: int, own: int) -> RunFailed:
     """Return the error for ranks that are in different steps of the control plane."""
-    return RunFailed(f"{what}: the ranks are in different steps ({theirs} and {own}): start all ranks with the same arguments", phase=what)
+    return RunFailed(f"{what}: the ranks are in different steps ({other} and {own}): start all ranks with the same arguments", phase=what)
 
 
 # The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.
 
-_WANTED = 65536  # more than one address can open to one port
+_WANTED_FILES = 65536  # more than one address can open to one port
 _RESERVE = 256  # for libraries and the run folder
 _FULL = (errno.EMFILE, errno.ENFILE)
 
@@ -93,13 +93,13 @@ def allow_connections(count: int) -> int:
     Raises UsageError if the hard limit is too low for `count`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(_WANTED, count + 4 * _RESERVE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = max(_WANTED_FILES, count + 4 * _RESERVE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed
     if soft == resource.RLIM_INFINITY:
-        return _WANTED
+        return _WANTED_FILES
     if soft < count + _RESERVE:
         raise UsageError(
             f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
@@ -141,7 +141,7 @@ def _open_sockets() -> str:
 
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
-_NOBODY = -1
+_NO_DESCRIPTOR = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _MORE_OF_SOURCE = 64  # pending connections from one address in addition to its ranks: a rank that is dropped connects again
 _BACKLOG = 4096  # connections that the kernel queues: thousands of nodes connect at once, and silent connections use no descriptor
@@ -162,7 +162,7 @@ class ChildConnection:
     name: bytes
     ranks: set[int] = field(default_factory=set)
     also: set[int] = field(default_factory=set)
-    descriptor: int = _NOBODY
+    descriptor: int = _NO_DESCRIPTOR
     cut: float | None = None
 
 
@@ -178,7 +178,7 @@ class Downlinks:
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
         self.router = context.socket(zmq.ROUTER)
-        keys.listening(self.router)
+        keys.secure_listener(self.router)
         self._caller = keys.caller[0]
         self._door = context.socket(zmq.REP)
         self._door.setsockopt(zmq.LINGER, 0)
@@ -203,13 +203,13 @@ class Downlinks:
 
     def bind(self, place: str) -> None:
         """Listen at one more address. Raises zmq.ZMQError."""
-        usual_ms = self.router.getsockopt(zmq.HANDSHAKE_IVL)
+        default_ms = self.router.getsockopt(zmq.HANDSHAKE_IVL)
         if place.startswith("tcp:"):  # ranks of this host may be slow, and no other host reaches their socket, so it keeps the default
             self.router.setsockopt(zmq.HANDSHAKE_IVL, round(self._handshake_s * 1000))
         try:
             self.router.bind(place)
         finally:
-            self.router.setsockopt(zmq.HANDSHAKE_IVL, usual_ms)
+            self.router.setsockopt(zmq.HANDSHAKE_IVL, default_ms)
         self._events()  # finds the listening descriptor; from now on the kernel keeps silent connections
 
     @property
@@ -234,7 +234,7 @@ class Downlinks:
 
     def _message(self) -> tuple[ChildConnection, Message] | None:
         name, *frames = self.router.recv_multipart(copy=False)
-        descriptor = frames[0].get(zmq.SRCFD) if frames else _NOBODY
+        descriptor = frames[0].get(zmq.SRCFD) if frames else _NO_DESCRIPTOR
         self._known(descriptor)
         message = parsed([frame.buffer for frame in frames])
         child = self.children.get(name.bytes)
@@ -248,7 +248,7 @@ class Downlinks:
         """Send to one connection. If the connection is lost, the message is lost too."""
         self._send(child, message.frames())
 
-    def tell(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Send the same message to all. A second connection gets only urgent messages, which the first one may deliver too late."""
         frames = [zmq.Frame(frame) for frame in message.frames()]  # encoded once for all connections
         for child in self.children.values():
@@ -290,7 +290,7 @@ class Downlinks:
             if known["event"] == zmq.EVENT_LISTENING:
                 self._listens(known["value"], known["endpoint"])
             elif known["event"] == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
-                self.pending.listening.discard(known["value"])
+                self.pending.listeners.discard(known["value"])
             elif known["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(known["value"])
             elif known["event"] == zmq.EVENT_DISCONNECTED:
@@ -298,17 +298,17 @@ class Downlinks:
 
     def _listens(self, descriptor: int, endpoint: bytes) -> None:
         if endpoint.startswith(b"tcp:"):
-            self.pending.listening.add(descriptor)
+            self.pending.listeners.add(descriptor)
             with suppress(OSError):
                 security.hold_silent(descriptor)
 
     def _accepted(self, descriptor: int) -> None:
         self._since[descriptor] = time.monotonic()
         self.pending.add(descriptor, peer_of(descriptor))
-        if self.complete and self.pending.listening:
-            self.rejected.flooded(len(self.pending), self.pending.listening)
+        if self.complete and self.pending.listeners:
+            self.rejected.flooded(len(self.pending), self.pending.listeners)
             if self.rejected.deaf:  # permanently, so no limit opens it again
-                self.pending.listening.clear()
+                self.pending.listeners.clear()
 
     def _known(self, descriptor: int) -> None:
         """Mark a connection as the launch's own, because its key decrypted a message."""
@@ -326,7 +326,7 @@ class Downlinks:
                 self.rejected.note(address, self.port)
         child = self._at.pop(descriptor, None)
         if child:
-            child.descriptor, child.cut = _NOBODY, time.monotonic()
+            child.descriptor, child.cut = _NO_DESCRIPTOR, time.monotonic()
             self.cut.append(child)
 
     def close(self) -> None:

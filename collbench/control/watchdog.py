@@ -87,10 +87,10 @@ class EndProcess:
     for_all   whether this rank reports for all of them
     """
 
-    def __init__(self, end: Callable[[str, int], None], speak: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
-        self._end, self._speak, self._for_all = end, speak, for_all
-        self._word_at = math.inf
-        self._why: tuple[str, int] = ("", 0)
+    def __init__(self, end: Callable[[str, int], None], report: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
+        self._end, self._report, self._for_all = end, report, for_all
+        self._report_at = math.inf
+        self._reason: tuple[str, int] = ("", 0)
         self._at: float | None = None
         self._node: NodeProcesses | None = None
 
@@ -99,32 +99,32 @@ class EndProcess:
         """Return whether the launch is about to end."""
         return self._at is not None
 
-    def speak(self, sentence: str, code: int) -> None:
+    def report(self, sentence: str, code: int) -> None:
         """Report the reason before any rank ends. After that a launcher may kill this process at any time."""
-        if self._speak:
-            self._speak(sentence, code)
+        if self._report:
+            self._report(sentence, code)
 
     def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
         """End the launch for this reason; only the first call has an effect. A rank that watches others gives them more time."""
         if self._at is None:
             patience_s = PATIENCE_S if node.descriptors else _OWN_S
             now = time.monotonic()
-            self._why, self._at, self._node = (sentence, code), now + patience_s, node
+            self._reason, self._at, self._node = (sentence, code), now + patience_s, node
             if self._for_all:
-                self._word_at = now + _WORD_S
+                self._report_at = now + _WORD_S
 
     def tick(self, now: float) -> float:
         """Do the steps that are due; return when to call again."""
         if self._at is None:
             return math.inf
-        if now >= self._word_at:
-            self._word_at = math.inf
-            self.speak(*self._why)
+        if now >= self._report_at:
+            self._report_at = math.inf
+            self.report(*self._reason)
         if now >= self._at:
             if self._node:
                 self._node.kill()
-            self._end(*self._why)
-        return min(self._at, self._word_at)
+            self._end(*self._reason)
+        return min(self._at, self._report_at)
 
     def leave(self) -> None:
         """Let the main thread end by itself, and kill the stopped ranks of its node. The other ranks end in the same way."""
@@ -148,9 +148,9 @@ class Watchdog:
     consult    receives the phase without progress; ends this process with a better diagnosis, or returns one
     """
 
-    def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
+    def __init__(self, timeout_s: float, name: str, end: Callable[[str], None] | None = None) -> None:
         self.progress = ctypes.c_int64(-1)
-        self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
+        self._timeout, self._name, self._end = timeout_s, name, end or end_process
         self.witness: Callable[[Fact], None] | None = None
         self.suspects: Callable[[], list[str]] | None = None
         self.consult: Callable[[str], Fact | None] | None = None
@@ -271,7 +271,7 @@ class Watchdog:
     def stalled(self) -> RankStalled:
         """Return the fact about a hang, as far as this rank alone can determine it."""
         stopped = tuple(self.suspects()) if self.suspects else ()
-        return RankStalled(self._phase or "", self._whoami, self._timeout, self.iteration, stopped)
+        return RankStalled(self._phase or "", self._name, self._timeout, self.iteration, stopped)
 
     def close(self) -> None:
         """End the thread."""

@@ -32,7 +32,7 @@ def _rank(value: Any) -> bool:
     return whole(value) and 0 <= value < MOST_RANKS
 
 
-def _said(value: Any) -> bool:
+def _is_entry(value: Any) -> bool:
     """Return whether the value is [rank, anything, number of its raw parts]."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and whole(value[2]) and value[2] >= 0
 
@@ -103,7 +103,7 @@ SHAPES: Mapping[bytes, Callable[[Any], bool]] = {
     b"hello": _list_of(_presented),
     b"welcome": _nothing,
     b"moved": _rank,
-    b"say": _list_of(_said),
+    b"say": _list_of(_is_entry),
     b"offer": lambda size: whole(size) and size >= 0,
     b"grant": _nothing,
     b"tell": _anything,
@@ -139,12 +139,12 @@ class MessageKind(Enum):
     HELLO = b"hello"  # up: a rank describes itself
     WELCOME = b"welcome"  # down: the HELLO has arrived
     MOVED = b"moved"  # up: a rank uses another connection than the one of its HELLO
-    SAY = b"say"  # up: the values of the ranks of a node in a step
+    VALUES = b"say"  # up: the values of the ranks of a node in a step
     OFFER = b"offer"  # up: a large message of values is ready
     GRANT = b"grant"  # down: send it
-    TELL = b"tell"  # down: rank 0's value of a step
+    ANSWER = b"tell"  # down: rank 0's value of a step
     BEAT = b"beat"  # up: states of ranks, now and then
-    STUCK = b"stuck"  # up: a rank makes no progress
+    STALLED = b"stuck"  # up: a rank makes no progress
     WHERE = b"where"  # both ways: send your state at once
     HERE = b"here"  # both ways: states of ranks
     ASIDE = b"aside"  # up: a second connection of a rank that gets no reply on its first one; the value is that rank
@@ -228,10 +228,10 @@ def _parts(pieces: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[b
     found, at = list[bytes | memoryview](), 0
     for size in sizes:
         count = -(-size // PIECE_BYTES)
-        mine = pieces[at : at + count]
-        if sum(map(len, mine)) != size:
+        own = pieces[at : at + count]
+        if sum(map(len, own)) != size:
             raise Malformed("a part of the wrong size")
-        found.append(mine[0] if count == 1 else b"".join(mine))
+        found.append(own[0] if count == 1 else b"".join(own))
         at += count
     return found
 

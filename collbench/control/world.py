@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # Data exchanged outside the measured path: values of all ranks gathered at rank 0, and rank 0's decisions.
 
 T = TypeVar("T")
-_ASKING_S = 10.0  # longer than rank 0 needs to query all ranks
+_INQUIRY_S = 10.0  # longer than rank 0 needs to query all ranks
 _LONGER = 1.5  # the other ranks wait longer by this factor, since only rank 0 can name the missing ranks
 
 
@@ -72,7 +72,7 @@ class RankExchange(Members):
     @property
     def longest_s(self) -> float:
         """Return the longest time in seconds that a rank waits for rank 0's message."""
-        return _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
+        return _LONGER * (self.timeout_s + self._patience_s) + _INQUIRY_S
 
     @contextmanager
     def extend_timeout(self, seconds: float) -> Iterator[None]:
@@ -120,16 +120,16 @@ class RankExchange(Members):
             with self.watchdog.elsewhere(what):
                 self._hub.collect(self._step, what, self._patience_s, take)
         elif self._spoke:
-            self._spoke.say(self._step, what, value, raw)
+            self._spoke.send(self._step, what, value, raw)
 
     def broadcast(self, value: T, what: str) -> T:
         """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
         if self._hub:
-            self._hub.tell(self._step, value)
+            self._hub.send(self._step, value)
         elif self._spoke:
             with self.watchdog.elsewhere(what):
-                heard: T = self._spoke.hear(self._step, what, self.timeout_s, self.longest_s)
+                heard: T = self._spoke.receive(self._step, what, self.timeout_s, self.longest_s)
             return heard
         return value
 
@@ -155,8 +155,8 @@ class RankExchange(Members):
         return self._hub.remarks() if self._hub else []
 
 
-_VOICES = 8  # ranks that report at most if rank 0 cannot
-_ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
+_MOST_REPORTERS = 8  # ranks that report at most if rank 0 cannot
+_SECONDARY_CODES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
 _UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
 _OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at every address of its pod
@@ -176,8 +176,8 @@ class World(RankExchange):
         self.ending_code = FAILED
         self._signal: Interrupted | None = None
         self.finish_off = finish_off
-        self._spoken = threading.Lock()
-        self._asked: BaseException | None = None
+        self._reported = threading.Lock()
+        self._examined: BaseException | None = None
         if info.local_rank == 0:
             remove_abandoned()
         cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -189,14 +189,14 @@ class World(RankExchange):
                 self._join()
         except (CollbenchError, Interrupted) as error:
             if self.rank == 0:
-                self.speak(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
-            error.said = self.abort(error)  # type: ignore[union-attr]
+                self.report_error(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
+            error.reported = self.abort(error)  # type: ignore[union-attr]
             self.close()
             raise
 
     def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
-        secret, ending = secret_of(info, os.environ), EndProcess(self._end, self._speak, for_all=self.rank == 0)
+        secret, ending = secret_of(info, os.environ), EndProcess(self._end, self._report_first, for_all=self.rank == 0)
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
@@ -204,11 +204,11 @@ class World(RankExchange):
 
             self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
             with self.watchdog.elsewhere("joining"):
-                said = self._hub.admit(self.timeout_s)
-            self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
-            self._hub.expect(self.members, self._beside())
+                joined = self._hub.admit(self.timeout_s)
+            self.members = tuple(addressed([self.me, *(Member(**joined[rank]) for rank in range(1, self.size))]))
+            self._hub.expect(self.members, self._other_candidates())
             first, *others = [asdict(member) for member in self.members]
-            self._hub.tell(0, [{**first, "build": self._build}, *others])
+            self._hub.send(0, [{**first, "build": self._build}, *others])
         else:
             from collbench.control.client import Client
 
@@ -217,12 +217,12 @@ class World(RankExchange):
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
                 self._spoke.join(asdict(replace(self.me, routes=routes, addresses=addresses)), self.timeout_s)
-                found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
+                found = self._spoke.receive(0, "joining", self.timeout_s, self.longest_s)
             self._check_build(found[0])
             self.members = tuple(Member(**one) for one in found)
-            self._spoke.know(self.members[info.rank], self.members, self._beside())
+            self._spoke.set_members(self.members[info.rank], self.members, self._other_candidates())
         self.me = self.members[self.rank]
-        self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+        self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
 
     @property
     def _build(self) -> list[Any] | None:
@@ -245,7 +245,7 @@ class World(RankExchange):
                     "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
                 )
 
-    def _beside(self) -> dict[int, HostKilled]:
+    def _other_candidates(self) -> dict[int, HostKilled]:
         """Return by rank the ranks that may have ended instead of it.
 
         MPICH's mpiexec kills all ranks of a host within a millisecond of the end of one.
@@ -261,55 +261,55 @@ class World(RankExchange):
         """End this process instead of its main thread; rank 0 has reported for all."""
         self.ending_code = code
         if self.rank == 0:
-            self._speak(sentence, code)
+            self._report_first(sentence, code)
         if self.finish_off and self.rank == 0:
             self.finish_off()
         record_exit(code, os.environ)  # mpiexec does not pass it on
         end_process("", code)
 
-    def _speak(self, sentence: str, code: int) -> None:
+    def _report_first(self, sentence: str, code: int) -> None:
         """Report why the launch ends, and store the reason, for a main thread that is inside a call."""
         self.ending_code = code
-        if not self._spoken.locked():
-            self.speak(sentence, code)  # first, since a launcher may kill this process at any time
+        if not self._reported.locked():
+            self.report_error(sentence, code)  # first, since a launcher may kill this process at any time
             with suppress(CollbenchError):
                 (self.watchdog.witness or str)(Text(sentence))
 
     def _end_alone(self, sentence: str) -> None:
         """End this process for the watchdog. No other rank can add information."""
-        self._let_others_speak()
+        self._let_others_report()
         record_exit(FAILED, os.environ)
         if self.finish_off and len(self.members) == 1:  # no rank has joined, and another one may be stopped
             report_error(sentence)
             time.sleep(_LEAVING_S)  # time for the other ranks to report
             self.finish_off()
             sentence = ""
-        end_process(sentence if self._has_voice else "")
+        end_process(sentence if self.is_reporter else "")
 
-    def _let_others_speak(self) -> None:
+    def _let_others_report(self) -> None:
         """Delay the end of a rank that does not report: libraries end a process at once when another's connection closes."""
-        if not self._has_voice:
+        if not self.is_reporter:
             time.sleep(_UNHEARD_S)
 
-    def speak(self, sentence: str, code: int) -> None:
+    def report_error(self, sentence: str, code: int) -> None:
         """Report why the launch ends, once."""
-        if self._has_voice and self._spoken.acquire(blocking=False):
-            report_error(self.last_words(sentence, code))
+        if self.is_reporter and self._reported.acquire(blocking=False):
+            report_error(self.exit_message(sentence, code))
             if self.rank == 0:  # for the parent of a local start: mpiexec may kill this process as soon as other ranks end
                 record_exit(code, os.environ)
 
     @property
-    def _has_voice(self) -> bool:
+    def is_reporter(self) -> bool:
         """Return whether this rank reports if rank 0 cannot: one rank per node, among the first ranks of the launch only."""
         first = 1 if self.rank and self.me.host == self.members[0].host else 0
-        return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
+        return self.rank < _MOST_REPORTERS and (len(self.members) == 1 or self.info.local_rank == first)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return the states of all ranks in a hang, and the known cause, for events.jsonl; {} without a hang."""
         return self._hub.part.facts if self._hub else {}
 
-    def ask_too(self, informant: Callable[[], str | None]) -> None:
+    def add_informant(self, informant: Callable[[], str | None]) -> None:
         """Add a function that rank 0 calls in a hang, in its own thread. Its result is added to the message."""
         if self._hub:
             self._hub.part.informants.append(informant)
@@ -323,15 +323,15 @@ class World(RankExchange):
             at = self.watchdog.at or "work between two phases"
             error = RunFailed(f"{self.me} ran out of memory during {at}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
-        if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._asked or code not in _ECHOES:
+        if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._examined or code not in _SECONDARY_CODES:
             return error
-        self._asked = error
+        self._examined = error
         known = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
-        sentence = self._told(known)
+        sentence = self._message_for_others(known)
         with self.watchdog.elsewhere(self.watchdog.at):
             return self._hub.reason(sentence, code) or error
 
-    def last_words(self, sentence: str, code: int) -> str:
+    def exit_message(self, sentence: str, code: int) -> str:
         """Return the message. If a signal ended the launch, a text about the stored results is added."""
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
@@ -341,11 +341,11 @@ class World(RankExchange):
     def interrupted(self, number: int) -> None:
         """Inform the other ranks of a signal that ends this process, since the main thread may be inside a call. Any thread may call."""
         self._signal = error = Interrupted(number)
-        tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
-        if tell:
-            tell(self._told(error), error.exit_code)
+        send = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
+        if send:
+            send(self._message_for_others(error), error.exit_code)
 
-    def _told(self, error: CollbenchError | Interrupted) -> str:
+    def _message_for_others(self, error: CollbenchError | Interrupted) -> str:
         """Return the message for the other ranks."""
         if isinstance(error, Interrupted):
             return str(error) if self.rank == 0 else f"{self.me} was {error}"
@@ -373,16 +373,16 @@ class World(RankExchange):
         """
         known = True
         if self._hub:
-            self._hub.interrupt(self._told(error), error.exit_code)
+            self._hub.interrupt(self._message_for_others(error), error.exit_code)
             if self.finish_off and self._hub.see_off(_LEAVING_S):
                 self.finish_off()
         elif isinstance(error, Orphaned):
-            self._let_others_speak()
-            self.speak(str(error), error.exit_code)
+            self._let_others_report()
+            self.report_error(str(error), error.exit_code)
         elif self._spoke:
-            reason = error if isinstance(error, PeerFailed) else self._spoke.abort(self._told(error), error.exit_code)
+            reason = error if isinstance(error, PeerFailed) else self._spoke.abort(self._message_for_others(error), error.exit_code)
             if isinstance(reason, Orphaned):
-                self.speak(str(reason), reason.exit_code)
+                self.report_error(str(reason), reason.exit_code)
             known = reason is not None
             self._spoke.farewell()
         return known

@@ -53,11 +53,13 @@ Run = Callable[[Sequence[str], Mapping[str, str]], CommandOutcome]
 
 @dataclass(frozen=True)
 class ManagedNode:
-    """A node as its manager reports it. `ours`: drained by collbench. Kubernetes does not record this, so each cordoned node counts."""
+    """A node as its manager reports it. Kubernetes does not record the reason, so each cordoned node counts as
+    `drained_by_collbench`.
+    """
 
     name: str
     drained: bool = False
-    ours: bool = False
+    drained_by_collbench: bool = False
     reason: str = ""
 
 
@@ -101,8 +103,8 @@ def reason_of(text: str) -> str:
 
 def drain_command(manager: str, name: str, reason: str) -> list[str]:
     """Return the command that drains a node. Raises ValueError for an invalid name, or a reason that is not from `reason_of`."""
-    ours = reason.startswith(MARK.strip()) and len(reason) <= len(MARK) + LONGEST_REASON and not _NOT_IN_A_REASON.search(reason)
-    if not is_name(name) or not ours:
+    own = reason.startswith(MARK.strip()) and len(reason) <= len(MARK) + LONGEST_REASON and not _NOT_IN_A_REASON.search(reason)
+    if not is_name(name) or not own:
         raise ValueError(f"not a valid node name, or not a reason of collbench: {name!r}, {reason!r}")
     if manager == SLURM:
         return ["scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
@@ -417,10 +419,10 @@ def _misfit(content: Mapping[str, Any]) -> str:
     if not all(text == printable(text, len(text)) for text in _texts(content)):
         return "a text contains control characters"
     typed = [None, *(each["line"] for each in content["drains"])]
-    ours = all(_is_ours(each, content["manager"]) for each in content["drains"]) and all(
+    own = all(_is_own(each, content["manager"]) for each in content["drains"]) and all(
         each["line"] in typed and _is_undone(each) for each in content["applied"]
     )
-    return "" if ours else "a command does not belong to its node"
+    return "" if own else "a command does not belong to its node"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -431,7 +433,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _is_ours(drain: Mapping[str, Any], manager: str | None) -> bool:
+def _is_own(drain: Mapping[str, Any], manager: str | None) -> bool:
     """Return whether the commands are exactly those for the node and the reason."""
     node, host, none = drain["node"], drain["host"], {"line": None, "undo": None}
     if drain["look_up"] not in (None, pod_lookup_line(host) if is_name(host) else None):
@@ -598,10 +600,10 @@ def _drained(there: Mapping[str, ManagedNode], drain: Mapping[str, Any]) -> bool
 
 
 def _over_the_cap(cap: Cap, new: int, found: list[ManagedNode], manager: str) -> str:
-    ours, most = sum(node.ours for node in found), cap.of(len(found))
-    if not new or ours + new <= most:
+    own, most = sum(node.drained_by_collbench for node in found), cap.of(len(found))
+    if not new or own + new <= most:
         return ""
-    before = f", {plural(ours, 'node')} already {'drained by collbench' if manager == SLURM else 'cordoned'}" if ours else ""
+    before = f", {plural(own, 'node')} already {'drained by collbench' if manager == SLURM else 'cordoned'}" if own else ""
     return (
         f"{plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of {plural(len(found), 'node')}; check for a "
         "common cause, then run the commands of recommendation.json, or use a larger --max-drain"
@@ -644,7 +646,7 @@ class _Drainer:
         outcome = self.run(command, self.env)
         now = nodes(self.manager, self.env, self.run)[0] or []  # the node's state counts, not the exit code of the command
         if any(node.name == name and node.drained for node in now):
-            return self._revert(drain) if sum(node.ours for node in now) > self.cap.of(len(now)) else self._done(drain)
+            return self._revert(drain) if sum(node.drained_by_collbench for node in now) > self.cap.of(len(now)) else self._done(drain)
         why = outcome.why or f"{tool} reported success, but the node is not drained"
         return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
 

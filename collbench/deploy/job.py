@@ -44,12 +44,12 @@ class LaunchJob:
 
     command     the words after `collbench`
     settings    all settings of its kind by name; None: not set, and no default
-    `said`      the names of the settings that the user set
+    `explicit`  the names of the settings that the user set
     """
 
     command: tuple[str, ...]
     settings: Mapping[str, Value | None]
-    said: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a setting; None if it is not set. Raises KeyError for one that the kind does not have."""
@@ -71,7 +71,7 @@ class LaunchJob:
         return str(self["runs"])
 
     @property
-    def says_out(self) -> bool:
+    def has_out(self) -> bool:
         """Return whether the command sets its run folder itself."""
         return self.out is not None
 
@@ -83,7 +83,7 @@ class LaunchJob:
     @property
     def wants_out(self) -> bool:
         """Return whether the file must set the run folder: not for probe and doctor, which write none, nor with --resume."""
-        return self.command[0] not in ("probe", "doctor") and not self.says_out and self.option("--resume") is None
+        return self.command[0] not in ("probe", "doctor") and not self.has_out and self.option("--resume") is None
 
     @property
     def resumes(self) -> bool:
@@ -144,14 +144,14 @@ class LauncherKind:
         return f"write the file with --write, then run: {self.start}"
 
 
-def job_of(kind: LauncherKind, command: tuple[str, ...], said: Mapping[str, Value]) -> LaunchJob:
+def job_of(kind: LauncherKind, command: tuple[str, ...], explicit: Mapping[str, Value]) -> LaunchJob:
     """Return a job of this kind. Raises UsageError for a setting that the kind does not have."""
     known = {each.name: each for each in kind.settings}
-    for name in said:
+    for name in explicit:
         if name not in known:
             raise UsageError(f"--{name} does not apply to emit {kind.name}: omit it (see `collbench emit --help`)")
     defaults = {name: each.default for name, each in known.items()}
-    return LaunchJob(command, {**defaults, **said}, frozenset(said))
+    return LaunchJob(command, {**defaults, **explicit}, frozenset(explicit))
 
 
 _TIMEOUT_S = 60.0
@@ -246,9 +246,9 @@ def path(text: str) -> str:
     return printable(text)
 
 
-def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {wanted}")
+        raise UsageError(f"{text!r} is not {what}")
     return text
 
 
@@ -315,10 +315,10 @@ def of_site(file: Path, partition: str | None, known: Mapping[str, JobSetting], 
     return together(parsed["defaults"], parsed.get(f"partitions.{partition}", {}))
 
 
-def together(*said: Mapping[str, Value]) -> dict[str, Value]:
+def together(*parts: Mapping[str, Value]) -> dict[str, Value]:
     """Return the settings of several places: the last one takes precedence; values of repeated settings are joined in this order."""
     found: dict[str, Value] = {}
-    for place in said:
+    for place in parts:
         for name, value in place.items():
             before = found.get(name)
             found[name] = (*before, *value) if isinstance(before, tuple) and isinstance(value, tuple) else value
@@ -343,18 +343,18 @@ def _read(file: Path) -> dict[str, Any]:
 def _parsed(where: str, table: Any, known: Mapping[str, JobSetting]) -> dict[str, Value]:
     if not isinstance(table, dict):
         raise UsageError(f"{where} is not a table")
-    return {name: _value(where, name, said, known) for name, said in table.items()}
+    return {name: _value(where, name, value, known) for name, value in table.items()}
 
 
-def _value(where: str, name: str, said: Any, known: Mapping[str, JobSetting]) -> Value:
+def _value(where: str, name: str, value: Any, known: Mapping[str, JobSetting]) -> Value:
     if name not in known:
         from collbench.operations.suite import nearest
 
         raise UsageError(f"{where}: unknown key {name!r}: {nearest(name, known)}")
     setting = known[name]
-    each = said if setting.many and isinstance(said, list) else [said]
+    each = value if setting.many and isinstance(value, list) else [value]
     if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in each):
-        raise UsageError(f"{where} {name} = {said!r}: not a text or a whole number{', or a list of texts' * setting.many}")
+        raise UsageError(f"{where} {name} = {value!r}: not a text or a whole number{', or a list of texts' * setting.many}")
     parsed = tuple(parse_setting(setting, str(one), f"{where} {name}") for one in each)
     return tuple(map(str, parsed)) if setting.many else parsed[0]
 

@@ -97,7 +97,7 @@ class Stopwatch:
 
 GRAIN = 16  # sizes are multiples of this
 _LEAST = 1024
-_USUAL_SIZE = 512 << 20  # nvbandwidth's
+_DEFAULT_SIZE = 512 << 20  # nvbandwidth's
 _SMALLEST = 1 << 20
 _ARRAYS = 3  # of a triad
 _SPARE = 64 << 20  # not allocated: for tables, sums, and the driver
@@ -116,16 +116,16 @@ class Arrays:
         self.a, self.b, self.c = (array.address for array in self._held)
 
 
-def fitting_size(gpus: Sequence[OpenGpu], asked: int | None) -> int:
+def fitting_size(gpus: Sequence[OpenGpu], requested: int | None) -> int:
     """Return the bytes of each array: the requested or default size, halved until three arrays fit into every GPU.
 
     Raises UsageError for a size that does not fit, or that no kernel supports.
     """
-    if asked is not None and (asked % GRAIN or asked < _LEAST):
-        raise UsageError(f"--size {asked}: a size is a multiple of {GRAIN} bytes, which a thread moves at a time, and {_LEAST} or more")
+    if requested is not None and (requested % GRAIN or requested < _LEAST):
+        raise UsageError(f"--size {requested}: a size is a multiple of {GRAIN} bytes, which a thread moves at a time, and {_LEAST} or more")
     free, tight = min(((gpu.free_bytes(), gpu) for gpu in gpus), key=lambda each: each[0])
-    size, room = asked or _USUAL_SIZE, (free - _SPARE) // _ARRAYS
-    while asked is None and room < size > _SMALLEST:
+    size, room = requested or _DEFAULT_SIZE, (free - _SPARE) // _ARRAYS
+    while requested is None and room < size > _SMALLEST:
         size //= 2
     if room < size:
         raise UsageError(
@@ -202,7 +202,7 @@ class _Kernel:
     name: str
     moves: int
     run: Callable[[Arrays], None]
-    wanted: Callable[[Values, Values], Values]
+    expected: Callable[[Values, Values], Values]
     dtype: str = "u8"
 
 
@@ -247,7 +247,7 @@ def _measured(arrays: Arrays, kernel: _Kernel) -> KernelFigure:
     seconds = arrays.watch.samples(lambda: kernel.run(arrays))
     arrays.checker.poison(arrays.a, arrays.size)
     kernel.run(arrays)
-    wrong, _ = arrays.checker.verify(arrays.a, arrays.size, kernel.wanted(b, c), 0)
+    wrong, _ = arrays.checker.verify(arrays.a, arrays.size, kernel.expected(b, c), 0)
     return _figure(arrays, kernel.name, kernel.moves, seconds, wrong)
 
 
@@ -329,7 +329,7 @@ class _PeersKernel:
     name: str
     run: Callable[[Arrays, Arrays], None]
     results: Callable[[Arrays, Arrays], tuple[Arrays, ...]]
-    wanted: Callable[[Values, Values], Values] = lambda b, c: b
+    expected: Callable[[Values, Values], Values] = lambda b, c: b
 
 
 def _copy_engine(x: Arrays, y: Arrays) -> None:
@@ -377,7 +377,7 @@ def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> KernelFigure:
     _settle(x, y)
     kernel.run(x, y)
     _settle(x, y)
-    wrong = sum(arrays.checker.verify(arrays.a, arrays.size, kernel.wanted(b, c), 0)[0] for arrays in kernel.results(x, y))
+    wrong = sum(arrays.checker.verify(arrays.a, arrays.size, kernel.expected(b, c), 0)[0] for arrays in kernel.results(x, y))
     return KernelFigure(kernel.name, (x.gpu.index, y.gpu.index), x.size, x.size, seconds, wrong=wrong)
 
 

@@ -19,14 +19,14 @@ from collbench.operations.data import (
     POISON,
     WINDOW,
     BufferExtent,
+    ExpectedBlock,
     Mismatch,
-    Wanted,
+    expected_blocks_of,
     explained,
     grows,
     largest_stride,
     seeded,
     tolerance_of,
-    wanted_of,
     write_digits,
 )
 from collbench.operations.operation import Operation, Place
@@ -136,7 +136,7 @@ def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> No
         )
 
 
-class Held(Protocol):
+class DeviceAllocation(Protocol):
     """GPU memory that is allocated as long as this object lives."""
 
     address: int
@@ -163,7 +163,7 @@ class DeviceBuffers:
 
     def __init__(  # noqa: PLR0917
         self, operation: Operation, case: Case, group: _Members, slots: int, gpus: Sequence[OpenGpu], streams: Sequence[Stream],
-        allocate: Callable[[OpenGpu, int], Held] = OpenGpu.allocate,
+        allocate: Callable[[OpenGpu, int], DeviceAllocation] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
         """Allocate the buffers. `gpus` and `streams`: one per driven rank. Raises MemoryError."""
         count = operation.count(case, group.n)
@@ -218,18 +218,18 @@ class DeviceBuffers:
 
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:
         place, wrong, found = seeded(self.places[driven], slot), 0, None
-        for wanted in wanted_of(self.operation, place):
-            address, width = self.recv_at(driven, slot) + wanted.offset * self.case.dtype.size, self.case.dtype.size
-            table = wanted.elements(0, min(len(wanted.period), wanted.block.count))
-            count, first = checker.verify(address, wanted.block.count * width, table, tolerance_of(place))
+        for expected in expected_blocks_of(self.operation, place):
+            address, width = self.recv_at(driven, slot) + expected.offset * self.case.dtype.size, self.case.dtype.size
+            table = expected.elements(0, min(len(expected.period), expected.block.count))
+            count, first = checker.verify(address, expected.block.count * width, table, tolerance_of(place))
             if count and found is None:
-                found = explained(place, wanted, first, self._window(checker, wanted, address, first))
+                found = explained(place, expected, first, self._window(checker, expected, address, first))
             wrong += count
         return replace(found, wrong=wrong) if found else None
 
-    def _window(self, checker: Checker, wanted: Wanted, address: int, first: int) -> NDArray[Any]:
+    def _window(self, checker: Checker, expected: ExpectedBlock, address: int, first: int) -> NDArray[Any]:
         """Return the received elements of a block from `first` on, as many as the description of an error needs."""
-        count, width = min(WINDOW, wanted.block.count - first), self.case.dtype.size
+        count, width = min(WINDOW, expected.block.count - first), self.case.dtype.size
         return checker.read(address + first * width, count * width).view(self.case.dtype.numpy)
 
 

@@ -215,14 +215,15 @@ def _facts(runtime: Any, index: int) -> GpuFacts:
     properties = runtime.getDeviceProperties(index)
     name = properties["name"]
 
-    def asked(attribute: int) -> int:
+    def attribute_of(attribute: int) -> int:
         return int(runtime.deviceGetAttribute(attribute, index))
 
     return GpuFacts(
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        bus_id=str(runtime.deviceGetPCIBusId(index)).lower(), arch=f"sm_{asked(_MAJOR)}{asked(_MINOR)}",
-        memory_bytes=int(properties["totalGlobalMem"]), l2_bytes=asked(_L2_BYTES), compute_mode=_MODES.get(asked(COMPUTE_MODE), "unknown"),
-        memory_clock_hz=1000 * asked(_MEMORY_CLOCK_KHZ) or None, memory_bus_bits=asked(_MEMORY_BUS_BITS) or None,
+        bus_id=str(runtime.deviceGetPCIBusId(index)).lower(), arch=f"sm_{attribute_of(_MAJOR)}{attribute_of(_MINOR)}",
+        memory_bytes=int(properties["totalGlobalMem"]), l2_bytes=attribute_of(_L2_BYTES),
+        compute_mode=_MODES.get(attribute_of(COMPUTE_MODE), "unknown"),
+        memory_clock_hz=1000 * attribute_of(_MEMORY_CLOCK_KHZ) or None, memory_bus_bits=attribute_of(_MEMORY_BUS_BITS) or None,
     )  # fmt: skip
 
 

@@ -83,8 +83,8 @@ def _nvrtc() -> Any:
 
 def _folders(env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the folders for compiled kernels: the user's cache, then a folder of the user among temporary files."""
-    if given := env.get("COLLBENCH_CACHE"):
-        yield Path(given)
+    if folder := env.get("COLLBENCH_CACHE"):
+        yield Path(folder)
     elif base := env.get("XDG_CACHE_HOME"):
         yield Path(base) / "collbench"
     elif (home := Path("~").expanduser()).is_absolute():
@@ -102,8 +102,8 @@ def _kept(folder: Path, key: str) -> Path | None:
 
 def _sound(path: Path, key: str) -> bool:
     status = path.lstat()
-    ours = S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & _WRITABLE_BY_OTHERS
-    return ours and path.name == _name(key, path.read_bytes())
+    is_own = S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & _WRITABLE_BY_OTHERS
+    return is_own and path.name == _name(key, path.read_bytes())
 
 
 def _name(key: str, content: bytes) -> str:
@@ -247,12 +247,12 @@ class Kernels:
         """Copy n_bytes in each direction at the same time: here_out = there_in, there_out = here_in."""
         self._launch("peer_both", stream, 2 * _tiles(n_bytes), here_out, there_in, there_out, here_in, _vectors(n_bytes))
 
-    def pingpong(self, stream: Stream, mine: int, theirs: int, *, rounds: int, starts: bool, timeout_ns: int, result: int) -> None:
+    def pingpong(self, stream: Stream, own: int, peer: int, *, rounds: int, starts: bool, timeout_ns: int, result: int) -> None:
         """Exchange a word between two launches, one of which `starts`; both words are 0 before.
 
         result: two words, the completed round trips (fewer than `rounds`: timed out) and their nanoseconds.
         """
-        self._launch("pingpong", stream, 1, mine, theirs, rounds, int(starts), timeout_ns, result)
+        self._launch("pingpong", stream, 1, own, peer, rounds, int(starts), timeout_ns, result)
 
     def pointer_chase(self, stream: Stream, chain: int, start: int, steps: int, result: int) -> None:
         """Follow a chain of 64-bit indices; result: two words, the final index and the nanoseconds."""

@@ -145,7 +145,7 @@ def cuda_versions() -> Mapping[str, str]:
     }
 
 
-def why_unavailable(env: Mapping[str, str]) -> Obstacle | None:
+def gpu_obstacle(env: Mapping[str, str]) -> Obstacle | None:
     """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
     from collbench.device.unavailable import CudaFailed
 

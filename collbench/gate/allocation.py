@@ -50,7 +50,7 @@ class CaseTimes(NamedTuple):
         return None if middle is None else log(middle)
 
 
-class Shown(NamedTuple):
+class ShownFigures(NamedTuple):
     """The figures of a case's rows besides its times, over all launches.
 
     flags    those of any row
@@ -94,7 +94,7 @@ class Allocation:
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
     cases: Mapping[Case, CaseTimes]
-    shown: Mapping[Case, Shown] = field(default_factory=dict, compare=False)
+    shown: Mapping[Case, ShownFigures] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     """
     runs = read_all(paths)
     for path in paths:
-        _refuse_what_is_torn(path, runs)
+        _refuse_incomplete(path, runs)
     found, apart = repetitions(runs)
     if apart:
         raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")
@@ -135,13 +135,13 @@ def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
     return [allocations[number] for number in sorted(range(len(began)), key=known_ones.__getitem__)]
 
 
-def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
+def _refuse_incomplete(path: Path, runs: Sequence[Run]) -> None:
     """Raise UsageError for an incomplete folder of launches: a single launch of it does not count as an allocation."""
     read = {run.path: run for run in runs}
     folders = [] if path in read else launch_folders(path)
-    torn = next((folder for folder in folders if folder not in read), None)
-    if torn is not None:
-        raise UsageError(f"{torn} cannot be read; repeat that launch, or name the others one by one")
+    unreadable = next((folder for folder in folders if folder not in read), None)
+    if unreadable is not None:
+        raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
     planned = [count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)]
     if max(planned, default=0) > len(folders):
         raise UsageError(f"{path} holds {len(folders)} of {max(planned)} launches: repeat those missing, or name the others one by one")
@@ -194,14 +194,16 @@ def _slowed(runs: Sequence[Run]) -> str:
     """Return how the runs were slowed on purpose, from the rows that record it."""
     if not any(SLOWED in row.flags for run in runs for row in run.rows):
         return ""
-    texts = [text for run in runs if isinstance(told := run.info.get("slowed"), list) for text in told if isinstance(text, str)]
+    texts = [
+        text for run in runs if isinstance(texts_of_run := run.info.get("slowed"), list) for text in texts_of_run if isinstance(text, str)
+    ]
     return "; ".join(dict.fromkeys(texts)) or "unknown"
 
 
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
-    told = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
-    found = [job for environment in told for variable in _JOBS if (job := _job(environment, variable))]
+    environments = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
+    found = [job for environment in environments for variable in _JOBS if (job := _job(environment, variable))]
     return tuple(dict.fromkeys(found))
 
 
@@ -228,11 +230,11 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
 
 
-def _all_shown(cases: Iterable[Case], each: Sequence[Mapping[Case, Row]]) -> dict[Case, Shown]:
+def _all_shown(cases: Iterable[Case], each: Sequence[Mapping[Case, Row]]) -> dict[Case, ShownFigures]:
     return {case: _shown([rows.get(case) for rows in each]) for case in cases}
 
 
-def _shown(each: Sequence[Row | None]) -> Shown:
+def _shown(each: Sequence[Row | None]) -> ShownFigures:
     """Return the figures from the rows of one case, by launch; rows without a time do not count."""
     rows = [row if row is not None and time_of(row) is not None else None for row in each]
     there = [row for row in rows if row is not None]
@@ -244,7 +246,7 @@ def _shown(each: Sequence[Row | None]) -> Shown:
     percent = median_of(percents) if complete else None
     flags = frozenset(flag for row in there for flag in row.flags)
     checked = all(row.checked and row.wrong is not None for row in there)
-    return Shown(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
+    return ShownFigures(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

@@ -135,45 +135,45 @@ def head_of(file: Path) -> dict[str, Any]:
 
 
 def _parsed(line: str) -> Any:
-    told = _DECODER.decode(line)
+    values = _DECODER.decode(line)
     if _HALF.search(line):
-        json.dumps(told, ensure_ascii=False).encode()  # raises ValueError
-    return told
+        json.dumps(values, ensure_ascii=False).encode()  # raises ValueError
+    return values
 
 
 def _all_parsed(lines: Sequence[str]) -> list[Any]:
     """Return the value of each line. A valid file is parsed as one array, in half the time."""
     whole = ",".join(lines)
     try:
-        told = _parsed(f"[{whole}]")
+        values = _parsed(f"[{whole}]")
     except (ValueError, RecursionError):
-        told = []
-    return told if len(told) == len(lines) else [_parsed(line) for line in lines]
+        values = []
+    return values if len(values) == len(lines) else [_parsed(line) for line in lines]
 
 
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
 
 
-def _head(told: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(told, dict) or not isinstance(told.get("schema"), int):
+def _head(head: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
         raise ValueError("its first line has no schema")
-    if told["schema"] > SCHEMA:
-        raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
-    told = {"imported": False, "jobs": [], "ceilings": [], **told}
+    if head["schema"] > SCHEMA:
+        raise ValueError(f"it was written by a newer collbench (schema {head['schema']}, this one knows {SCHEMA}): update")
+    head = {"imported": False, "jobs": [], "ceilings": [], **head}
     for name, fit in _FITS.items():
-        if not fit(told.get(name)):
-            raise ValueError(f"'{name}' in its first line is {str(told.get(name))[:40]!r}")
-    if f"{told['name']}{ENDING}" != file.name:
-        raise ValueError(f"'name' in its first line is {told['name'][:40]!r}")
-    if len(told["canary_s"]) != told["launches"]:
-        raise ValueError(f"it has {told['launches']} launches but {len(told['canary_s'])} state probes")
-    return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"]), "jobs": tuple(told["jobs"]),
-            "ceilings": tuple(LinkCeiling(*each) for each in told["ceilings"])}  # fmt: skip
+        if not fit(head.get(name)):
+            raise ValueError(f"'{name}' in its first line is {str(head.get(name))[:40]!r}")
+    if f"{head['name']}{ENDING}" != file.name:
+        raise ValueError(f"'name' in its first line is {head['name'][:40]!r}")
+    if len(head["canary_s"]) != head["launches"]:
+        raise ValueError(f"it has {head['launches']} launches but {len(head['canary_s'])} state probes")
+    return {**{name: head[name] for name in _FITS if name != "columns"}, "canary_s": tuple(head["canary_s"]), "jobs": tuple(head["jobs"]),
+            "ceilings": tuple(LinkCeiling(*each) for each in head["ceilings"])}  # fmt: skip
 
 
 def _cases(lines: Sequence[Any], launches: int, names: dict[Case, Case]) -> dict[Case, CaseTimes]:
-    cases = dict(_case(told, number, launches, names) for number, told in enumerate(lines, start=2))
+    cases = dict(_case(values, number, launches, names) for number, values in enumerate(lines, start=2))
     if not cases:
         raise ValueError("it has no case")
     if len(cases) < len(lines):
@@ -187,15 +187,15 @@ def _cases(lines: Sequence[Any], launches: int, names: dict[Case, Case]) -> dict
     raise ValueError("it has impossible figures")
 
 
-def _case(told: Any, number: int, launches: int, names: dict[Case, Case]) -> tuple[Case, CaseTimes]:
+def _case(values: Any, number: int, launches: int, names: dict[Case, Case]) -> tuple[Case, CaseTimes]:
     """Return the case and its times from a line; the values of the times are checked later, for all cases together."""
-    if not isinstance(told, list) or len(told) != _PLACES:
+    if not isinstance(values, list) or len(values) != _PLACES:
         raise ValueError(f"line {number} is not a case")
-    medians, wrong, na = told[-3:]
+    medians, wrong, na = values[-3:]
     times = isinstance(medians, list) and len(medians) == launches and _NUMBERS.issuperset(map(type, medians))
     if not (times and _is_count(wrong) and (na is None or isinstance(na, str))):
         raise ValueError(f"line {number} has impossible figures")
-    columns = tuple(told[:-3])
+    columns = tuple(values[:-3])
     try:
         case = names.get(columns)
     except TypeError:  # a list, an object
@@ -395,7 +395,7 @@ def load(path: Path) -> Baseline:
     if not files:
         raise UsageError(f"{path} has no allocation: add runs with `collbench baseline add {path} RUN…`")
     allocations = _read(files)
-    _refuse_twins(path, allocations)
+    _refuse_duplicates(path, allocations)
     _refuse_a_mixture(path, [(each.name, each.imported) for each in allocations])
     unknown = [each for each in allocations if each.began is None]
     return Baseline(path, [*unknown, *in_order([each for each in allocations if each.began is not None])])
@@ -418,7 +418,7 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
         _refuse_a_bad_one(allocation)
     held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
     alike = [read(file, {}) for file, head in held.items() if any(_may_be(head, each) for each in allocations)]
-    _refuse_twins(path, [*alike, *allocations])
+    _refuse_duplicates(path, [*alike, *allocations])
     _refuse_one_job(
         path, [*((head["name"], head["jobs"]) for head in held.values() if head), *((each.name, each.jobs) for each in allocations)]
     )
@@ -470,13 +470,13 @@ def _may_be(head: Mapping[str, Any], allocation: Allocation) -> bool:
     return not unlike and moment(head["began_utc"]) == allocation.began
 
 
-def _refuse_twins(path: Path, allocations: Sequence[Allocation]) -> None:
+def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
     by_start: dict[object, list[Allocation]] = {}
     for each in allocations:
         earlier = by_start.setdefault(each.began, [])
-        twin = next((one for one in earlier if same(one, each)), None)
-        if twin is not None:
-            raise UsageError(f"allocations {twin.name} and {each.name} are the same allocation ({path}): omit one")
+        duplicate = next((one for one in earlier if same(one, each)), None)
+        if duplicate is not None:
+            raise UsageError(f"allocations {duplicate.name} and {each.name} are the same allocation ({path}): omit one")
         earlier.append(each)
 
 
@@ -490,7 +490,7 @@ def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> No
 
 def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
     """Raise UsageError for imported and measured allocations together: their statistics differ. `origins` are (name, imported)."""
-    imported, own = ([name for name, here in origins if here is wanted] for wanted in (True, False))
+    imported, own = ([name for name, here in origins if here is is_imported] for is_imported in (True, False))
     if imported and own:
         raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
 

@@ -18,7 +18,7 @@ from typing import Literal
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.allocation import COLUMNS, Case
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
     BACKEND,
     CELLS,
@@ -134,8 +134,8 @@ class Pattern:
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
-        place, wanted = COLUMNS.index(name), {each.group for each in groups}
-        return {case[place] for case in self.cases if group_of_case(case) in wanted}
+        place, touched_groups = COLUMNS.index(name), {each.group for each in groups}
+        return {case[place] for case in self.cases if group_of_case(case) in touched_groups}
 
 
 def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case]) -> Pattern | None:
@@ -319,7 +319,7 @@ _Ranked = tuple[int, Plausible | None]
 
 def ranked(
     found: Sequence[Difference],
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedChange],
     today: date,
     suspicions: Sequence[Suspicion],
     cause: LikelyCause | None,
@@ -333,7 +333,7 @@ def ranked(
     return [_change(found[place], *ranks[place], expected, today) for place in order]
 
 
-def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[Expected], today: date) -> Change:
+def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[ExpectedChange], today: date) -> Change:
     by = next((one for one in expected if one.covers(each, today)), None)
     announced: Announcement | None = None if by is None else by.announcement
     explains = plausible is not None and rank <= _POSSIBLE

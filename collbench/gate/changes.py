@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, passing
+from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Case
 from collbench.gate.baseline import Baseline, group_of_case, same
@@ -67,12 +67,12 @@ def _check_cases(baseline: Baseline, first: Allocation, cases: Collection[Case])
     raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_column(wanted: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
+def differing_column(expected: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
         others = {(*case[:place], *case[place + 1 :]): case[place] for case in there}
-        for case in wanted:
+        for case in expected:
             key = (*case[:place], *case[place + 1 :])
             if key in others and others[key] != case[place]:
                 found[COLUMNS[place], others[key], case[place]] += 1
@@ -100,7 +100,7 @@ _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedChange:
     """An announced change, from a table of the file of `--expect`.
 
     kind, what         patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown without a recorded change
@@ -135,8 +135,8 @@ class Expected:
         """Return whether it allows a slowdown of this size for all `cases`, and is valid today."""
         if today > self.expires or self.slower_percent is None or not cases:
             return False
-        usual = median(factor for factor in suspicion.factors if factor is not None)
-        return usual <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
+        typical = median(factor for factor in suspicion.factors if factor is not None)
+        return typical <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
 
     def _meant(self, case: Case) -> bool:
         size = case[_SIZE]
@@ -153,15 +153,15 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     backends = [{str(case[_BACKEND]) for case in each.cases} for each in (before, after)]
     lonely = backends[0] ^ backends[1]
     found = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
-    return [each for each in found if each.kind in COMPARED and not passing(each)]
+    return [each for each in found if each.kind in COMPARED and not transient(each)]
 
 
-def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today: date) -> list[Difference]:
+def unannounced(found: Sequence[Difference], expected: Sequence[ExpectedChange], today: date) -> list[Difference]:
     """Return the unexpected changes: those without an announcement that is still valid."""
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
-def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cases: Sequence[Case]) -> list[Suspicion]:
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> list[Suspicion]:
     """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
     `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
@@ -170,7 +170,7 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], toda
     return sorted(found, key=lambda each: _ORDER.index(each.state))
 
 
-def _judged(suspicion: Suspicion, expected: Sequence[Expected], today: date, cases: Sequence[Case]) -> Suspicion:
+def _judged(suspicion: Suspicion, expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> Suspicion:
     if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
         return suspicion
     own = _own_cases(suspicion, cases)
@@ -185,8 +185,8 @@ def _own_cases(suspicion: Suspicion, cases: Sequence[Case]) -> list[Case]:
 
 
 def of_what_changed(
-    expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
-) -> tuple[list[Expected], list[UnusedAnnouncement]]:
+    expected: Sequence[ExpectedChange], candidate: Sequence[Allocation], good: Sequence[Allocation]
+) -> tuple[list[ExpectedChange], list[UnusedAnnouncement]]:
     """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
     The candidate is compared with each of the `good` allocations, since some are older than the change.
@@ -198,7 +198,7 @@ def of_what_changed(
     return [each for each in expected if each not in idle], notes
 
 
-def expired(expected: Sequence[Expected], today: date) -> list[ExpiredAnnouncement]:
+def expired(expected: Sequence[ExpectedChange], today: date) -> list[ExpiredAnnouncement]:
     """Return a note for each announcement that expired."""
     return [ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
 
@@ -208,7 +208,7 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
     return {item: text for item, text in items.items() if item.kind != "software" or item.path[0] not in lonely}
 
 
-def read_expected(path: Path) -> list[Expected]:
+def read_expected(path: Path) -> list[ExpectedChange]:
     """Return the changes in a TOML file, one for each [[change]] table. Raises UsageError naming the first invalid entry."""
     try:
         known = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
@@ -220,26 +220,26 @@ def read_expected(path: Path) -> list[Expected]:
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
-def from_table(told: Any, where: str) -> Expected:
+def from_table(table: Any, where: str) -> ExpectedChange:
     """Return the change of a [[change]] table. Raises UsageError that begins with `where`."""
-    _check_names(told, where)
+    _check_names(table, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
-        if name in told and (not isinstance(told[name], str) or not told[name].strip()):
-            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, not a text")
-    if type(told["expires"]) is not date:
-        raise UsageError(f"{where}: 'expires' is {told['expires']}, not a valid date (write 2027-01-31, without quotes)")
-    kind = told.get("kind", "")
+        if name in table and (not isinstance(table[name], str) or not table[name].strip()):
+            raise UsageError(f"{where}: '{name}' is {repr(table[name])[:60]}, not a text")
+    if type(table["expires"]) is not date:
+        raise UsageError(f"{where}: 'expires' is {table['expires']}, not a valid date (write 2027-01-31, without quotes)")
+    kind = table.get("kind", "")
     if kind and "*" not in kind and kind not in COMPARED:
         raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
-    plain = {name: told[name] for name in (*_ALWAYS, "operation", "backend") if name in told}
-    what = told.get("what", "")
+    plain = {name: table[name] for name in (*_ALWAYS, "operation", "backend") if name in table}
+    what = table.get("what", "")
     if kind and not (kind + what).strip("*? "):
         raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
-    return Expected(kind=kind, what=what, **plain, **_slower(told, where))
+    return ExpectedChange(kind=kind, what=what, **plain, **_slower(table, where))
 
 
-def _check_names(told: Any, where: str) -> None:
-    names = set(told) if isinstance(told, dict) else set()
+def _check_names(table: Any, where: str) -> None:
+    names = set(table) if isinstance(table, dict) else set()
     slower = "slower_percent" in names
     needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
     if not needed <= names or names - needed - set(_SLOWER):
@@ -249,12 +249,12 @@ def _check_names(told: Any, where: str) -> None:
         raise UsageError(f"{where}: it selects cases, but slower_percent is missing")
 
 
-def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:
+def _slower(table: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a slowdown; empty if the table has none."""
-    if "slower_percent" not in told:
+    if "slower_percent" not in table:
         return {}
-    percent = told["slower_percent"]
+    percent = table["slower_percent"]
     if type(percent) not in (int, float) or not isfinite(percent) or not 0 < percent <= _MOST_PERCENT:
         raise UsageError(f"{where}: 'slower_percent' is {repr(percent)[:60]}, where a number above 0 and up to {_MOST_PERCENT} is wanted")
-    smallest, largest = sizes_of(told["sizes"], where) if "sizes" in told else (0, None)
+    smallest, largest = sizes_of(table["sizes"], where) if "sizes" in table else (0, None)
     return {"slower_percent": float(percent), "smallest": smallest, "largest": largest}

@@ -177,17 +177,17 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
 
 
-def of_missing(first: Allocation, cases: Sequence[Case], wanted: Mask) -> Iterator[GateReason]:
+def of_missing(first: Allocation, cases: Sequence[Case], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    lost = [case for case, is_wanted in zip(cases, wanted, strict=True) if is_wanted and not _has(first, case)]
+    lost = [case for case, is_required in zip(cases, required, strict=True) if is_required and not _has(first, case)]
     if lost:
         na = next((each.na for case in lost if (each := first.cases.get(case)) is not None and each.na), None)
         yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
 
 
-def of_parts(allocation: Allocation, cases: Sequence[Case], torn: Mask) -> Iterator[GateReason]:
+def of_parts(allocation: Allocation, cases: Sequence[Case], incomplete: Mask) -> Iterator[GateReason]:
     """Yield the cases that only some launches of an allocation have."""
-    names = [case for case, is_torn in zip(cases, torn, strict=True) if is_torn]
+    names = [case for case, is_incomplete in zip(cases, incomplete, strict=True) if is_incomplete]
     if names:
         yield IncompleteCases(allocation.name, names_of(names))
 
@@ -200,14 +200,14 @@ def of_scatter(allocation: Allocation, cases: Sequence[Case], unstable: Mask) ->
         yield UnstableCases(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
 
 
-def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = CONFIRMATIONS) -> Iterator[GateReason]:
+def of_suspects(suspicions: Sequence[Suspicion], allocations: int, confirmations: int = CONFIRMATIONS) -> Iterator[GateReason]:
     """Yield how many suspects need another measurement."""
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
-        yield StillSuspected(waiting, max(0, strikes - allocations))
+        yield StillSuspected(waiting, max(0, confirmations - allocations))
 
 
-def torn_cases(allocation: Allocation, cases: Sequence[Case], left_out: Sequence[bool]) -> Mask:
+def incomplete_cases(allocation: Allocation, cases: Sequence[Case], left_out: Sequence[bool]) -> Mask:
     """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
     there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))

@@ -10,7 +10,7 @@ from collbench.gate.allocation import COLUMNS, Case
 from collbench.gate.baseline import group_of_case
 from collbench.gate.verdict import SUSPECTED, Verdict
 
-OURS = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
+HEADER = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
 NO_KEY = "a suite cannot name their traffic"
 # The suite key for each column that names a case. Columns that follow from others (ranks, nodes) have no key.
 _KEYS = {
@@ -49,7 +49,7 @@ def confirm_suite(cases: Iterable[Case]) -> str:
             sweeps.setdefault(case[: _PLACES["size_bytes"]], []).append(case)
         else:
             left_out.append(case)
-    lines = [OURS, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]
+    lines = [HEADER, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]
     return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
 
 

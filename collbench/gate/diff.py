@@ -19,7 +19,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation
 from collbench.gate.baseline import Baseline, Figures, known_median
 from collbench.gate.changes import changes
-from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, sheet_of
+from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, history_matrix
 from collbench.gate.rule import K_SIGMA
 
 _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; with one or two values they are equal
@@ -79,8 +79,8 @@ def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
         raise UsageError(f"allocation {unknown} is not in {baseline.path}: choose from {', '.join(number)}")
     if old == new:
         raise UsageError(f"allocation {old} is named twice: name two different ones")
-    sheet = sheet_of(baseline.allocations)
-    return _moves((old, new), baseline.allocations, sheet, ([number[old]], [number[new]]), sheet.variance())
+    matrix = history_matrix(baseline.allocations)
+    return _moves((old, new), baseline.allocations, matrix, ([number[old]], [number[new]]), matrix.variance())
 
 
 def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
@@ -88,20 +88,24 @@ def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
     if old.path.resolve() == new.path.resolve():
         raise UsageError(f"{old.path} is named twice: name two different baselines")
     every = [*old.allocations, *new.allocations]
-    sheet, middle = sheet_of(every), len(old.allocations)
+    matrix, middle = history_matrix(every), len(old.allocations)
     sides = list(range(middle)), list(range(middle, len(every)))
-    return _moves((str(old.path), str(new.path)), every, sheet, sides, _mean(np.array([sheet.variance(side) for side in sides])))
+    return _moves((str(old.path), str(new.path)), every, matrix, sides, _mean(np.array([matrix.variance(side) for side in sides])))
 
 
 def _moves(
-    names: tuple[str, str], every: Sequence[Allocation], sheet: HistoryMatrix, sides: tuple[Sequence[int], Sequence[int]], variance: Figures
+    names: tuple[str, str],
+    every: Sequence[Allocation],
+    matrix: HistoryMatrix,
+    sides: tuple[Sequence[int], Sequence[int]],
+    variance: Figures,
 ) -> BaselineDiff:
-    values = [sheet.values[side] for side in sides]
+    values = [matrix.values[side] for side in sides]
     old, new = (known_median(each.T) for each in values)
-    reach = _reach(variance, [np.isfinite(each).sum(axis=0).astype(float) for each in values], sheet.floors)
-    moved = [_moved(sheet.abouts[place], float(new[place] - old[place]), float(reach[place])) for place in _known(new - old)]
+    reach = _reach(variance, [np.isfinite(each).sum(axis=0).astype(float) for each in values], matrix.floors)
+    moved = [_moved(matrix.abouts[place], float(new[place] - old[place]), float(reach[place])) for place in _known(new - old)]
     lost, added = (
-        [each for place in _known(one) if not isfinite(other[place]) and (each := sheet.abouts[place]).kind == CELL]
+        [each for place in _known(one) if not isfinite(other[place]) and (each := matrix.abouts[place]).kind == CELL]
         for one, other in ((old, new), (new, old))
     )
     whole = [every[number] for number in sides[0]], [every[number] for number in sides[1]]

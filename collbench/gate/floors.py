@@ -15,7 +15,7 @@ from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, Shown, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, Case, ShownFigures, name_of
 from collbench.gate.baseline import fresh
 from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
@@ -60,20 +60,20 @@ class Floor:
 
 
 def floor_states(
-    asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = CONFIRMATIONS, before: Sequence[LinkCeiling] = ()
+    floors: Sequence[Floor], candidate: Sequence[Allocation], confirmations: int = CONFIRMATIONS, before: Sequence[LinkCeiling] = ()
 ) -> list[FloorState]:
     """Return the cases below a floor or with an unknown share, in the order of the first allocation's cases.
 
-    strikes  the number of allocations below the floor that makes a case confirmed
+    confirmations  the number of allocations below the floor that makes a case confirmed
     before   the baseline's ceilings: where a ceiling fell since, the share is that of the old one, so that it shows a slower link
 
     Raises UsageError if a floor applies to no case of the first allocation, since it could never fail.
     """
-    idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cases))), None)
+    idle = next((each.asked for each in floors if not any(map(each.meant, candidate[0].cases))), None)
     if idle is not None:
         raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
     were = {each.key: each for each in before}
-    states = (_state(floor, case, candidate, strikes, were) for case in candidate[0].cases for floor in asked if floor.meant(case))
+    states = (_state(floor, case, candidate, confirmations, were) for case in candidate[0].cases for floor in floors if floor.meant(case))
     return [each for each in states if each is not None]
 
 
@@ -82,8 +82,8 @@ def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | Fl
     suspected = [each for each in states if each.state == SUSPECTED]
     found: list[SuspectedBelowFloor | FloorUnknown] = [SuspectedBelowFloor(_named(suspected))] if suspected else []
     unknown = [each for each in states if each.state == UNDECIDED]
-    for asked in dict.fromkeys(each.asked for each in unknown):
-        found.append(FloorUnknown(asked, _named([each for each in unknown if each.asked == asked])))
+    for text in dict.fromkeys(each.asked for each in unknown):
+        found.append(FloorUnknown(text, _named([each for each in unknown if each.asked == text])))
     return found
 
 
@@ -93,7 +93,7 @@ def _named(states: Sequence[FloorState]) -> CaseNames:
 
 
 def _state(
-    floor: Floor, case: Case, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+    floor: Floor, case: Case, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
     """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
@@ -102,7 +102,7 @@ def _state(
     if first is not None and first >= floor.percent:
         return None
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    columns, state = dict(zip(COLUMNS, case, strict=True)), _result(floor.percent, percents, fresh(candidate), strikes)
+    columns, state = dict(zip(COLUMNS, case, strict=True)), _result(floor.percent, percents, fresh(candidate), confirmations)
     return FloorState(name_of(case), columns, floor.asked, floor.percent, percents, limited_by, model, state)
 
 
@@ -119,17 +119,17 @@ def _against(
     return share, replace(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
 
 
-def _result(wanted: float, percents: Sequence[float | None], counts: Sequence[bool], strikes: int) -> str:
+def _result(required: float, percents: Sequence[float | None], counts: Sequence[bool], confirmations: int) -> str:
     known = [percent for percent in percents if percent is not None]
     below = sum(percent is not None and own for percent, own in zip(percents, counts, strict=True))
     if percents[0] is None:
         return UNDECIDED
-    if any(percent >= wanted for percent in known):
+    if any(percent >= required for percent in known):
         return CLEARED
-    return CONFIRMED if below >= strikes else SUSPECTED
+    return CONFIRMED if below >= confirmations else SUSPECTED
 
 
-def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | None]:
+def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceiling | None]:
     """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known."""
     if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
         return None, None
@@ -150,16 +150,16 @@ def _words(ceiling: Ceiling) -> Iterator[str]:
 
 def read_floor(text: str) -> Floor:
     """Return the floor of a text such as "ring:80@64M-". Raises UsageError naming the invalid part."""
-    told = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    parts = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     where = f"--min-percent {text[:_LONGEST]}"
-    if told is None:
+    if parts is None:
         raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl)")
-    if told["model"] not in MODELS:
-        raise UsageError(f"{where}: unknown model '{told['model']}': choose from {', '.join(MODELS)}")
-    if not _NUMBER.fullmatch(told["percent"]) or not 0 < float(told["percent"]) <= 100:
-        raise UsageError(f"{where}: '{told['percent']}' is not a percentage above 0 and up to 100")
+    if parts["model"] not in MODELS:
+        raise UsageError(f"{where}: unknown model '{parts['model']}': choose from {', '.join(MODELS)}")
+    if not _NUMBER.fullmatch(parts["percent"]) or not 0 < float(parts["percent"]) <= 100:
+        raise UsageError(f"{where}: '{parts['percent']}' is not a percentage above 0 and up to 100")
     return Floor(
-        text, told["model"], float(told["percent"]), *sizes_of(told["sizes"], where), told["operation"] or "*", told["backend"] or "*"
+        text, parts["model"], float(parts["percent"]), *sizes_of(parts["sizes"], where), parts["operation"] or "*", parts["backend"] or "*"
     )  # fmt: skip
 
 

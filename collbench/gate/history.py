@@ -32,7 +32,7 @@ from collbench.gate.baseline import (
 )
 from collbench.gate.changes import changes
 from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
-from collbench.gate.state import STATE, flipped, usual_canary
+from collbench.gate.state import STATE, flipped, typical_probe_s
 from collbench.units import plural
 
 # Steps: changes of a series from one level to another for at least three allocations.
@@ -86,9 +86,9 @@ def typical(squares: Figures) -> Figures:
     known = np.isfinite(squares)
     counts = known.sum(axis=0)
     kept = np.where(known, squares, 0.0)
-    usual = np.array([NormalDist().inv_cdf(1 - _LARGEST / max(count, 2)) ** 2 for count in range(len(squares) + 1)])
+    expected = np.array([NormalDist().inv_cdf(1 - _LARGEST / max(count, 2)) ** 2 for count in range(len(squares) + 1)])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - usual[counts]), np.nan)
+        return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - expected[counts]), np.nan)
 
 
 def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
@@ -233,15 +233,15 @@ def _refused(folder: Path) -> str | None:
 
 def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[str]:
     without = [each for each in found if each.began is None]
-    torn = [each for each in ordered if each.unfinished]
+    incomplete = [each for each in ordered if each.unfinished]
     wrong = [each for each in ordered if any(measured.wrong for measured in each.cases.values())]
     slowed = [each for each in ordered if each.slowed]
-    usual = usual_canary(ordered)
-    flipped_in = [each for each in ordered if any(flipped(each, usual))]
-    told = [(without, "no start time; left out"), (torn, "some launches stopped early"),
+    typical_s = typical_probe_s(ordered)
+    flipped_in = [each for each in ordered if any(flipped(each, typical_s))]
+    notes_by_kind = [(without, "no start time; left out"), (incomplete, "some launches stopped early"),
             (wrong, "wrong data"), (slowed, "slowed on purpose"),
             (flipped_in, "some launches ran in another machine state (state probe more than 20 % off the others')")]  # fmt: skip
-    notes = [f"{_named(each)}: {what}" for each, what in told if each]
+    notes = [f"{_named(each)}: {what}" for each, what in notes_by_kind if each]
     if len(ordered) < 2 * LEAST:
         notes.append(
             f"{plural(len(ordered), 'allocation')}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after"
@@ -311,7 +311,7 @@ class HistoryMatrix:
         return Scheme.of_cases(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
 
 
-def sheet_of(allocations: Sequence[Allocation]) -> HistoryMatrix:
+def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     """Return all series of these allocations."""
     cases = list(dict.fromkeys(case for each in allocations for case in each.cases))
     scheme, times = scheme_of(cases), times_of(allocations, cases)
@@ -335,8 +335,8 @@ def distinct_names(cases: Sequence[Case]) -> list[str]:
     for name, case in zip(names, cases, strict=True):
         alike.setdefault(name, []).append(case)
     places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
-    told = [", ".join(f"{COLUMNS[place]} {case[place]}" for place in places[name]) for name, case in zip(names, cases, strict=True)]
-    return [f"{name} ({more})" if more else name for name, more in zip(names, told, strict=True)]
+    columns = [", ".join(f"{COLUMNS[place]} {case[place]}" for place in places[name]) for name, case in zip(names, cases, strict=True)]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, columns, strict=True)]
 
 
 def common(times: Figures) -> Figures:
@@ -346,8 +346,8 @@ def common(times: Figures) -> Figures:
     """
     found = np.zeros(len(times))
     for _ in range(_ROUNDS):
-        usual = known_median((times - found[:, None]).T)
-        found = np.nan_to_num(known_median(times - usual))
+        medians = known_median((times - found[:, None]).T)
+        found = np.nan_to_num(known_median(times - medians))
     return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CELLS, found, np.nan)
 
 
@@ -453,7 +453,7 @@ class History:
     def state(self, step: LevelChange) -> str:
         """Return a text on the state probe's change between the allocations next to a step; "" if it is equal or unknown."""
         sides = self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1], self.allocations[step.at : step.at + LEAST]
-        before, after = map(usual_canary, sides)
+        before, after = map(typical_probe_s, sides)
         if before is None or after is None or max(before, after) <= STATE * min(before, after):
             return ""
         return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
@@ -463,15 +463,15 @@ class History:
         known, names = series.known, [each.name for each in self.allocations]
         if not known:
             return "never measured"
-        told = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
-        told += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
+        parts = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
+        parts += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
         gaps = known[-1] - known[0] + 1 - len(known)
-        return "; ".join([*told, *([f"missing in {gaps} between"] if gaps else [])])
+        return "; ".join([*parts, *([f"missing in {gaps} between"] if gaps else [])])
 
 
 def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:
     """Return the history of allocations, which are in the order in which they began."""
-    sheet = sheet_of(allocations)
-    found = steps(sheet.values, sheet.variance(), sheet.floors)
-    parts = zip(sheet.abouts, sheet.values.T, found, sheet.floors, strict=True)
+    matrix = history_matrix(allocations)
+    found = steps(matrix.values, matrix.variance(), matrix.floors)
+    parts = zip(matrix.abouts, matrix.values.T, found, matrix.floors, strict=True)
     return History(of, allocations, [CaseHistory(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)

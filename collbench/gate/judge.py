@@ -16,19 +16,19 @@ from functools import cached_property
 import numpy as np
 
 from collbench import __version__
-from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
+from collbench.analysis.ceilings import CeilingChange, LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import checks
 from collbench.gate.allocation import COLUMNS, Allocation, Case, name_of, names_of
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, Numbers, fresh, group_of_case, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
+from collbench.gate.changes import ExpectedChange, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.reasons import GateNote, GateReason, WrongCases
 from collbench.gate.rule import CONFIRMATIONS, ENOUGH, BaselineLimits, Excess, Mask, exceed, learn
-from collbench.gate.state import Steady, launch_limits, steady, steady_baseline, unstable, usual_canary
+from collbench.gate.state import FilteredAllocation, filter_baseline, filter_launches, launch_limits, typical_probe_s, unstable
 from collbench.gate.verdict import (
     CLEARED,
     CONFIRMED,
@@ -74,55 +74,57 @@ def group_states(
 
     undecided  [cases] that were measured but do not count: unstable, or missing in some launches; None: no case
     """
-    looked = _GroupEvaluation(limits, excess, cases, suspicions, np.zeros(len(cases), dtype=np.bool_) if undecided is None else undecided)
+    evaluation = _GroupEvaluation(
+        limits, excess, cases, suspicions, np.zeros(len(cases), dtype=np.bool_) if undecided is None else undecided
+    )
     judged = [members[limits.judged[members]] for members in limits.scheme.members]
-    return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
+    return [_state(number, each, evaluation) for number, each in enumerate(judged) if len(each)]
 
 
-def _state(number: int, judged: Numbers, looked: _GroupEvaluation) -> GroupState:
-    limits, group = looked.limits, looked.limits.scheme.groups[number]
-    first = looked.excess.cases[0, judged]
+def _state(number: int, judged: Numbers, evaluation: _GroupEvaluation) -> GroupState:
+    limits, group = evaluation.limits, evaluation.limits.scheme.groups[number]
+    first = evaluation.excess.cases[0, judged]
     missing = int((~np.isfinite(first)).sum())
     worst = _worst(first, limits.cases[judged])
-    state = _result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions)))
-    outcomes = count_outcomes(_of_case(int(case), looked) for case in judged)
+    state = _result(missing > 0 or bool(evaluation.undecided[judged].any()), list(_of_group(group, evaluation.suspicions)))
+    outcomes = count_outcomes(_of_case(int(case), evaluation) for case in judged)
     return GroupState(
         *group,
         name=str(group),
         cases=len(judged),
         missing=missing,
-        factors=tuple(map(_known, looked.excess.groups[:, number])),
+        factors=tuple(map(_known, evaluation.excess.groups[:, number])),
         limit=_known(float(np.exp(limits.groups[number]))),
-        worst=None if worst is None else name_of(looked.cases[int(judged[worst])]),
+        worst=None if worst is None else name_of(evaluation.cases[int(judged[worst])]),
         worst_factor=None if worst is None else float(first[worst]),
         worst_limit=None if worst is None else _known(float(np.exp(limits.cases[judged[worst]]))),
         state=state,
-        outcome=_of_whole_group(number, state, outcomes, looked).value,
+        outcome=_of_whole_group(number, state, outcomes, evaluation).value,
         outcomes={each.value: number for each, number in outcomes.items()},
     )
 
 
-def _of_case(case: int, looked: _GroupEvaluation) -> Outcome:
+def _of_case(case: int, evaluation: _GroupEvaluation) -> Outcome:
     """Return the outcome of one case. One that needs another measurement is inconclusive, and so is a case of a slower group."""
-    state = looked.states.get(looked.cases[case])
+    state = evaluation.states.get(evaluation.cases[case])
     if state == CONFIRMED:
         return Outcome.SLOWER
-    if state == SUSPECTED or looked.undecided[case]:
+    if state == SUSPECTED or evaluation.undecided[case]:
         return Outcome.INCONCLUSIVE
-    own = outcome_by_limit(map(_known, looked.excess.cases[:, case]), _known(float(np.exp(looked.limits.cases[case]))))
-    with_others = {"all cases", str(group_of_case(looked.cases[case]))} & looked.open_groups
+    own = outcome_by_limit(map(_known, evaluation.excess.cases[:, case]), _known(float(np.exp(evaluation.limits.cases[case]))))
+    with_others = {"all cases", str(group_of_case(evaluation.cases[case]))} & evaluation.open_groups
     return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
 
 
-def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _GroupEvaluation) -> Outcome:
+def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], evaluation: _GroupEvaluation) -> Outcome:
     """Return the outcome of a group by its own limit; where it is too small for one, the outcome of all its cases."""
     if state == CONFIRMED:
         return Outcome.SLOWER
     if state != PASSED:
         return Outcome.INCONCLUSIVE
-    limit = _known(float(np.exp(looked.limits.groups[number])))
+    limit = _known(float(np.exp(evaluation.limits.groups[number])))
     if limit is not None:
-        return outcome_by_limit(map(_known, looked.excess.groups[:, number]), limit)
+        return outcome_by_limit(map(_known, evaluation.excess.groups[:, number]), limit)
     there = [outcome for outcome, cases in outcomes.items() if cases]
     return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
 
@@ -165,15 +167,15 @@ def suspected_cases(limits: BaselineLimits, excess: Excess) -> Mask:
 
 
 def suspicions_of(
-    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], strikes: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
+    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], confirmations: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
 ) -> list[Suspicion]:
     """Return everything that exceeded its limit in the first allocation, the surest and worst first.
 
-    strikes  the number of allocations over the limit that makes a suspect confirmed
+    confirmations  the number of allocations over the limit that makes a suspect confirmed
     counts   by allocation, whether it counts; None: all do. One in another machine state neither confirms nor clears
     """
     found = []
-    rule = _Strikes(strikes, [True] * len(excess.whole) if counts is None else counts)
+    rule = _Confirmations(confirmations, [True] * len(excess.whole) if counts is None else counts)
     if excess.whole_over[0]:
         found.append(_suspicion(("whole", "all cases"), excess.whole, excess.whole_over, limits.whole, rule))
     for number in map(int, np.flatnonzero(excess.groups_over[0])):
@@ -187,87 +189,91 @@ def suspicions_of(
 
 
 @dataclass(frozen=True)
-class _Strikes:
+class _Confirmations:
     """The number of allocations over the limit that make a regression, and by allocation whether it counts."""
 
-    wanted: int
+    required: int
     counts: Sequence[bool]
 
     def state(self, factors: Sequence[float | None], over: Mask) -> str:
         """Return the state of a suspect from its factor in each allocation, and whether that exceeds the limit."""
-        told = zip(factors, over, self.counts, strict=True)
-        measured = [bool(exceeds) for factor, exceeds, counts in told if factor is not None and counts]
-        return CLEARED if not all(measured) else CONFIRMED if len(measured) >= self.wanted else SUSPECTED
+        judged = zip(factors, over, self.counts, strict=True)
+        measured = [bool(exceeds) for factor, exceeds, counts in judged if factor is not None and counts]
+        return CLEARED if not all(measured) else CONFIRMED if len(measured) >= self.required else SUSPECTED
 
 
-def _suspicion(name: tuple[str, str], factors: Figures, over: Mask, limit: float, strikes: _Strikes) -> Suspicion:
-    told = tuple(float(factor) if np.isfinite(factor) else None for factor in factors)
-    return Suspicion(*name, {}, told, float(np.exp(limit)), strikes.state(told, over))
+def _suspicion(name: tuple[str, str], factors: Figures, over: Mask, limit: float, confirmations: _Confirmations) -> Suspicion:
+    judged = tuple(float(factor) if np.isfinite(factor) else None for factor in factors)
+    return Suspicion(*name, {}, judged, float(np.exp(limit)), confirmations.state(judged, over))
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class Evaluation:
     """A candidate evaluated by the rule.
 
     cases, limits, excess  the baseline's cases, their limits, and by how much each allocation exceeds them
-    steady                 the candidate's allocations without launches in another machine state
+    filtered               the candidate's allocations without launches in another machine state
     unstable               [allocations × cases] with too much scatter between launches, but within the limit; of later ones suspects only
-    torn                   [allocations × cases] that some launches lack; of later ones suspects only
-    wanted                 [cases] that a candidate must have: those with a history, and those of the last good allocation
+    incomplete             [allocations × cases] that some launches lack; of later ones suspects only
+    required               [cases] that a candidate must have: those with a history, and those of the last good allocation
     """
 
     cases: Sequence[Case]
     limits: BaselineLimits
     excess: Excess
-    steady: Sequence[Steady]
+    filtered: Sequence[FilteredAllocation]
     unstable: Mask
-    torn: Mask
-    wanted: Mask
+    incomplete: Mask
+    required: Mask
 
     @property
     def undecided(self) -> Mask:
         """Return [cases] that were measured but do not count."""
-        return np.asarray((self.unstable | self.torn).any(axis=0)) | (self.steady[0].problem is not None)
+        return np.asarray((self.unstable | self.incomplete).any(axis=0)) | (self.filtered[0].problem is not None)
 
 
 def judge(
-    baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()
+    baseline: Baseline,
+    candidate: Sequence[Allocation],
+    expected: Sequence[ExpectedChange],
+    today: date,
+    floors_requested: Sequence[Floor] = (),
 ) -> Verdict:
-    """Return the verdict on a candidate's allocations, given in the order in which they began; `asked` are floors.
+    """Return the verdict on a candidate's allocations, given in the order in which they began; `floors_requested` are floors.
 
     Raises UsageError if an allocation is in the baseline or is given twice, or if only some are imported. Likewise if the first one has
     no case in common with the baseline, or none that a floor applies to.
     """
     cases = baseline.cases
     check(baseline, candidate, cases)
-    learned, left_out = steady_baseline(baseline)
-    looked = _look(learned, candidate, cases, usual_canary(baseline.allocations))
+    learned, left_out = filter_baseline(baseline)
+    evaluation = _evaluate(learned, candidate, cases, typical_probe_s(baseline.allocations))
     found = [changes(baseline.allocations[-1], each) for each in candidate]
     happened, idle = of_what_changed(expected, candidate, baseline.allocations)
-    counts = [own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), looked.steady, strict=True)]
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cases, counts=counts), happened, today, cases)
+    counts = [own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), evaluation.filtered, strict=True)]
+    suspicions = accepted(suspicions_of(evaluation.limits, evaluation.excess, cases, counts=counts), happened, today, cases)
     before = baseline.allocations[-1].ceilings
-    floors = floor_states(asked, [each.allocation for each in looked.steady], before=before)
-    groups = group_states(looked.limits, looked.excess, cases, suspicions, looked.undecided)
+    floors = floor_states(floors_requested, [each.allocation for each in evaluation.filtered], before=before)
+    groups = group_states(evaluation.limits, evaluation.excess, cases, suspicions, evaluation.undecided)
     cause = cause_of(suspicions, groups, cases) if counts[0] else None  # the slowdown in another machine state has no pattern
     wrong = list(wrong_data(candidate))
     against = [
-        *checks.of_history(baseline, learned, looked.limits),
+        *checks.of_history(baseline, learned, evaluation.limits),
         *checks.of_clocks(baseline, candidate, today),
         *checks.of_jobs(baseline, candidate),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
-        *_of_figures(candidate, looked, suspicions),
+        *_of_figures(candidate, evaluation, suspicions),
         *floor_reasons(floors),
     ]
     verdict = Verdict(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         mode="baseline",
         reasons=(*wrong, *against),
-        notes=(*left_out, *_notes(baseline, candidate, looked), *expired(expected, today), *idle),
+        notes=(*left_out, *_notes(baseline, candidate, evaluation), *expired(expected, today), *idle),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
-        asked=tuple(each.asked for each in asked),
+        asked=tuple(each.asked for each in floors_requested),
         ceilings=fallen_since(before, candidate),
         cause=cause,
         changes=tuple(ranked(_all(found), expected, today, suspicions, cause, groups=groups)),
@@ -275,29 +281,32 @@ def judge(
         allocations=len(learned.allocations),
         thin=len(learned.allocations) < ENOUGH,
         candidates=tuple(each.name for each in candidate),
-        cases=int(looked.limits.judged.sum()),
+        cases=int(evaluation.limits.judged.sum()),
         judged_on=today.isoformat(),
         collbench=__version__,
     )
     return replace(verdict, notes=(*verdict.notes, *checks.of_confirming(suspects(verdict, cases))))
 
 
-def _look(learned: Baseline, candidate: Sequence[Allocation], cases: Sequence[Case], usual: float | None) -> Looked:
+def _evaluate(learned: Baseline, candidate: Sequence[Allocation], cases: Sequence[Case], typical_s: float | None) -> Evaluation:
     limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
-    calm = [steady(each, usual) for each in candidate]
-    excess = exceed(limits, times_of([each.allocation for each in calm], cases))
+    filtered = [filter_launches(each, typical_s) for each in candidate]
+    excess = exceed(limits, times_of([each.allocation for each in filtered], cases))
     allowed = launch_limits(learned.allocations, cases, limits)
-    scattered = np.array([unstable(each.allocation, cases, allowed) for each in calm]) & limits.judged & ~excess.cases_over
+    scattered = np.array([unstable(each.allocation, cases, allowed) for each in filtered]) & limits.judged & ~excess.cases_over
     scattered[1:] &= excess.cases_over[0]
-    torn = np.array([checks.torn_cases(each, cases, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
-    torn[1:] &= suspected_cases(limits, excess)
-    wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
-    return Looked(cases, limits, excess, calm, scattered, torn, wanted)
+    incomplete = (
+        np.array([checks.incomplete_cases(each, cases, one.left_out) for each, one in zip(candidate, filtered, strict=True)])
+        & limits.judged
+    )
+    incomplete[1:] &= suspected_cases(limits, excess)
+    required = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
+    return Evaluation(cases, limits, excess, filtered, scattered, incomplete, required)
 
 
 def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation]) -> tuple[CeilingChange, ...]:
     """Return the ceilings that are lower in an allocation of the candidate than in the baseline, each once."""
-    return tuple(dict.fromkeys(change for each in candidate for change in fallen_ceilings(before, each.ceilings)))
+    return tuple(dict.fromkeys(change for each in candidate for change in dropped_ceilings(before, each.ceilings)))
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
@@ -313,24 +322,24 @@ def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:
     return list(dict.fromkeys(each for of_one in found for each in of_one))
 
 
-def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
+def _of_figures(candidate: Sequence[Allocation], evaluation: Evaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
     """Yield the reasons in the measured figures that prevent a pass."""
-    cases, first = looked.cases, looked.steady[0].allocation
-    yield from (each.problem for each in looked.steady if each.problem)
+    cases, first = evaluation.cases, evaluation.filtered[0].allocation
+    yield from (each.problem for each in evaluation.filtered if each.problem)
     yield from checks.of_launches(candidate)
-    yield from checks.of_missing(first, cases, looked.wanted)
-    for each, torn, unstable_ones in zip(looked.steady, looked.torn, looked.unstable, strict=True):
-        yield from checks.of_parts(each.allocation, cases, torn)
+    yield from checks.of_missing(first, cases, evaluation.required)
+    for each, incomplete, unstable_ones in zip(evaluation.filtered, evaluation.incomplete, evaluation.unstable, strict=True):
+        yield from checks.of_parts(each.allocation, cases, incomplete)
         yield from checks.of_scatter(each.allocation, cases, unstable_ones)
     yield from checks.of_suspects(suspicions, len(candidate))
 
 
-def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) -> Iterator[GateNote]:
-    yield from (each.note for each in looked.steady if each.note)
+def _notes(baseline: Baseline, candidate: Sequence[Allocation], evaluation: Evaluation) -> Iterator[GateNote]:
+    yield from (each.note for each in evaluation.filtered if each.note)
     yield from checks.of_candidate(baseline, candidate)
-    yield from checks.of_cases(candidate[0], looked.cases, looked.limits.judged)
+    yield from checks.of_cases(candidate[0], evaluation.cases, evaluation.limits.judged)
     yield from checks.of_unchecked(candidate)
-    yield from checks.of_later(looked.limits, looked.excess, looked.cases, [each.name for each in candidate])
+    yield from checks.of_later(evaluation.limits, evaluation.excess, evaluation.cases, [each.name for each in candidate])
 
 
 def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:

@@ -24,8 +24,8 @@ from collbench.gate import checks
 from collbench.gate.allocation import Allocation, Case, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
-from collbench.gate.checks import torn_cases
+from collbench.gate.changes import ExpectedChange, accepted, changes, expired, unannounced
+from collbench.gate.checks import incomplete_cases
 from collbench.gate.floors import Floor, floor_reasons, floor_states
 from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
 from collbench.gate.reasons import (
@@ -49,7 +49,7 @@ from collbench.gate.reasons import (
     WithoutProbe,
 )
 from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, Excess, Mask, exceed, floors_of
-from collbench.gate.state import MOST_FLIPPED, flipped, usual_canary, without
+from collbench.gate.state import MOST_FLIPPED, flipped, typical_probe_s, without
 from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
 from collbench.results.folder import CELLS, RUN
 from collbench.results.reader import Run
@@ -63,7 +63,7 @@ from collbench.results.store import read_object
 # allowed number of alarms, and fewer detections. The reason: one launch of a bimodal case widens that spread, but hardly moves its median.
 # `self_test` reports how often the rule alarms.
 
-PAIRS, PAIRED_STRIKES = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
+PAIRS, PAIRED_CONFIRMATIONS = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
 _ERRORS = 4.0
 _OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
 _DRAWN = 20_000
@@ -214,7 +214,7 @@ def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: S
     if why:
         left_out = [True] * old.launches, [True] * new.launches
         return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
-    return _steady(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
+    return _pairs_of_equal_state(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
 
 
 def _one(path: Path) -> Allocation:
@@ -253,10 +253,10 @@ def _in_time(starts: Starts) -> list[int]:
     return sorted(range(len(known)), key=known.__getitem__)
 
 
-def _steady(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
+def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
     """Return the allocation without pairs of which one launch ran in another machine state."""
-    usual = usual_canary([old, new])
-    each_out = [np.array(flipped(each, usual))[numbers] for each, numbers in zip((old, new), order, strict=True)]
+    typical_s = typical_probe_s([old, new])
+    each_out = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
     out = each_out[0] | each_out[1]
     left = int((~out).sum())
     by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
@@ -287,27 +287,27 @@ class _StackEvaluation:
     limits: BaselineLimits
     excess: Excess
     had: Mask
-    torn: Mask
+    incomplete: Mask
 
 
 def judge_paired(
-    old: Sequence[Path], new: Sequence[Path], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()
+    old: Sequence[Path], new: Sequence[Path], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()
 ) -> Verdict:
     """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
-    return replace(decide(side_by_side(old, new), expected, today, asked), baseline=", ".join(map(str, old)))
+    return replace(decide(side_by_side(old, new), expected, today, floor_rules), baseline=", ".join(map(str, old)))
 
 
-def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()) -> Verdict:
+def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
     cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
     if not cases:
         raise UsageError(f"allocation {both[0].old.name} has no case with a time: name launches that measured something")
-    looked = _look(both, cases)
+    evaluation = _evaluate(both, cases)
     found = list(dict.fromkeys(change for each in both for change in changes(each.old, each.new)))
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cases, PAIRED_STRIKES), expected, today, cases)
+    suspicions = accepted(suspicions_of(evaluation.limits, evaluation.excess, cases, PAIRED_CONFIRMATIONS), expected, today, cases)
     before = both[0].old.ceilings
-    floors = floor_states(asked, [each.new for each in both], PAIRED_STRIKES, before)
-    groups = group_states(looked.limits, looked.excess, cases, suspicions, looked.torn)
+    floors = floor_states(floor_rules, [each.new for each in both], PAIRED_CONFIRMATIONS, before)
+    groups = group_states(evaluation.limits, evaluation.excess, cases, suspicions, evaluation.incomplete)
     cause = cause_of(suspicions, groups, cases)
     wrong = [reason for each in both for reason in wrong_data(named_by_stack(each))]
     against = [
@@ -315,18 +315,18 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
         *checks.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), SidesDiffer),
         *checks.of_shared_jobs([each.new for each in both]),
         *_of_stacks(both),
-        *_of_figures(both, looked, suspicions),
+        *_of_figures(both, evaluation, suspicions),
         *floor_reasons(floors),
     ]
     return Verdict(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         mode="paired",
         reasons=(*wrong, *against),
-        notes=(*_notes(both, looked, found), *expired(expected, today)),
+        notes=(*_notes(both, evaluation, found), *expired(expected, today)),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
-        asked=tuple(each.asked for each in asked),
+        asked=tuple(each.asked for each in floor_rules),
         ceilings=fallen_since(before, [each.new for each in both]),
         cause=cause,
         changes=tuple(ranked(found, expected, today, suspicions, cause, groups=groups)),
@@ -334,20 +334,20 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
         allocations=len(both),
         thin=False,
         candidates=tuple(each.name for each in both),
-        cases=int(looked.limits.judged.sum()),
+        cases=int(evaluation.limits.judged.sum()),
         judged_on=today.isoformat(),
         collbench=__version__,
     )
 
 
-def _look(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation:
+def _evaluate(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation:
     differences = _padded([each.differences(cases) for each in both])
     limits = learn_pairs(differences, scheme_of(cases))
     excess = exceed(limits, known_median(np.moveaxis(differences, 1, -1)))
     first = both[0]
     had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
-    torn = np.array([torn_cases(each, cases, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
-    return _StackEvaluation(cases, limits, excess, had, torn.any(axis=0) & had)
+    incomplete = np.array([incomplete_cases(each, cases, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
+    return _StackEvaluation(cases, limits, excess, had, incomplete.any(axis=0) & had)
 
 
 def _padded(differences: Sequence[Figures]) -> Figures:
@@ -370,20 +370,20 @@ def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocatio
         yield StackChanged(stack, first.name, second.name, changed)
 
 
-def _of_figures(both: Sequence[SideBySide], looked: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
+def _of_figures(both: Sequence[SideBySide], evaluation: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
     """Yield the reasons in the measured figures that prevent a pass."""
-    first, cases = both[0], looked.cases
+    first, cases = both[0], evaluation.cases
     for each in both:
         yield from checks.of_launches(named_by_stack(each))
-    yield from checks.of_missing(named_by_stack(first)[1], cases, looked.had)
+    yield from checks.of_missing(named_by_stack(first)[1], cases, evaluation.had)
     for allocation, out in zip(named_by_stack(first), first.left_out, strict=True):
-        yield from checks.of_parts(allocation, cases, torn_cases(allocation, cases, out) & looked.had)
-    if not looked.limits.judged.any() and not first.problem:
+        yield from checks.of_parts(allocation, cases, incomplete_cases(allocation, cases, out) & evaluation.had)
+    if not evaluation.limits.judged.any() and not first.problem:
         yield NoPairs(first.name, FEWEST)
-    yield from checks.of_suspects(suspicions, len(both), PAIRED_STRIKES)
+    yield from checks.of_suspects(suspicions, len(both), PAIRED_CONFIRMATIONS)
 
 
-def _notes(both: Sequence[SideBySide], looked: _StackEvaluation, found: Sequence[Difference]) -> Iterator[GateNote]:
+def _notes(both: Sequence[SideBySide], evaluation: _StackEvaluation, found: Sequence[Difference]) -> Iterator[GateNote]:
     yield from (each.note for each in both if each.note)
     for each in both:
         for allocation in named_by_stack(each):
@@ -393,10 +393,10 @@ def _notes(both: Sequence[SideBySide], looked: _StackEvaluation, found: Sequence
                 yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
     if not any(change.kind in STACK for change in found):
         yield EqualStacks()
-    judged = {case for case, is_judged in zip(looked.cases, looked.limits.judged, strict=True) if is_judged}
+    judged = {case for case, is_judged in zip(evaluation.cases, evaluation.limits.judged, strict=True) if is_judged}
     others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
     if others:
         yield NewCases(len(others), names_of(others))
-    wide = [case for case, limit in zip(looked.cases, np.exp(looked.limits.cases), strict=True) if case in judged and limit > _MUCH]
+    wide = [case for case, limit in zip(evaluation.cases, np.exp(evaluation.limits.cases), strict=True) if case in judged and limit > _MUCH]
     if wide:
         yield WideLimits(names_of(wide))

@@ -83,7 +83,7 @@ class Excess:
 
 
 @dataclass(frozen=True, eq=False)
-class Slower:
+class SlowerParts:
     """The slower cases and groups, as masks, and whether the whole is slower; each in all allocations."""
 
     cases: Mask
@@ -135,10 +135,10 @@ def _covered(limits: BaselineLimits, beyond: Figures) -> tuple[Mask, Mask]:
     return 2 * counts >= np.maximum(of_groups, 1), 2 * known.sum(axis=-1) >= max(1, int(judged.sum()))
 
 
-def slower(excess: Excess) -> Slower:
+def slower(excess: Excess) -> SlowerParts:
     """Return what exceeds its limit in each of the allocations; what one of them did not measure is not included."""
     cases, groups = (np.asarray(over.all(axis=0)) for over in (excess.cases_over, excess.groups_over))
-    return Slower(cases, groups, bool(excess.whole_over.all()))
+    return SlowerParts(cases, groups, bool(excess.whole_over.all()))
 
 
 def floors_of(scheme: Scheme) -> Floors:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.gate.allocation import CaseTimes
 from collbench.gate.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of
-from collbench.gate.paired import PAIRED_STRIKES, PAIRS, learn_pairs
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, Slower, exceed, learn, slower
+from collbench.gate.paired import PAIRED_CONFIRMATIONS, PAIRS, learn_pairs
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, SlowerParts, exceed, learn, slower
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
@@ -115,7 +115,7 @@ class Cluster:
         return np.where(random.random(times.shape) < missing, np.nan, times) if missing else times
 
 
-def usual_scheme() -> Scheme:
+def default_scheme() -> Scheme:
     """Return 336 cases: four operations, three backends, 28 sizes from 8 B to 1 GiB, of which 12 are small, 6 mid and 10 large."""
     sizes = [name for name, count in zip(CLASSES, (12, 6, 10), strict=True) for _ in range(count)]
     operations, backends = ("allreduce", "allgather", "reducescatter", "alltoall"), ("nccl", "gloo", "mpi")
@@ -134,32 +134,32 @@ def read_noise(path: Path) -> Noise:
     """
     path = noises().get(str(path), path)
     try:
-        told = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
+        table = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--noise {path} cannot be read ({why}): name a TOML file, or one of {', '.join(noises())}") from error
     known = {field.name: field.default for field in fields(Noise)}
-    for name, value in told.items():
+    for name, value in table.items():
         if name not in known:
             raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(known)}")
         if not _fits(value, known[name]):
-            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_wanted(known[name])} is wanted")
-    fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_describe_valid(known[name])} is wanted")
+    fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
     return Noise(**fitting)
 
 
-def _fits(value: Any, usual: Any) -> bool:
-    if isinstance(usual, tuple):
-        return isinstance(value, list) and len(value) == len(usual) and all(_fits(each, 0.0) for each in value)
-    if isinstance(usual, int):
+def _fits(value: Any, default: Any) -> bool:
+    if isinstance(default, tuple):
+        return isinstance(value, list) and len(value) == len(default) and all(_fits(each, 0.0) for each in value)
+    if isinstance(default, int):
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10
 
 
-def _wanted(usual: Any) -> str:
-    if isinstance(usual, tuple):
+def _describe_valid(default: Any) -> str:
+    if isinstance(default, tuple):
         return "a list of three numbers from 0 to 10 (small, mid, large messages)"
-    return "a whole number above 0" if isinstance(usual, int) else "a number from 0 to 10"
+    return "a whole number above 0" if isinstance(default, int) else "a number from 0 to 10"
 
 
 BASELINE_LAUNCHES, LAUNCHES = 3, 5
@@ -191,7 +191,7 @@ class TrialSetting:
     paired: bool = False
 
 
-def made_up(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: bool = False) -> TrialSetting:
+def simulated(noise: Noise, scheme: Scheme, allocations: int = ENOUGH, paired: bool = False) -> TrialSetting:
     """Return a setting with a new cluster of this noise for each trial."""
     return TrialSetting(lambda random: Cluster.draw(noise, scheme, random), scheme, allocations, paired=paired)
 
@@ -201,12 +201,12 @@ class SelfTestLine:
     """A line of the self-test's table.
 
     done    the candidate's slowdown: "nothing", "one case of large messages slower by 5 %"
-    wanted  whether the gate should detect it; False for "nothing"
+    expected  whether the gate should detect it; False for "nothing"
     found   in how many of `trials` it alarmed
     """
 
     done: str
-    wanted: bool
+    expected: bool
     found: int
     trials: int
 
@@ -230,8 +230,8 @@ class _TrialKind:
     done: str
     cases: Callable[[np.random.Generator], Numbers]
     factor: Callable[[BaselineLimits, Numbers], float | Figures]
-    shows: Callable[[Slower, Numbers], bool]
-    wanted: bool = True
+    shows: Callable[[SlowerParts, Numbers], bool]
+    expected: bool = True
 
 
 def self_test(setting: TrialSetting, trials: int, seed: int = 0) -> Iterator[SelfTestLine]:
@@ -239,13 +239,13 @@ def self_test(setting: TrialSetting, trials: int, seed: int = 0) -> Iterator[Sel
     for number, kind in enumerate(_kinds(setting.scheme)):
         random = np.random.default_rng([seed, number])
         found = sum(_finds(kind, setting, random) for _ in range(trials))
-        yield SelfTestLine(kind.done, kind.wanted, found, trials)
+        yield SelfTestLine(kind.done, kind.expected, found, trials)
 
 
 def _finds(kind: _TrialKind, setting: TrialSetting, random: np.random.Generator) -> bool:
     cluster, slowed = setting.draw(random), kind.cases(random)
     if setting.paired:
-        differences = cluster.pairs(PAIRED_STRIKES, PAIRS, random)
+        differences = cluster.pairs(PAIRED_CONFIRMATIONS, PAIRS, random)
         limits = learn_pairs(differences, setting.scheme)
         candidate = known_median(np.moveaxis(differences, 1, -1))
     else:
@@ -274,15 +274,15 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     def visible(times: float) -> Callable[[BaselineLimits, Numbers], Figures]:
         return lambda limits, slowed: 1 + times * np.nan_to_num(limits.visible()[slowed] - 1)
 
-    def its_own(found: Slower, slowed: Numbers) -> bool:
+    def its_own(found: SlowerParts, slowed: Numbers) -> bool:
         return bool(found.cases[slowed].any() or found.groups[scheme.of[slowed]].any())
 
-    def anything(found: Slower, _: Numbers) -> bool:
+    def anything(found: SlowerParts, _: Numbers) -> bool:
         return found.anything
 
     one_case, group = f"one case of {name} messages slower by", f"one group of {name} messages slower by"
     return [
-        _TrialKind("nothing", lambda _: every[:0], by(1.0), anything, wanted=False),
+        _TrialKind("nothing", lambda _: every[:0], by(1.0), anything, expected=False),
         *(_TrialKind(f"{one_case} {percent} %", one_of(cases), by(1 + percent / 100), its_own) for percent in (5, 10)),
         *(_TrialKind(f"{group} {percent} %", one_group, by(1 + percent / 100), its_own) for percent in (2, 5) if judged),
         _TrialKind("all cases slower by 2 %", lambda _: every, by(1.02), anything),

@@ -13,7 +13,7 @@ from statistics import median_low
 import numpy as np
 
 from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, Case, CaseTimes, Shown, median_of
+from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
@@ -85,7 +85,7 @@ LEAST_LEFT = 3  # remaining launches of an allocation, since a single launch wou
 
 
 @dataclass(frozen=True)
-class Steady:
+class FilteredAllocation:
     """An allocation without the launches in another machine state.
 
     allocation  the remaining launches
@@ -100,16 +100,16 @@ class Steady:
     left_out: tuple[bool, ...] = ()
 
 
-def usual_canary(allocations: Sequence[Allocation]) -> float | None:
+def typical_probe_s(allocations: Sequence[Allocation]) -> float | None:
     """Return the state probe's median over all launches, in seconds; None if none has a probe. It is a value that occurred."""
     heard = [value for each in allocations for value in each.canary_s if value is not None and known(value)]
     return median_low(heard) if heard else None
 
 
-def flipped(allocation: Allocation, usual: float | None) -> list[bool]:
+def flipped(allocation: Allocation, typical_s: float | None) -> list[bool]:
     """Return for each launch whether the machine was in another state than usual; False for a launch without a state probe."""
     return [
-        usual is not None and value is not None and known(value) and max(value, usual) > STATE * min(value, usual)
+        typical_s is not None and value is not None and known(value) and max(value, typical_s) > STATE * min(value, typical_s)
         for value in allocation.canary_s
     ]
 
@@ -121,30 +121,30 @@ def without(allocation: Allocation, left_out: Sequence[bool]) -> Allocation:
     return replace(allocation, cases=cases, shown=shown)
 
 
-def steady(allocation: Allocation, usual: float | None) -> Steady:
+def filter_launches(allocation: Allocation, typical_s: float | None) -> FilteredAllocation:
     """Return a candidate without its launches in another state; with a problem if too many have one, or too few are left."""
-    out = flipped(allocation, usual)
+    out = flipped(allocation, typical_s)
     count, left = sum(out), len(out) - sum(out)
     if not count:
-        return Steady(allocation, left_out=tuple(out))
+        return FilteredAllocation(allocation, left_out=tuple(out))
     more = max(LEAST_LEFT, count + 1) - left
     if count > MOST_FLIPPED or (more > 0 and not left):
         return _refused(allocation, AllocationStateChanged(allocation.name, count, len(out)))
     if more > 0:
         return _refused(allocation, LaunchesNeeded(allocation.name, count, len(out), more))
-    return Steady(without(allocation, out), None, LaunchesLeftOut(allocation.name, count, len(out)), tuple(out))
+    return FilteredAllocation(without(allocation, out), None, LaunchesLeftOut(allocation.name, count, len(out)), tuple(out))
 
 
-def _refused(allocation: Allocation, problem: LaunchesNeeded | AllocationStateChanged) -> Steady:
-    return Steady(allocation, problem, left_out=(False,) * len(allocation.canary_s))
+def _refused(allocation: Allocation, problem: LaunchesNeeded | AllocationStateChanged) -> FilteredAllocation:
+    return FilteredAllocation(allocation, problem, left_out=(False,) * len(allocation.canary_s))
 
 
-def steady_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
+def filter_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
     """Return the baseline without launches in another state and allocations that have no other launches; and what was left out."""
-    usual, notes = usual_canary(baseline.allocations), list[LaunchesLeftOut]()
+    typical_s, notes = typical_probe_s(baseline.allocations), list[LaunchesLeftOut]()
     kept: list[Allocation] = []
     for each in baseline.allocations:
-        out = flipped(each, usual)
+        out = flipped(each, typical_s)
         if any(out):
             notes.append(LaunchesLeftOut(each.name, sum(out), len(out), "baseline"))
         if not all(out):
@@ -156,7 +156,7 @@ def _without(measured: CaseTimes, left_out: Sequence[bool]) -> CaseTimes:
     return measured._replace(medians_s=tuple(None if out else value for value, out in zip(measured.medians_s, left_out, strict=True)))
 
 
-def _shown_without(shown: Shown, left_out: Sequence[bool]) -> Shown:
+def _shown_without(shown: ShownFigures, left_out: Sequence[bool]) -> ShownFigures:
     """Return the figures without these launches. The share of the ceiling is unknown if a remaining launch has none."""
     if shown.percent is None or len(shown.percents) != len(left_out):
         return shown

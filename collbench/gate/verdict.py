@@ -224,7 +224,7 @@ class Verdict:
     @property
     def reached(self) -> list[str]:
         """Return the floors that every case reaches in at least one of its allocations."""
-        return [asked for asked in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == asked)]
+        return [text for text in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == text)]
 
     def as_json(self) -> dict[str, Any]:
         """Return verdict.json; verdict.schema.json describes it."""
@@ -280,21 +280,21 @@ def _change_json(each: Change) -> dict[str, Any]:
     }
 
 
-def from_json(told: Mapping[str, Any]) -> Verdict:
+def from_json(document: Mapping[str, Any]) -> Verdict:
     """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them."""
     return Verdict(
         **{
-            **{name: value for name, value in _own_names(told).items() if name not in _DERIVED},
-            "reasons": _facts(told["reasons"], told.get("reason_facts"), REASONS),
-            "notes": _facts(told["notes"], told.get("note_facts"), NOTES),
-            "candidates": tuple(told["candidates"]),
-            "asked": tuple(told["asked"]),
-            "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
-            "groups": tuple(GroupState(**{**_own_names(each), "factors": tuple(each["factors"])}) for each in told["groups"]),
-            "floors": tuple(FloorState(**{**_own_names(each), "percents": tuple(each["percents"])}) for each in told["floors"]),
-            "cause": _cause(told["cause"]) if told["cause"] else None,
-            "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
-            "changes": tuple(map(_change, told["changes"])),
+            **{name: value for name, value in _own_names(document).items() if name not in _DERIVED},
+            "reasons": _facts(document["reasons"], document.get("reason_facts"), REASONS),
+            "notes": _facts(document["notes"], document.get("note_facts"), NOTES),
+            "candidates": tuple(document["candidates"]),
+            "asked": tuple(document["asked"]),
+            "suspicions": tuple(_suspicion(each) for each in document["suspicions"]),
+            "groups": tuple(GroupState(**{**_own_names(each), "factors": tuple(each["factors"])}) for each in document["groups"]),
+            "floors": tuple(FloorState(**{**_own_names(each), "percents": tuple(each["percents"])}) for each in document["floors"]),
+            "cause": _cause(document["cause"]) if document["cause"] else None,
+            "ceilings": tuple(CeilingChange(**each) for each in document.get("ceilings", ())),
+            "changes": tuple(map(_change, document["changes"])),
         }
     )
 
@@ -323,19 +323,19 @@ def _cause(told: Mapping[str, Any]) -> LikelyCause:
     return found
 
 
-def _change(told: Mapping[str, Any]) -> Change:
-    item = Item(told["kind"], tuple(told["path"])) if told.get("path") else Item.of(told["kind"], told["what"])
-    plausible = _fact(told["plausible"], told.get("plausible_fact"), PLAUSIBLE) if told["plausible"] else None
-    announced = _announced(told)
-    return Change(item, told["before"], told["after"], plausible, announced, told.get("times", 1), told.get("explains", False))
+def _change(value: Mapping[str, Any]) -> Change:
+    item = Item(value["kind"], tuple(value["path"])) if value.get("path") else Item.of(value["kind"], value["what"])
+    plausible = _fact(value["plausible"], value.get("plausible_fact"), PLAUSIBLE) if value["plausible"] else None
+    announced = _announced(value)
+    return Change(item, value["before"], value["after"], plausible, announced, value.get("times", 1), value.get("explains", False))
 
 
-def _suspicion(told: Mapping[str, Any]) -> Suspicion:
-    return Suspicion(**{**_own_names(told), "factors": tuple(told["factors"]), "announced": _announced(told)})
+def _suspicion(value: Mapping[str, Any]) -> Suspicion:
+    return Suspicion(**{**_own_names(value), "factors": tuple(value["factors"]), "announced": _announced(value)})
 
 
-def _announced(told: Mapping[str, Any]) -> Announcement | None:
-    return Announcement(**told["announced"]) if told["announced"] else None
+def _announced(value: Mapping[str, Any]) -> Announcement | None:
+    return Announcement(**value["announced"]) if value["announced"] else None
 
 
 # The exit code for a verdict or a failure, in the caller's style.
@@ -388,17 +388,17 @@ _REMEDY = "name what `collbench gate --out` wrote"
 def read_verdict(path: Path) -> Verdict:
     """Return the verdict in a file. Raises UsageError if it cannot be read, does not fit the schema, or contradicts itself."""
     try:
-        told = read_object(path)
+        value = read_object(path)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
-    version = told.get("schema")
+    version = value.get("schema")
     if isinstance(version, int) and version > SCHEMA:
         raise UsageError(f"--verdict {path} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
-    misfit = _misfit(told)
+    misfit = _misfit(value)
     if misfit is not None:
         raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
-    verdict = from_json(told)
+    verdict = from_json(value)
     if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
         raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
     return verdict
@@ -411,12 +411,12 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def _misfit(told: dict[str, Any]) -> str | None:
+def _misfit(value: dict[str, Any]) -> str | None:
     """Return the first invalid value with its place; None if all are valid."""
     from jsonschema import Draft202012Validator
 
     checks = Draft202012Validator(schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
-    error = next(iter(checks.iter_errors(told)), None)
+    error = next(iter(checks.iter_errors(value)), None)
     return None if error is None else _sentence(_innermost(error))
 
 

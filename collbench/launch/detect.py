@@ -139,8 +139,8 @@ def _worker(text: str) -> LaunchInfo:
 
 
 def _sound(info: LaunchInfo) -> bool:
-    wanted: dict[str, Any] = {"str": str, "int": int, "int | None": int | None, "str | None": str | None, "dict[str, str]": dict}
-    typed = all(isinstance(getattr(info, f.name), wanted.get(str(f.type), tuple)) for f in fields(info))
+    types: dict[str, Any] = {"str": str, "int": int, "int | None": int | None, "str | None": str | None, "dict[str, str]": dict}
+    typed = all(isinstance(getattr(info, f.name), types.get(str(f.type), tuple)) for f in fields(info))
     texts = typed and all(isinstance(t, str) for t in (*info.hosts, *info.facts, *info.facts.values()))
     return texts and 0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks
 
@@ -301,12 +301,12 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
         return own
     info = next((found for found in (one(env) for one in _ORDER) if found), None)
     if info is None:
-        _check_nobody(env, request)
+        _refuse_unlaunched(env, request)
         return None
     return _under_launcher(_completed(env, info), request)
 
 
-def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
+def _refuse_unlaunched(env: Mapping[str, str], request: LocalRequest) -> None:
     if request.ranks is None and slurm.in_allocation(env):
         line = shlex.join(request.command)
         raise UsageError(

@@ -31,7 +31,7 @@ from collbench.launch.software import SoftwareDiffers, differing
 MPI_NAMES = ("mpirun", "mpiexec")
 _NAMES = ("srun", "sbatch", *MPI_NAMES, "torchrun", "kubectl")
 _OF_PYTHON = (*MPI_NAMES, "torchrun")  # wheels install these next to Python, which may be outside PATH
-_ASKED = {"kubectl": ("version", "--client")}
+_VERSION_ARGUMENTS = {"kubectl": ("version", "--client")}
 _TIMEOUT_S = 10.0
 # By launcher the pattern of its version text, its family, and the process manager with which it starts MPI.
 _FAMILIES = (
@@ -70,8 +70,8 @@ class LauncherProgram:
 def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[LauncherProgram]:
     """Return the programs with these names, in the order of PATH within each name. Those next to this Python, outside PATH, come last."""
     places = [(name, path, first) for name in names for path, first in _paths(name, env)]
-    with ThreadPoolExecutor(max_workers=8) as asking:
-        return list(asking.map(lambda place: _described(env, *place), places))
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(lambda place: _described(env, *place), places))
 
 
 def family_of(text: str) -> tuple[str, str, str]:
@@ -91,9 +91,9 @@ def plugins_of(text: str) -> tuple[str, ...]:
 def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
     """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
-    beside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
+    own = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
     there = [path for path in inside if _runs(path)]
-    every = [*there, *(path for path in beside if _runs(path))]
+    every = [*there, *(path for path in own if _runs(path))]
     found = {path.parent.resolve(): path for path in reversed(every)}
     return [(path, path in there[:1]) for path in every if found[path.parent.resolve()] is path]
 
@@ -105,15 +105,15 @@ def _runs(path: Path) -> bool:
 def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> LauncherProgram:
     if name == "torchrun":
         return LauncherProgram(name, path, "PyTorch", _torch(path), first=first)
-    said = _said(path, _ASKED.get(name, ("--version",)), env)
-    family, version, manager = family_of(said)
+    output = _output_of(path, _VERSION_ARGUMENTS.get(name, ("--version",)), env)
+    family, version, manager = family_of(output)
     if not family:
-        return LauncherProgram(name, path, first=first, trouble=(said.split("\n") or [""])[-1] or "no answer")
-    plugins = plugins_of(_said(path, ("--mpi=list",), env)) if name == "srun" else ()
+        return LauncherProgram(name, path, first=first, trouble=(output.split("\n") or [""])[-1] or "no answer")
+    plugins = plugins_of(_output_of(path, ("--mpi=list",), env)) if name == "srun" else ()
     return LauncherProgram(name, path, family, version, manager, first, plugins)
 
 
-def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
+def _output_of(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
     """Return the program's output; "" if it cannot run, or does not answer."""
     try:
         line = [str(program), *words]
@@ -137,7 +137,7 @@ def _torch(torchrun: Path) -> str:
 
 _MPI_TIMEOUT_S = 30.0
 # The path of the library is the kernel's, from /proc, since mpi4py itself tries several names.
-_ASK = """
+_PROGRAM = """
 import json, re
 import mpi4py
 mpi4py.rc(initialize=False, finalize=False)
@@ -152,13 +152,13 @@ print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
 class MpiLibrary:
     """The MPI library that mpi4py loads.
 
-    `said`      MPI.Get_library_version(), or "" where no library is loaded
+    `version_text`      MPI.Get_library_version(), or "" where no library is loaded
     path        the library's file, or "" where that is not known
     mpi4py      its version, or "" where it is not installed
     problem     why no library is loaded, or ""
     """
 
-    said: str = ""
+    version_text: str = ""
     path: str = ""
     mpi4py: str = ""
     problem: str = ""
@@ -166,12 +166,12 @@ class MpiLibrary:
     @property
     def name(self) -> str:
         """The short name, like "MPICH 5.0.2"; "" without a library."""
-        return mpi_name(self.said) if self.said else ""
+        return mpi_name(self.version_text) if self.version_text else ""
 
     @property
     def managers(self) -> frozenset[str]:
         """The process managers that can start it: "pmi", "pmix"; empty without a library."""
-        return managers(self.said) if self.said else frozenset()
+        return managers(self.version_text) if self.version_text else frozenset()
 
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
@@ -183,15 +183,15 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
             problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"
         )
     try:
-        line = [sys.executable, "-P", "-c", _ASK]
+        line = [sys.executable, "-P", "-c", _PROGRAM]
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
-        said, path = json.loads(done.stdout)
+        version_text, path = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
         return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
-    return MpiLibrary(said, path, version)
+    return MpiLibrary(version_text, path, version)
 
 
 # Host names of this launch or allocation as this host resolves them, and the problems that affect how ranks connect.
@@ -346,8 +346,8 @@ def _all_here(hosts: Sequence[HostName]) -> bool:
 def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses at which other hosts connect to this one: the given address, Slurm's, or those of its interfaces."""
     known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
-    given = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
-    return next((found for each in (given, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
+    resolved = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
+    return next((found for each in (resolved, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
 
 
 def _of_meeting(host: str, own: HostName) -> Iterator[NameFinding]:
@@ -465,10 +465,10 @@ def typed(
 
 def _program(env: Mapping[str, str]) -> list[str]:
     """Return the command `collbench` of this shell, or the words that start it with this Python."""
-    there, ours = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
-    if there and Path(there).parent.resolve() == ours.parent.resolve():
+    there, own = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
+    if there and Path(there).parent.resolve() == own.parent.resolve():
         return ["collbench"]
-    return [str(ours)] if os.access(ours, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
+    return [str(own)] if os.access(own, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
 
 
 def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
@@ -507,8 +507,8 @@ def _by_slurm(
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
-    wanted = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
-    return next((flag for flag in wanted if flag in srun.plugins), wanted[0])
+    flags = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
+    return next((flag for flag in flags if flag in srun.plugins), flags[0])
 
 
 _STARTS_MPI = ("srun", "mpirun")
@@ -551,7 +551,7 @@ class Explanation:
         return any(problem.severity == "severe" for problem in self.problems)
 
 
-def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
+def with_hosts(explanation: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
     """Return the explanation with the software of the launch's hosts, of which `silent` did not reply."""
     problems = [
         Problem(_SEVERITY[name], SoftwareDiffers(name, versions).render() + _REMEDY.get(name, ""))
@@ -566,7 +566,7 @@ def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: in
                 "COLLBENCH_SECRET, or the secret in the home directory, is the same there",
             )
         )
-    return replace(told, hosts=tuple(hosts), problems=(*told.problems, *problems))
+    return replace(explanation, hosts=tuple(hosts), problems=(*explanation.problems, *problems))
 
 
 def rank_of(env: Mapping[str, str]) -> int:
@@ -603,7 +603,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[st
     """Return the problem of a launcher that started this process but cannot start this library, or None."""
     if info is None:
         return
-    mismatch = mpi_mismatch(loaded.said, info, env) if loaded.said else None
+    mismatch = mpi_mismatch(loaded.version_text, info, env) if loaded.version_text else None
     if mismatch:
         yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
     if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
@@ -631,12 +631,12 @@ def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[P
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return
-    wanted = [FLAG[manager] for manager in sorted(loaded.managers)]
-    if not any(plugin.partition("/")[0].startswith(flag) for plugin in srun.plugins for flag in wanted):
+    flags = [FLAG[manager] for manager in sorted(loaded.managers)]
+    if not any(plugin.partition("/")[0].startswith(flag) for plugin in srun.plugins for flag in flags):
         has = ", ".join(srun.plugins)
         yield Problem(
             "warning",
-            f"this srun cannot start {loaded.name}: --mpi={wanted[0]} is missing, it has {has}; use mpirun inside the job, "
+            f"this srun cannot start {loaded.name}: --mpi={flags[0]} is missing, it has {has}; use mpirun inside the job, "
             "or have the administrator install the plug-in",
         )
 

@@ -30,13 +30,13 @@ _KILLING_S = 3.0
 _LOOK_S = 0.05
 
 
-def guarded(parent: int) -> None:
+def run_guarded(parent: int) -> None:
     """Split the process into guard and launcher. Call it between fork and exec, as Popen's preexec_fn; it returns in the launcher.
 
     The calling process stays as the guard, forwards SIGINT, SIGTERM and SIGHUP, and ends as the launcher ends.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
-    usual = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     prctl(_PR_SET_PDEATHSIG, int(_PARENT_ENDED), 0, 0, 0)
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != parent:
@@ -49,7 +49,7 @@ def guarded(parent: int) -> None:
         finally:
             os._exit(1)
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     if os.getppid() != guard:
         os._exit(1)
 
@@ -148,7 +148,7 @@ def _below(root: int, children: dict[int, list[int]]) -> Collection[int]:
     found: list[int] = []
     left = [root]
     while left:
-        mine = children.get(left.pop(), [])
-        found += mine
-        left += mine
+        own = children.get(left.pop(), [])
+        found += own
+        left += own
     return found

@@ -89,12 +89,12 @@ def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str])
 
     Call it before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
     """
-    library, wanted = mpi_name(library_version), managers(library_version)
-    if info.ranks == 1 and not _traps_singleton(info, env, wanted):
+    library, supported = mpi_name(library_version), managers(library_version)
+    if info.ranks == 1 and not _traps_singleton(info, env, supported):
         return None
-    if info.mpi in wanted:
+    if info.mpi in supported:
         return _size_mismatch(info, env)
-    return _REMEDY.get(info.launcher, _local_remedy)(library, _FLAG[min(wanted)], info)
+    return _REMEDY.get(info.launcher, _local_remedy)(library, _FLAG[min(supported)], info)
 
 
 def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
@@ -107,9 +107,9 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
     )
 
 
-def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], wanted: frozenset[str]) -> bool:
+def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], supported: frozenset[str]) -> bool:
     """Return whether MPI_Init fails without a launcher: MPICH aborts on PMIX_* and on a PMI_FD that torchrun closed."""
-    if "pmix" in wanted or info.mpi == "pmi":
+    if "pmix" in supported or info.mpi == "pmi":
         return False
     return any(name in env for name in ("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT"))
 

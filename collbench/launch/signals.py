@@ -21,7 +21,7 @@ _JOIN_S = 1.0
 _HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec sets it for every rank
 
 
-def heeded() -> tuple[int, ...]:
+def heeded_signals() -> tuple[int, ...]:
     """Return the handled signals, without SIGHUP if the parent of this process ignores it, as nohup does."""
     return tuple(number for number in _ALL if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
@@ -31,7 +31,7 @@ def handle(env: Mapping[str, str] | None = None) -> None:
 
     MPICH's mpiexec without automatic cleanup reports the end of ranks by SIGUSR1, which would kill this process.
     """
-    for number in heeded():
+    for number in heeded_signals():
         signal.signal(number, _first)
     if _HYDRA in (env or {}) and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -40,7 +40,7 @@ def handle(env: Mapping[str, str] | None = None) -> None:
 def settle() -> None:
     """Ignore signals from now on, because this process is ending. Does nothing outside the main thread."""
     if _in_main_thread():
-        for number in heeded():
+        for number in heeded_signals():
             signal.signal(number, _later)
 
 
@@ -51,7 +51,7 @@ def deferred() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in heeded()}
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in heeded_signals()}
     try:
         yield
     finally:
@@ -62,29 +62,29 @@ def deferred() -> Iterator[None]:
 
 
 @contextmanager
-def heard(tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the first signal during the block, in a separate thread, since the main thread may be inside a call."""
+def watch_signals(notify: Callable[[int], None]) -> Iterator[None]:
+    """Call `notify` with the first signal during the block, in a separate thread, since the main thread may be inside a call."""
     if not _in_main_thread():
         yield
         return
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_listen, args=(ours, tell), name="collbench-signals", daemon=True)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_read_signals, args=(reader, notify), name="collbench-signals", daemon=True)
     thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        theirs.close()
+        writer.close()
         thread.join(_JOIN_S)
-        ours.close()
+        reader.close()
 
 
-def _listen(ours: socket.socket, tell: Callable[[int], None]) -> None:
-    while number := ours.recv(1):
+def _read_signals(reader: socket.socket, notify: Callable[[int], None]) -> None:
+    while number := reader.recv(1):
         if number[0] in _ALL:
-            tell(number[0])
+            notify(number[0])
             return
 
 

@@ -29,9 +29,9 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 def find_mpiexec(env: Mapping[str, str]) -> Path | None:
     """Return the mpiexec next to this Python (where wheels install it), else the first in PATH, else None."""
-    beside = Path(sys.prefix) / "bin" / "mpiexec"
-    if os.access(beside, os.X_OK):
-        return beside
+    own = Path(sys.prefix) / "bin" / "mpiexec"
+    if os.access(own, os.X_OK):
+        return own
     found = shutil.which("mpiexec", path=env.get("PATH"))
     return Path(found) if found else None
 
@@ -75,8 +75,8 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
-    """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`who`) or a failure of mpiexec itself.
+def exit_meaning(code: int, subject: str = "a rank") -> tuple[int, str]:
+    """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`subject`) or a failure of mpiexec itself.
 
     For a killed rank, Hydra returns the signal's number and prterun 128 + the number. Hydra combines the ranks' codes before
     MPI_Init by OR.
@@ -85,7 +85,7 @@ def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
         return code, ""
     number = -code if code < 0 else code - 128 if code > 128 else code
     if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTERM):
-        return FAILED, f"mpiexec ended with code {code}: {who} was killed by signal {number} ({signal.Signals(number).name})"
+        return FAILED, f"mpiexec ended with code {code}: {subject} was killed by signal {number} ({signal.Signals(number).name})"
     return FAILED, f"mpiexec ended with code {code}: see what it printed above"
 
 
@@ -122,7 +122,7 @@ def start_local(
         children = [SupervisedProcess(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
         supervisor = Supervisor(children, grace_s=grace_s)
         code = supervisor.run()
-        _speak_for_rank_0(supervisor.signal, folder)
+        _report_for_rank_0(supervisor.signal, folder)
         return code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -306,12 +306,12 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     if code:
         remove_abandoned()
     if supervisor.signal is not None:
-        _speak_for_rank_0(supervisor.signal, folder)
+        _report_for_rank_0(supervisor.signal, folder)
         return code
     return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), "a rank"))
 
 
-def _speak_for_rank_0(number: int | None, folder: Path) -> None:
+def _report_for_rank_0(number: int | None, folder: Path) -> None:
     """Report that a signal ended the launch, if rank 0 was killed before it could. A rank with a stored exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return

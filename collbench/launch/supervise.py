@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import FAILED, UsageError, code_of_signal
-from collbench.launch.guard import END_ALL, guarded
-from collbench.launch.signals import heeded, settle
+from collbench.launch.guard import END_ALL, run_guarded
+from collbench.launch.signals import heeded_signals, settle
 
 # Ranks end each other within 2 s. With 5 s for the diagnosis before that, a launch has ended 10 s after its deadline.
 GRACE_S, _LAST_S = 3.0, 1.0
@@ -54,7 +54,7 @@ class SupervisedProcess:
         def before_exec() -> None:
             # not in the child itself, which would miss a parent that ends while Python starts
             if self.launches:
-                guarded(parent)
+                run_guarded(parent)
             else:
                 die_with_parent(signal.SIGKILL, parent)
 
@@ -227,13 +227,13 @@ class Supervisor:
         Signals after the last child's end still end the command, since this handler or the old one is always installed. After
         the first signal this process is ending.
         """
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        old_fd = signal.set_wakeup_fd(theirs.fileno())
-        old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in heeded()}
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        old_fd = signal.set_wakeup_fd(writer.fileno())
+        old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in heeded_signals()}
         try:
-            yield ours
+            yield reader
         finally:
             if self.signal is None:
                 for number, handler in old.items():
@@ -242,9 +242,9 @@ class Supervisor:
                 settle()
             signal.set_wakeup_fd(old_fd)
             with contextlib.suppress(BlockingIOError):
-                self.signal = self.signal or next(iter(ours.recv(64)), None)
-            ours.close()
-            theirs.close()
+                self.signal = self.signal or next(iter(reader.recv(64)), None)
+            reader.close()
+            writer.close()
 
     def _close_pidfds(self) -> None:
         for key in list(self._selector.get_map().values()):

@@ -25,9 +25,9 @@ def differences(machines: Sequence[Machine]) -> list[str]:
     names = _names(machines)
     columns: dict[str, dict[str, list[str]]] = {}
     memory = sorted(machine.system.memory_bytes for machine in machines if machine.system.memory_bytes)
-    usual = memory[len(memory) // 2] if memory else 0
+    common = memory[len(memory) // 2] if memory else 0
     for name, machine in zip(names, machines, strict=True):
-        for fact, value in _facts(machine, usual).items():
+        for fact, value in _facts(machine, common).items():
             columns.setdefault(fact, {}).setdefault(value, []).append(name)
     return [printable(_sentence(fact, nodes), _LONGEST) for fact, nodes in columns.items() if len(nodes) > 1]
 
@@ -37,11 +37,11 @@ def _names(machines: Sequence[Machine]) -> list[str]:
     return [printable(machine.hostname or "") or f"machine {place}" for place, machine in enumerate(machines, 1)]
 
 
-def _facts(machine: Machine, usual_memory: int) -> dict[str, str]:
+def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
     """Return the facts that nodes of one cluster should share, by name. Each text completes the sentence "node1 has …"."""
     size = machine.system.memory_bytes
-    near = size and abs(size - usual_memory) <= _MEMORY_TOLERANCE * usual_memory
-    facts = {"memory": f"{(usual_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
+    near = size and abs(size - common_memory) <= _MEMORY_TOLERANCE * common_memory
+    facts = {"memory": f"{(common_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
     for write in (_gpus, _system, _links, _nics):
         facts.update((fact, text) for fact, text in write(machine) if text)
     return facts
@@ -126,12 +126,12 @@ def _listed(what: str, values: Iterable[str | None]) -> str:
 def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
     """Return the sentence for one fact: small groups first, then the majority. Without a majority every group is listed with its names."""
     ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
-    *few, (usual, many) = ordered
+    *few, (common, many) = ordered
     clear = len(many) > len(few[-1][1]) and len(many) > 1
     known = [f"{folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
     left = len(few) - len(known)
     more = [f"{_number(sum(len(names) for _, names in few[_MOST_VALUES:]), 'node')} in {left} other ways"] if left else []
-    last = f"the other {len(many)} have {usual}" if clear else f"{folded(many)} {_have(many)} {usual}"
+    last = f"the other {len(many)} have {common}" if clear else f"{folded(many)} {_have(many)} {common}"
     return ", ".join([*known, *more, last])
 
 

@@ -179,8 +179,8 @@ class Distances:
 
     def _is_root_port(self, top: str) -> bool:
         device = self._pci.get(top)
-        told = f"pci/{top}/parent" not in self.machine.unknown and not self._shortened
-        return told and device is not None and device.kind in ("root", "bridge")
+        is_known = f"pci/{top}/parent" not in self.machine.unknown and not self._shortened
+        return is_known and device is not None and device.kind in ("root", "bridge")
 
     def _bridges_between(self, a: str, b: str) -> int:
         """Return the number of bridges below the common bridge of two parts; 0 without a common bridge."""
@@ -327,8 +327,8 @@ def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
 
 
 def _modules(system: System, gpu: Gpu) -> Capability | None:
-    wanted = _MODULES.get(gpu.vendor or "", frozenset())
-    loaded = next((name for name in system.peer_memory or () if name in wanted), None)
+    modules = _MODULES.get(gpu.vendor or "", frozenset())
+    loaded = next((name for name in system.peer_memory or () if name in modules), None)
     return Capability(_UNCHECKED, f"{loaded} is loaded") if loaded else None
 
 

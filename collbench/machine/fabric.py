@@ -240,12 +240,12 @@ class Routes:
 
 def slower(fabric: Fabric) -> list[Cable]:
     """Return the cables that are slower than other cables between the same two switches. An operator should check them."""
-    beside: dict[frozenset[str], list[Cable]] = defaultdict(list)
+    parallel: dict[frozenset[str], list[Cable]] = defaultdict(list)
     for cable in fabric.cables:
         if cable.bits_per_s and all(fabric.nodes[guid].kind == "switch" for guid, _ in cable.ends):
-            beside[frozenset(guid for guid, _ in cable.ends)].append(cable)
-    fastest = {nodes: max(each.bits_per_s or 0 for each in cables) for nodes, cables in beside.items()}
-    return [cable for nodes, cables in beside.items() for cable in cables if (cable.bits_per_s or 0) < fastest[nodes]]
+            parallel[frozenset(guid for guid, _ in cable.ends)].append(cable)
+    fastest = {nodes: max(each.bits_per_s or 0 for each in cables) for nodes, cables in parallel.items()}
+    return [cable for nodes, cables in parallel.items() for cable in cables if (cable.bits_per_s or 0) < fastest[nodes]]
 
 
 def _onward(fabric: Fabric) -> dict[str, list[Way]]:

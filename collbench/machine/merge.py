@@ -26,29 +26,29 @@ _TOLERANCE = 0.04
 _WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
-class Said(NamedTuple):
+class Statement(NamedTuple):
     """A value and the source that reports it."""
 
     source: str
     value: Any
 
 
-def agree(path: str, said: Sequence[Said]) -> Iterator[Disagreement]:
+def agree(path: str, statements: Sequence[Statement]) -> Iterator[Disagreement]:
     """Yield a disagreement for each later source with a value other than that of the first source, which is used."""
     name = path.rpartition("/")[2]
     if name in _WORDS:
         return
-    for other in said[1:]:
-        if not _alike(name, said[0].value, other.value):
-            yield Disagreement(path, written(name, said[0].value), said[0].source, written(name, other.value), other.source)
+    for other in statements[1:]:
+        if not _alike(name, statements[0].value, other.value):
+            yield Disagreement(path, written(name, statements[0].value), statements[0].source, written(name, other.value), other.source)
 
 
 def counted(taken: Machine, other: Machine, taken_from: str, other_from: str) -> Iterable[Disagreement]:
     """Yield a disagreement for each GPU for which two sources report different numbers of links."""
-    ours, theirs = _counts(taken), _counts(other)
-    for gpu, count in ours.items():
-        if gpu in theirs and theirs[gpu] != count:
-            yield Disagreement(f"gpu_links/{gpu}", f"{count} links", taken_from, f"{theirs[gpu]} links", other_from)
+    own, others = _counts(taken), _counts(other)
+    for gpu, count in own.items():
+        if gpu in others and others[gpu] != count:
+            yield Disagreement(f"gpu_links/{gpu}", f"{count} links", taken_from, f"{others[gpu]} links", other_from)
 
 
 def _counts(machine: Machine) -> Counter[str]:
@@ -92,7 +92,7 @@ _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the l
 
 
 @dataclass
-class Same:
+class MatchedParts:
     """The merged keys of the sources' parts: one mapping (own key to merged key) per machine. Parts without an entry are left out."""
 
     gpus: list[dict[str, str]] = field(default_factory=list)
@@ -100,9 +100,9 @@ class Same:
     doubts: list[str] = field(default_factory=list)
 
 
-def same_parts(machines: Sequence[Machine]) -> Same:
+def same_parts(machines: Sequence[Machine]) -> MatchedParts:
     """Return the merged key of every GPU and NIC of every machine, and what could not be matched."""
-    same = Same()
+    same = MatchedParts()
     _match_gpus(machines, same)
     _match_nics(machines, same)
     return same
@@ -113,7 +113,7 @@ def source_of(machine: Machine) -> str:
     return ", ".join(machine.sources) or "a source without a name"
 
 
-def _match_gpus(machines: Sequence[Machine], same: Same) -> None:
+def _match_gpus(machines: Sequence[Machine], same: MatchedParts) -> None:
     known = _addressed(machines)
     for machine in machines:
         bare = [gpu for gpu in machine.gpus if not gpu.address]
@@ -154,7 +154,7 @@ def _own_key(gpu: Gpu) -> str:
     return gpu.key if gpu.index is None else f"gpu{gpu.index}"
 
 
-def _match_nics(machines: Sequence[Machine], same: Same) -> None:
+def _match_nics(machines: Sequence[Machine], same: MatchedParts) -> None:
     named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
     names = _names_by_lid(machines)
     at: dict[str, str] = {}
@@ -163,8 +163,8 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
         machine = machines[place]
         left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
         if left_out:
-            told = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
-            same.doubts.append(f"{source_of(machine)} does not name the devices {told} (no NIC Legend): they are left out")
+            listing = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
+            same.doubts.append(f"{source_of(machine)} does not name the devices {listing} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
         found[place] = _keys_of_nics(nics, names, at)
         _remember(nics, found[place], names, at)
@@ -248,7 +248,7 @@ def origin(machine: Machine, path: str) -> str | None:
     return None
 
 
-def _finished(merged: Machine, readings: Sequence[Machine], same: Same, record: _Record) -> Machine:
+def _finished(merged: Machine, readings: Sequence[Machine], same: MatchedParts, record: _Record) -> Machine:
     pci = tuple(_without_circles(merged.pci, record))
     gpus = sorted(merged.gpus, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.key))
     merged = replace(merged, pci=pci, gpus=tuple(gpus))
@@ -300,7 +300,7 @@ def _source(machine: Machine, path: str) -> str:
 
 def _first(readings: Sequence[Machine], name: str, record: _Record) -> Any:
     """Return the first known value of a fact of the whole machine; None without one."""
-    found = [Said(_source(machine, name), getattr(machine, name)) for machine in readings if getattr(machine, name)]
+    found = [Statement(_source(machine, name), getattr(machine, name)) for machine in readings if getattr(machine, name)]
     if not found:
         return None
     record.origins[name] = found[0].source
@@ -325,12 +325,12 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
         record.origins[path] = source_of(machine)
         return part
     kind: Any = type(part)
-    said = {name: _said(name, default, group) for name, default in _defaults(kind).items()}
-    values = {name: _fact(f"{path}/{name}", found, record) for name, found in said.items() if found}
+    statements = {name: _known_values(name, default, group) for name, default in _defaults(kind).items()}
+    values = {name: _fact(f"{path}/{name}", found, record) for name, found in statements.items() if found}
     return replace(part, **values)
 
 
-def _said(name: str, default: Any, group: Sequence[tuple[Machine, Any]]) -> list[tuple[Machine, Any]]:
+def _known_values(name: str, default: Any, group: Sequence[tuple[Machine, Any]]) -> list[tuple[Machine, Any]]:
     if name == "ports":
         return [(machine, part.ports) for machine, part in group if part.ports]
     return [(machine, value) for machine, part in group if (value := getattr(part, name)) != default]
@@ -342,7 +342,7 @@ def _fact(path: str, found: Sequence[tuple[Machine, Any]], record: _Record) -> A
         return tuple(_ports(path, found, record))
     if dataclasses.is_dataclass(found[0][1]):
         return _merged(path, found, record)
-    statements = [Said(_source(machine, path), value) for machine, value in found]
+    statements = [Statement(_source(machine, path), value) for machine, value in found]
     if name != "key":
         record.origins[path] = statements[0].source
     if name not in _IDENTITY:
@@ -385,10 +385,10 @@ def _rates(others: Sequence[Machine]) -> dict[str, float]:
     """Return the rate of one link per GPU, from the first source that gives all links of that GPU the same rate."""
     found: dict[str, float] = {}
     for other in others:
-        said: dict[str, set[float | None]] = {}
+        rates: dict[str, set[float | None]] = {}
         for link in other.gpu_links:
-            said.setdefault(link.a, set()).add(link.bytes_per_s)
-        found = {**{gpu: rate for gpu, (rate, *rest) in said.items() if rate and not rest}, **found}
+            rates.setdefault(link.a, set()).add(link.bytes_per_s)
+        found = {**{gpu: rate for gpu, (rate, *rest) in rates.items() if rate and not rest}, **found}
     return found
 
 

@@ -83,10 +83,10 @@ def this_machine() -> Machine:
     driver = nvml.read()
     if driver.sources:
         driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
-    return merge([driver, *readings(Folder(Path("/"))), _asked(_SHARED_MEMORY)])
+    return merge([driver, *readings(Folder(Path("/"))), _driver_readings(_SHARED_MEMORY)])
 
 
-def _asked(shared_memory: Path) -> Machine:
+def _driver_readings(shared_memory: Path) -> Machine:
     """Return the host name and the size of the shared-memory file system, from system calls."""
     machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:
@@ -111,7 +111,7 @@ def is_folder(path: Path) -> bool:
         raise _unreachable(path, why) from None
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         kind = _SPECIAL.get(stat.S_IFMT(mode), "neither a file nor a folder")
-        raise Unreadable(f"{_told(path)} is {kind}: name a file, a folder or a tarball (`-` and pipes are not read)")
+        raise Unreadable(f"{_describe_path(path)} is {kind}: name a file, a folder or a tarball (`-` and pipes are not read)")
     return stat.S_ISDIR(mode)
 
 
@@ -128,7 +128,7 @@ def files_in(folder: Path) -> list[Path]:
     except OSError as why:
         raise _unreachable(folder, why) from None
     if len(names) > MOST_ENTRIES:
-        raise Unreadable(f"{_told(folder)} holds {len(names)} files, the most is {MOST_ENTRIES}: give one folder per machine")
+        raise Unreadable(f"{_describe_path(folder)} holds {len(names)} files, the most is {MOST_ENTRIES}: give one folder per machine")
     return [folder / name for name in names]
 
 
@@ -168,19 +168,19 @@ def _begin(path: Path, most: int) -> bytes:
     except (OSError, EOFError, ValueError) as why:
         raise _unreachable(path, why) from None
     except Exception as why:  # zlib, lzma and zstandard raise different errors
-        raise Unreadable(f"{_told(path)} is damaged ({printable(str(why), 80)}): pack or copy it again") from None
+        raise Unreadable(f"{_describe_path(path)} is damaged ({printable(str(why), 80)}): pack or copy it again") from None
 
 
 def _unreachable(path: Path, why: Exception) -> Unreadable:
     if isinstance(why, FileNotFoundError | NotADirectoryError):
-        return Unreadable(f"{_told(path)} is not there: name a file, a folder or a tarball")
+        return Unreadable(f"{_describe_path(path)} is not there: name a file, a folder or a tarball")
     if isinstance(why, PermissionError):
-        return Unreadable(f"{_told(path)} may not be read by you: ask for it to be made readable, or copy it")
+        return Unreadable(f"{_describe_path(path)} may not be read by you: ask for it to be made readable, or copy it")
     reason = getattr(why, "strerror", None) or str(why)
-    return Unreadable(f"{_told(path)} cannot be read ({printable(reason, 80)}): copy it again")
+    return Unreadable(f"{_describe_path(path)} cannot be read ({printable(reason, 80)}): copy it again")
 
 
-def _told(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     return printable(str(path))
 
 
@@ -235,18 +235,18 @@ class _Unit:
         return {reading.trust for reading in self.readings if reading.machine.sources}
 
 
-def read_paths(paths: Sequence[Path], tell: Callable[[str], None] | None = None) -> list[Machine]:
+def read_paths(paths: Sequence[Path], note: Callable[[str], None] | None = None) -> list[Machine]:
     """Return the machines that these files, folders and tarballs describe, one per host, in the order of the paths.
 
     Sources without a host name belong together. Folders and tarballs without a host name that hold the same kind of source are
-    separate machines. `tell` is called with a sentence about skipped files of a folder.
+    separate machines. `note` is called with a sentence about skipped files of a folder.
     Raises Unreadable, with one sentence, for a path without a machine.
     """
-    tell = tell or _silent
+    note = note or _silent
     units = [_Unit("", [])]
     for path in paths:
         if is_folder(path):
-            units.append(_Unit(path.resolve().name, _of_folder(path, tell)))
+            units.append(_Unit(path.resolve().name, _of_folder(path, note)))
         elif is_tarball(path):
             units.append(_Unit(path.name.partition(".")[0], _of_tarball(path)))
         else:
@@ -306,7 +306,7 @@ def _called(reading: _Reading, name: str) -> _Reading:
     return replace(reading, machine=replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
 
 
-def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
+def _of_folder(folder: Path, note: Callable[[str], None]) -> list[_Reading]:
     """Return the readings of a machine's root (with outputs of tools next to sys and proc), or of a folder of files."""
     root = is_root(folder)
     readings = _of_tree(Folder(folder)) if root else []
@@ -314,8 +314,8 @@ def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
         return readings
     outputs = folder / OUTPUTS
     files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
-    found = [*readings, *_of_files(files, tell, alone=not root)]
-    if not any(_says_something(reading.machine) for reading in found):
+    found = [*readings, *_of_files(files, note, alone=not root)]
+    if not any(_has_facts(reading.machine) for reading in found):
         known = printable(str(folder))
         raise Unreadable(
             f"{known} holds nothing that is read here, in {len(files)} files and {'sys or proc' if root else 'no sys or proc'}: {_remedy()}"
@@ -323,7 +323,7 @@ def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
     return found
 
 
-def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool) -> list[_Reading]:
+def _of_files(files: Sequence[Path], note: Callable[[str], None], *, alone: bool) -> list[_Reading]:
     """Return the readings of several files; damaged ones become a doubt. `alone`: nothing else describes the machine."""
     readings: list[_Reading] = []
     passed: list[str] = []
@@ -340,7 +340,7 @@ def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool
         raise next((why for why in refused if isinstance(why, _Log)), refused[0])
     if passed and readings and alone:
         more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
-        tell(f"passed over, not in a known format: {', '.join(passed[:_MOST_NAMED])}{more}")
+        note(f"passed over, not in a known format: {', '.join(passed[:_MOST_NAMED])}{more}")
     doubts = tuple(f"left out: {why}" for why in refused if not isinstance(why, _Log))
     return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else readings
 
@@ -356,7 +356,7 @@ def _of_tarball(path: Path) -> list[_Reading]:
     archive = open_archive(path)
     doubts = [*archive.doubts]
     readings = [*_of_tree(archive), *_outputs(archive, doubts)]
-    if not any(_says_something(reading.machine) for reading in readings):
+    if not any(_has_facts(reading.machine) for reading in readings):
         raise Unreadable(
             f"{printable(path.name)} holds no machine's files in its sys and proc: gather them with `collbench probe --gather`"
         )
@@ -370,7 +370,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
         text = files.text(f"/{OUTPUTS}/{name}") or ""
         found = _recognised(text, name)
         try:
-            readings += [_Reading(_TEXT + found, _told_by(READERS[found], text, name))] if found is not None else []
+            readings += [_Reading(_TEXT + found, _machine_read_by(READERS[found], text, name))] if found is not None else []
         except Unreadable as why:
             doubts.append(f"left out: {why}")
     return readings
@@ -382,7 +382,7 @@ def _of_tree(files: Files) -> list[_Reading]:
     return [_Reading(_TREE, machine) for machine in readings(files)]
 
 
-def _says_something(machine: Machine) -> bool:
+def _has_facts(machine: Machine) -> bool:
     """Return whether any fact is known. A tree without content gives an empty machine."""
     lists = (machine.numa_nodes, machine.pci, machine.gpus, machine.nics, machine.fabric, machine.gpu_links)
     return any(lists) or machine.system != System()
@@ -397,7 +397,7 @@ def _of_file(path: Path) -> list[_Reading]:
         return _of_parts(parts, name)
     found = _recognised(text, name)
     if found is not None:
-        return [_Reading(_TEXT + found, _told_by(READERS[found], text, name))]
+        return [_Reading(_TEXT + found, _machine_read_by(READERS[found], text, name))]
     if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
         raise _Log(f"{printable(name)} is a log of NCCL: read it with `collbench doctor --log`")
     raise _Unknown(f"{printable(name)} is not in a known format: {_remedy()}")
@@ -425,7 +425,7 @@ def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
     refused: list[Unreadable] = []
     for place, part in parts.items():
         try:
-            readings.append(_Reading(_TEXT + place, _told_by(READERS[place], part, name)))
+            readings.append(_Reading(_TEXT + place, _machine_read_by(READERS[place], part, name)))
         except Unreadable as why:
             refused.append(why)
     if not readings:
@@ -434,10 +434,10 @@ def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
     return [*readings, *([_Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else [])]
 
 
-def _told_by(reader: Reader, text: str, name: str) -> Machine:
+def _machine_read_by(reader: Reader, text: str, name: str) -> Machine:
     """Return the machine that a reader finds in a text. Raises Unreadable, also for an empty result: it would mean "no GPUs"."""
     machine = reader.read(text, name)
-    if not _says_something(machine):
+    if not _has_facts(machine):
         raise Unreadable(f"{printable(name)} is {reader.kind}, but lists no part of a machine: save the whole output again")
     return with_reasons(machine, reader.kind, reader.lists)
 

@@ -16,7 +16,7 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, HostRates, given_ceiling, memory_ceiling, no_ceiling, stream_ceiling
+from collbench.machine.peak.ceiling import Ceiling, HostRates, ceiling_from_rate, memory_ceiling, no_ceiling, stream_ceiling
 from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
 from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
@@ -34,12 +34,12 @@ from collbench.operations.traffic import elements
 # The ceiling of groups that run at the same time, from each group's own limits and from the host NICs that the groups share.
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
-Found = tuple[Ceiling, Ceiling | None]
+CeilingPair = tuple[Ceiling, Ceiling | None]
 MakeNode = Callable[[str, tuple[int, ...], tuple[int, ...]], Node]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCase:
     """The groups of a case that run at the same time, and the hosts that they run on.
 
     groups      ranks of the job, in the order of their rank within the group
@@ -72,7 +72,7 @@ class Running:
         return least(self.operation, self.case, (group,), {rank: self.host_of[rank] for rank in group})
 
 
-def ceiling_of(running: Running, node_of: MakeNode) -> Found:
+def ceiling_of(running: RunningCase, node_of: MakeNode) -> CeilingPair:
     """Return (expected bandwidth, hard limit) of the slowest group, which sets the figures of the row.
 
     Without an expected bandwidth the hard limit takes its place. node_of makes a node from a host, the group's ranks
@@ -96,7 +96,7 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
     return ring or bound, _no_less(bound, ring)
 
 
-def _of_neighbours(running: Running) -> Found:
+def _of_neighbours(running: RunningCase) -> CeilingPair:
     """Return (rate that messages sent by each rank itself can reach, hard limit), both by the hosts' NICs alone.
 
     In neighbor_allgather two neighbors on one host receive the same data. The hard limit counts that data once.
@@ -112,20 +112,20 @@ def _of_neighbours(running: Running) -> Found:
     return _slowest(reached), _no_less(_slowest(bounds), _slowest(reached))
 
 
-def _messages_out(running: Running, groups: Groups) -> Counter[str]:
+def _messages_out(running: RunningCase, groups: Groups) -> Counter[str]:
     """Return, by host, how many messages of half a size its ranks send to neighbors on other hosts. As many come in."""
     rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in groups]
     ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
     return Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
 
 
-def _job(running: Running, group: tuple[int, ...], node_of: MakeNode) -> Job:
+def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job:
     layout = running.layout(group)
     nodes = joined_by_clique([node_of(host, ranks, group) for host, ranks in layout])
     return Job(nodes, running.oversubscription, traffic=_traffic(running, group, layout) if running.operation.uneven else None)
 
 
-def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
+def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
     """Return the bytes from rank to rank, in the order of the nodes' ranks."""
     case, place = running.case, {rank: index for index, rank in enumerate(group)}
     order = [place[rank] for _, ranks in layout for rank in ranks]
@@ -138,11 +138,11 @@ def _traffic(running: Running, group: Sequence[int], layout: Layout) -> Sequence
 class _Shared:
     """The data that the groups that cross hosts must move together: bytes per host and direction, and the number of groups."""
 
-    running: Running
+    running: RunningCase
     least: tuple[LeastBytes, ...]
 
     @classmethod
-    def of(cls, running: Running) -> _Shared:
+    def of(cls, running: RunningCase) -> _Shared:
         """Return the shared traffic of a case. A single group is described by its job, except for the edges of a sendrecv ring."""
         crossing = [group for group in running.groups if running.crosses(group)]
         alone = len(crossing) == 1 and running.operation.name != "sendrecv"
@@ -269,7 +269,7 @@ def link_between(machine: Machine, a: str, b: str) -> Link:
         return unknown(f"no source has both GPUs, {a} and {b}")
 
 
-def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
+def ceiling_of_gpus(nodes: GpuNodes, running: RunningCase) -> CeilingPair:
     """Return (expected bandwidth, hard limit or None) of a collective on GPUs. `running.leaving` is replaced by what is found here."""
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
@@ -292,7 +292,7 @@ def _leaving(node: Node, whole: Sequence[Node], oversubscription: float) -> Link
     return Job((node,), oversubscription).egress(node)
 
 
-def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int, crossing: bool, staying: bool) -> Found:
+def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int, crossing: bool, staying: bool) -> CeilingPair:
     """Return (expected bandwidth, hard limit) of the slowest pair on GPUs.
 
     crossing and staying state whether there are pairs between hosts and pairs inside one. sharing is the number of
@@ -318,13 +318,13 @@ class Ceilings:
     machines: list[Machine] = field(default_factory=list)
     rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
     _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
-    _found: dict[tuple[Any, ...], Found] = field(default_factory=dict)
+    _found: dict[tuple[Any, ...], CeilingPair] = field(default_factory=dict)
     _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
     _hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
         """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
-        self.interfaces = _everyones_interfaces(self.world)
+        self.interfaces = _interfaces_of_all_ranks(self.world)
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
             return
@@ -353,12 +353,12 @@ class Ceilings:
     def _oversubscribed(self) -> bool:
         return bool(self.world.oversubscribed)
 
-    def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
+    def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> CeilingPair:
         """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the slowest group."""
         if operation.is_barrier:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
-            return given_ceiling(self.request.ceiling), None
+            return ceiling_from_rate(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if case.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
@@ -382,7 +382,7 @@ class Ceilings:
             return memory_ceiling(operation.cpu_model, case.size_bytes, rates, n)
         return no_ceiling(f"{backend.name} does not report its path inside a host")
 
-    def _of_links(self, operation: Operation, case: Case, backend: Backend, groups: Groups) -> Found:
+    def _of_links(self, operation: Operation, case: Case, backend: Backend, groups: Groups) -> CeilingPair:
         """Return (expected bandwidth, hard limit) from the machines' links.
 
         Of several groups those that cross hosts count, and on GPUs the others as well.
@@ -392,12 +392,12 @@ class Ceilings:
         host_of = self._host_of(backend)
         hosts = [[host_of[rank] for rank in group] for group in crossing]
         sharing = _sharing(operation, hosts) if operation.pair and crossing else 1
-        running = Running(operation, case, groups, host_of, {}, self.request.oversubscription)
+        running = RunningCase(operation, case, groups, host_of, {}, self.request.oversubscription)
         if case.device == "cuda":
             return self._of_gpus(running, backend, sharing, len(crossing))
         return self._between_hosts(replace(running, groups=crossing), backend, sharing)
 
-    def _of_gpus(self, running: Running, backend: Backend, sharing: int, crossing: int) -> Found:
+    def _of_gpus(self, running: RunningCase, backend: Backend, sharing: int, crossing: int) -> CeilingPair:
 
         if backend.name not in self._gpu_nodes:
             hosts = ranks_by_host(backend, self.world)
@@ -407,7 +407,7 @@ class Ceilings:
             return ceiling_of_gpu_pairs(nodes, running.oversubscription, sharing, crossing > 0, crossing < len(running.groups))
         return ceiling_of_gpus(nodes, running)
 
-    def _between_hosts(self, running: Running, backend: Backend, sharing: int) -> Found:
+    def _between_hosts(self, running: RunningCase, backend: Backend, sharing: int) -> CeilingPair:
         from collbench.machine.peak.collective import ceilings
         from collbench.machine.peak.links import unknown
         from collbench.machine.peak.node import Job, Node
@@ -458,10 +458,10 @@ class Ceilings:
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
 
 
-def _everyones_interfaces(world: World) -> list[Interface]:
+def _interfaces_of_all_ranks(world: World) -> list[Interface]:
     """Return one interface per host: the one that carries the ranks' addresses."""
-    mine = asdict(read_interface(interface_with(world.me.address)))
-    found = world.allgather(mine, "reading the interfaces")
+    own = asdict(read_interface(interface_with(world.me.address)))
+    found = world.allgather(own, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
     return [Interface(**by_host[host]) for host in world.hosts]
 

@@ -216,7 +216,7 @@ def _names(folder: str) -> list[str]:
 # TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs).
 
 _TCP_TABLE = "/proc/net/snmp"
-_WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
+_TCP_COUNTERS = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
 
 
 def read_tcp(root: str = "") -> Counts:
@@ -224,7 +224,7 @@ def read_tcp(root: str = "") -> Counts:
     rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         return {}
-    return {_WANTED[name]: int(value) for name, value in zip(*rows, strict=True) if name in _WANTED and value.isdecimal()}
+    return {_TCP_COUNTERS[name]: int(value) for name, value in zip(*rows, strict=True) if name in _TCP_COUNTERS and value.isdecimal()}
 
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -328,11 +328,11 @@ class Gpus:
 
     def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
         """Return NVML's values by field and scope, for the scopes that NVML reports."""
-        asked = [(one, scope) for one in fields for scope in one.scopes]
-        ids = [(getattr(self._session.nvml, _constant(one)), scope) for one, scope in asked]
+        queries = [(one, scope) for one in fields for scope in one.scopes]
+        ids = [(getattr(self._session.nvml, _constant(one)), scope) for one, scope in queries]
         found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
-        values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in asked}
-        for (one, scope), value in zip(asked, found or (), strict=False):
+        values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in queries}
+        for (one, scope), value in zip(queries, found or (), strict=False):
             number = None if _wraps(one, value) else _number(value)
             if number is not None:
                 values[one.constant][scope] = number

@@ -302,35 +302,35 @@ def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> Other
     return OtherPath(ran.case.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
-def _by_nvlink(told: Mapping[str, Any]) -> bool:
-    least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
-    return sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values()) >= least_bytes
+def _by_nvlink(evidence: Mapping[str, Any]) -> bool:
+    least_bytes = max((evidence[way]["at_least_bytes"] for way, _ in _WAYS if way in evidence), default=1)
+    return sum(counts.get("nvlink_tx_bytes") or 0 for counts in evidence.get("gpus", {}).values()) >= least_bytes
 
 
-def _too_few_bytes(told: Mapping[str, Any]) -> bool:
-    return "out" in told and any(_falls_short(told[way]) for way, _ in _WAYS)
+def _too_few_bytes(evidence: Mapping[str, Any]) -> bool:
+    return "out" in evidence and any(_falls_short(evidence[way]) for way, _ in _WAYS)
 
 
 def _falls_short(way: Mapping[str, Any]) -> bool:
     return way["ratio"] is not None and way["ratio"] < _FAR_LESS
 
 
-def _too_few_packets(told: Mapping[str, Any], ran: CaseActivity) -> bool:
+def _too_few_packets(evidence: Mapping[str, Any], ran: CaseActivity) -> bool:
     """Return whether far fewer packets left a host than iterations ran.
 
     This covers messages too small to see in the bytes, and barriers, which send nothing else. In a synchronized mode
     each iteration that sends needs at least one packet.
     """
-    sends = ran.operation.is_barrier or told.get("out", {}).get("at_least_bytes")
-    packets = told.get("packets_out")
-    if not sends or packets is None or "unknown" in told or ran.case.mode != "isolated":
+    sends = ran.operation.is_barrier or evidence.get("out", {}).get("at_least_bytes")
+    packets = evidence.get("packets_out")
+    if not sends or packets is None or "unknown" in evidence or ran.case.mode != "isolated":
         return False
     return bool(packets < _FAR_LESS * ran.iterations)
 
 
-def _ratio(told: Mapping[str, Any]) -> float:
+def _ratio(evidence: Mapping[str, Any]) -> float:
     """Return the smaller ratio of a host's two directions. A host without a ratio sorts last."""
-    return min((told[way]["ratio"] for way, _ in _WAYS if way in told and told[way]["ratio"] is not None), default=float("inf"))
+    return min((evidence[way]["ratio"] for way, _ in _WAYS if way in evidence and evidence[way]["ratio"] is not None), default=float("inf"))
 
 
 def _share(found: int | None, must: float) -> float | None:

@@ -123,7 +123,10 @@ def _lines(path: Path) -> list[str]:
 # and so is one that only one of the readings has. An unknown value is never 0.
 
 Grown = dict[str, dict[str, int | None]]
-_TELLING = ("tx_bytes", "sent_pkts")  # a port without either does not count its traffic; an interface carries what sent_pkts counts
+_VOLUME_COUNTERS = (
+    "tx_bytes",
+    "sent_pkts",
+)  # a port without either does not count its traffic; an interface carries what sent_pkts counts
 # networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
 _UNCOUNTED = ("cxi", "gni", "bxi")
 
@@ -177,7 +180,8 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
         "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
         "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
         "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
-        "silent": [*after.uncounted, *(name for name, counts in after.ports.items() if not any(word in counts for word in _TELLING))],
+        "silent": [
+            *after.uncounted, *(name for name, counts in after.ports.items() if not any(each in counts for each in _VOLUME_COUNTERS))],
         "idle": [name for name in counting if counters.moved(ports.get(name, {}), "tx") == 0],
         "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
     }  # fmt: skip
@@ -240,7 +244,7 @@ class Instruments:
             self.telemetry.switch(False)
         return {
             "moved": own_moved, "iterations": ready.loop.iterations_run - self._iterations,
-            "driven": [group.ranks[rank] for group in ready.mine for rank in group.driven],
+            "driven": [group.ranks[rank] for group in ready.own_groups for rank in group.driven],
             "telemetry": self.telemetry.taken() if self.telemetry else [],
         }  # fmt: skip
 
@@ -255,7 +259,7 @@ class Instruments:
         return self.gpus if case.device == "cuda" else None
 
 
-def told(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row's evidence "moved" at rank 0, from the reports that all processes gave at `end`."""
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}

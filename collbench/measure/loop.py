@@ -126,9 +126,9 @@ class OnDevice:
     def _async_error(self) -> int:
         if not self._clock.async_error:
             return 0
-        ask, error = _function(self._clock.async_error, 2), ctypes.c_int()
+        query, error = _function(self._clock.async_error, 2), ctypes.c_int()
         for comm in self._clock.comms:
-            code = ask(ctypes.c_uint64(comm), ctypes.c_uint64(ctypes.addressof(error)))
+            code = query(ctypes.c_uint64(comm), ctypes.c_uint64(ctypes.addressof(error)))
             if code or error.value not in (0, _IN_PROGRESS):
                 return int(code or error.value)
         return 0

@@ -20,7 +20,7 @@ from collbench.control.world import World
 from collbench.measure import disturbances
 from collbench.measure.crossing import OtherPath, bypassed
 from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
-from collbench.measure.instruments import Instruments, between, noticeable, now, told
+from collbench.measure.instruments import Instruments, between, moved_evidence, noticeable, now
 from collbench.measure.prepared_case import PreparedCase, time_case
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement, slowest
@@ -150,7 +150,7 @@ class MonitoredMeasurement:
         return bypassed(self.evidence)
 
 
-def watch(
+def measure_monitored(
     ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
     """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
@@ -166,61 +166,61 @@ def watch(
         began, paused_s = now(), world.watchdog.paused_s
         measured = time_case(ready, world, budget)
         span, after = between(began, now()), canary.measure() if canary else None
-        mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
+        own = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         seen = instruments.end(ready) if instruments else {}
-        everyone = world.gather({**mine, **seen}, what)
+        all_ranks = world.gather({**own, **seen}, what)
         left = ending - time.monotonic()
         loop_s += measured.loop_s if measured else 0.0
-        found = _result(measured, everyone, canary is not None, repeats) if measured and everyone else None
+        found = _result(measured, all_ranks, canary is not None, repeats) if measured and all_ranks else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
         left = world.broadcast(left if again else 0.0, what)
         if not left:
-            if not (found and everyone):
+            if not (found and all_ranks):
                 return None
             found = replace(found, evidence={"wall_s": {"measured": loop_s}})
-            return _with_evidence(found, ready, world, everyone, instruments)
+            return _with_evidence(found, ready, world, all_ranks, instruments)
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
-def _result(measured: Measurement, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> MonitoredMeasurement:
-    canaries = {when: _largest(one[when] for one in everyone) for when in ("before", "after")}
-    changed = any(flipped(one["before"], one["after"]) for one in everyone)
-    stolen = _largest(one["stolen"] for one in everyone)
-    silent = listening and None in canaries.values()
-    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(everyone) if one["paused_s"]}
-    preempted = max(one["preempted"] for one in everyone)
-    return MonitoredMeasurement(measured, canaries if listening else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
+    canaries = {when: _largest(one[when] for one in all_ranks) for when in ("before", "after")}
+    changed = any(flipped(one["before"], one["after"]) for one in all_ranks)
+    stolen = _largest(one["stolen"] for one in all_ranks)
+    silent = has_probe and None in canaries.values()
+    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(all_ranks) if one["paused_s"]}
+    preempted = max(one["preempted"] for one in all_ranks)
+    return MonitoredMeasurement(measured, canaries if has_probe else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
 
 
 def _with_evidence(
-    found: MonitoredMeasurement, ready: PreparedCase, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None
+    found: MonitoredMeasurement, ready: PreparedCase, world: World, all_ranks: list[dict[str, Any]], instruments: Instruments | None
 ) -> MonitoredMeasurement:
     """Return the measurement with evidence from the hosts' counters and the host's share of the time.
 
     It is computed when the ranks no longer wait for it.
     """
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
-    evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
-    networks = _networks(world, everyone)
+    evidence = found.evidence | paused | ({"moved": moved_evidence(ready, world, all_ranks)} if instruments else {})
+    networks = _networks(world, all_ranks)
     stalls = tuple(_stalls(found.measured, ready.timed)) if networks else ()
     evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
     evidence |= {"stalls": [one.as_json() for one in stalls]} if stalls else {}
-    enqueue_s = _largest(one["enqueue_s"] for one in everyone)
+    enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s
     hosts = (member.host for member in world.members)
-    telemetry = {host: one["telemetry"] for host, one in zip(hosts, everyone, strict=True) if one.get("telemetry")}
+    telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
     bound = enqueue_s is not None and _is_launch_bound(enqueue_s, found.measured, ready.timed)
     return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=stalls)
 
 
-def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
+def _networks(world: World, all_ranks: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
     """Return the network disturbances of each host; empty on one host, where ranks need no network."""
     if len(world.hosts) < 2:
         return ()
     hosts = (member.host for member in world.members)
-    return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, everyone, strict=True) if one.get("moved"))
+    return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
 
 
 def _stalls(measured: Measurement, timed: list[int]) -> list[Stall]:
@@ -253,7 +253,7 @@ class Disturbance:
 
 
 @dataclass
-class Watch:
+class RoundMonitor:
     """The disturbances of one round; `ranks` is filled at rank 0 when the round ends."""
 
     ranks: list[Disturbance] = field(default_factory=list)
@@ -265,16 +265,16 @@ class Watch:
 
 
 @contextmanager
-def watched(world: World, probe: StateProbe | None) -> Iterator[Watch]:
+def monitor_round(world: World, probe: StateProbe | None) -> Iterator[RoundMonitor]:
     """Watch all ranks of the world during the block. All ranks enter and leave it together."""
-    found = Watch()
+    found = RoundMonitor()
     before = probe.measure() if probe else None
     began, waited = time.monotonic_ns(), _waited_ns()
     yield found
     wall, more = time.monotonic_ns() - began, _waited_ns()
     share = (more - waited) / wall if waited is not None and more is not None and wall > 0 else 0.0
-    mine = [min(max(share, 0.0), 1.0), flipped(before, probe.measure() if probe else None)]
-    gathered = world.gather(mine, "gathering what disturbed the round")
+    own = [min(max(share, 0.0), 1.0), flipped(before, probe.measure() if probe else None)]
+    gathered = world.gather(own, "gathering what disturbed the round")
     found.ranks = [Disturbance(float(share), bool(flip)) for share, flip in gathered or ()]
 
 

@@ -46,15 +46,15 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     if not net:
         return _without_connections(facts, machines)
     direct = sum(count for name, count in net.items() if name.endswith(GDR))
-    told = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{_but(facts)}"
+    text = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{_but(facts)}"
     if not direct:
         return _not_used(facts, machines, net)
     if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
         way = "[send]" if facts["gdr"]["send"] else "[receive]"
         return Capability("unknown", f"NCCL's log shows it only for {way}: the lines of the other direction are missing")
     if rdma_bytes == 0:
-        return Capability("capable, not used", f"{told}, but no RDMA port moved any bytes: that path was not used")
-    return Capability("proven used", told)
+        return Capability("capable, not used", f"{text}, but no RDMA port moved any bytes: that path was not used")
+    return Capability("proven used", text)
 
 
 def _but(facts: Mapping[str, Any]) -> str:
@@ -71,8 +71,8 @@ def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) 
     why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log lists no connections"
     if could.state == "not capable":
         return could
-    told = f"{why}; {could.why}"
-    return not_used(could, told) if facts.get("transports") else Capability("unknown", told)
+    text = f"{why}; {could.why}"
+    return not_used(could, text) if facts.get("transports") else Capability("unknown", text)
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
@@ -135,20 +135,20 @@ def choices_of(log: NcclLog) -> list[dict[str, Any]]:
 def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts of all processes merged. The keys are those of `summary`, and these:
 
-    processes   how many, `told`: how many of them had a log; why the first of the others had none
+    processes   how many, `logs`: how many of them had a log; why the first of the others had none
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
     nics        by NCCL's name all device names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
     """
-    told = [each for each in facts if "transports" in each]
+    logs = [each for each in facts if "transports" in each]
     why = next((each["why"] for each in facts if each.get("why")), None)
-    channels = _united(told, "channels")
+    channels = _united(logs, "channels")
     return {
-        "processes": len(facts), "told": len(told), "why": why, "versions": _all(told, "version"), "nets": _all(told, "net"),
-        "transports": _summed(each["transports"] for each in told), "channels": channels, "nics": _united(told, "nics"),
-        "gdr": _gdr(told), "hosts_without_gdr": sorted({each["host"] for each in told if _undirect(each["transports"])}),
-        "stated": {kind: max(each["stated"].get(kind, 0) for each in told) for kind in _kinds(told)}, "choices": _merged(told),
-        "warnings": list(dict.fromkeys(text for each in told for text in each["warnings"]))[:_MOST_WARNINGS],
+        "processes": len(facts), "told": len(logs), "why": why, "versions": _all(logs, "version"), "nets": _all(logs, "net"),
+        "transports": _summed(each["transports"] for each in logs), "channels": channels, "nics": _united(logs, "nics"),
+        "gdr": _gdr(logs), "hosts_without_gdr": sorted({each["host"] for each in logs if _undirect(each["transports"])}),
+        "stated": {kind: max(each["stated"].get(kind, 0) for each in logs) for kind in _kinds(logs)}, "choices": _merged(logs),
+        "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
         "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
     }  # fmt: skip
 
@@ -190,27 +190,27 @@ def _undirect(transports: Mapping[str, int]) -> bool:
     return any(name.startswith("NET/") and not name.endswith(GDR) for name in transports)
 
 
-def _gdr(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = [each["gdr"] for each in told]
+def _gdr(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = [each["gdr"] for each in logs]
     return {
         "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
         "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
     }  # fmt: skip
 
 
-def _merged(told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _merged(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return equal choices once, with the calls of all processes."""
     calls: Counter[tuple[Any, ...]] = Counter()
-    for each in told:
+    for each in logs:
         for choice in each["choices"]:
             calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
     ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
     return [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
 
 
-def _united(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
+def _united(logs: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
     found: dict[str, set[Any]] = {}
-    for each in told:
+    for each in logs:
         for key, value in each[name].items():
             found.setdefault(key, set()).update(value if isinstance(value, list) else [value])
     return {key: sorted(values) for key, values in sorted(found.items())}
@@ -223,12 +223,12 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def _all(told: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    return sorted({each[name] for each in told if each[name]})
+def _all(logs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return sorted({each[name] for each in logs if each[name]})
 
 
-def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted({kind for each in told for kind in each["stated"]})
+def _kinds(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({kind for each in logs for kind in each["stated"]})
 
 
 # A rank's own NCCL log: requested before NCCL is loaded, stored on the node, read at the end, and then removed.
@@ -262,15 +262,15 @@ class DebugLog:
         self._choices: list[dict[str, Any]] = []
         self._files = 0
 
-    def ask(self, subsystems: str) -> None:
+    def request(self, subsystems: str) -> None:
         """Set the subsystems that NCCL logs, and a new file for the log."""
         assert self._folder is not None
         self._files += 1
         pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
-        wanted = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
-        for name in wanted:
+        variables = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
+        for name in variables:
             self._before.setdefault(name, _of_user(self._env, name))
-        self._env.update({name: value for name, value in wanted.items() if name != _SUBSYS or not self._before[_SUBSYS]})
+        self._env.update({name: value for name, value in variables.items() if name != _SUBSYS or not self._before[_SUBSYS]})
 
     @contextmanager
     def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:
@@ -283,26 +283,26 @@ class DebugLog:
         if reset is None or self._folder is None:
             yield found
             return
-        self.ask(_WITNESS)
+        self.request(_WITNESS)
         reset()
         number = self._files
         try:
             yield found
         finally:
-            self.ask(_STARTING)
+            self.request(_STARTING)
             reset()
             found += self._seen(number)
             self._choices += found
 
     def facts(self) -> dict[str, Any]:
         """Return the content of this process's log, JSON-ready (see `summary`), or {"host", "why"}. Reads the files; never raises."""
-        told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
+        text: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
         if self.why:
-            return {**told, "why": self.why}
+            return {**text, "why": self.why}
         try:
-            found = {**told, **summary(self._read())}
+            found = {**text, **summary(self._read())}
         except Unreadable as why:
-            return {**told, "why": str(why)}
+            return {**text, "why": str(why)}
         found["choices"] = [*found["choices"], *self._choices]
         return found
 
@@ -313,7 +313,7 @@ class DebugLog:
 
     def close(self) -> None:
         """Remove the folder and restore the environment. May be called twice."""
-        if _is_ours(self._env, self._folder):
+        if _is_own(self._env, self._folder):
             for name, value in self._before.items():
                 self._env.pop(name, None)
                 if value is not None:
@@ -349,13 +349,13 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
     killed rank leaves no files.
     """
     level, file = env.get(_LEVEL), env.get(_FILE)
-    if (level or file) and not _is_ours(env):
-        return _not_ours(env, level, file)
+    if (level or file) and not _is_own(env):
+        return _log_of_user(env, level, file)
     try:
         log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX, dir=env.get(_OF_START) or None)))
     except OSError as why:
         return DebugLog(env, why=f"no folder for NCCL's log in {tempfile.gettempdir()} ({why.strerror}): make room, or set TMPDIR")
-    log.ask(_CALLING if tuning else _STARTING)
+    log.request(_CALLING if tuning else _STARTING)
     return log
 
 
@@ -367,11 +367,11 @@ def resetter(library: Any, version: int) -> Callable[[], object] | None:
 def _of_user(env: Mapping[str, str], name: str) -> str | None:
     """Return the user's value of a setting; None if it is unset or was set by another log of collbench."""
     value = env.get(name)
-    ours = _is_ours(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
-    return None if ours else value
+    is_own = _is_own(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
+    return None if is_own else value
 
 
-def _not_ours(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
+def _log_of_user(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
     if not level:
         return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so NCCL writes no log: unset it, or set {_LEVEL}=INFO")
     if level.strip().upper() not in _ENOUGH:
@@ -395,7 +395,7 @@ def _word(part: str, words: Mapping[str, str]) -> str:
     return words[letter] + part[1:] if letter in words else f"%{part}"
 
 
-def _is_ours(env: Mapping[str, str], folder: Path | None = None) -> bool:
+def _is_own(env: Mapping[str, str], folder: Path | None = None) -> bool:
     """Return whether the file in the environment is one that `prepare` named; in this folder, if one is given."""
     named = Path(env.get(_FILE, "").replace("%%", "%")).parent
     return named.name.startswith(_PREFIX) and folder in (None, named)
@@ -433,7 +433,7 @@ class RasReply:
     why: str | None = None
 
 
-def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasReply:
+def query_ras(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasReply:
     """Return the report of NCCL's RAS about the job of this host. Never raises; nothing in the reply is trusted.
 
     It ends at the deadline; resolving a host name may take longer.
@@ -470,11 +470,11 @@ class _Client:
 
     def status(self) -> str:
         """Return the whole reply, or the part that arrived. Raises TimeoutError without any, ValueError for a server of another kind."""
-        greeting = self._asked("CLIENT PROTOCOL 2")
+        greeting = self._request("CLIENT PROTOCOL 2")
         if not greeting.upper().startswith("SERVER PROTOCOL"):
             raise ValueError(f"answers {greeting[:60]!r}")
-        self._asked("TIMEOUT 1")  # its default of 5 s for queries to other processes exceeds the deadline
-        self._asked("SET FORMAT json")
+        self._request("TIMEOUT 1")  # its default of 5 s for queries to other processes exceeds the deadline
+        self._request("SET FORMAT json")
         self._send("VERBOSE STATUS")
         try:
             while len(self._buffer) < _MOST_BYTES and self._receive():
@@ -484,7 +484,7 @@ class _Client:
                 raise
         return self._buffer.decode("utf-8", "replace")
 
-    def _asked(self, command: str) -> str:
+    def _request(self, command: str) -> str:
         """Send a command and return the line that answers it."""
         self._send(command)
         while b"\n" not in self._buffer and len(self._buffer) < _LINE and self._receive():
@@ -535,8 +535,8 @@ def _of_text(answer: str) -> str:
     found = [answer[match.end() :] for match in _SECTION.finditer(answer)]
     if not found:
         return "NCCL's RAS reports no errors" if "Job summary" in answer else f"NCCL's RAS: {_short(answer)}"
-    told = [line.strip() for line in found[0].splitlines() if line.strip(" =") and line.strip() not in ("Errors", "Warnings")]
-    return f"NCCL's RAS: {_short('; '.join(told))}" if told else "NCCL's RAS reports no errors"
+    text = [line.strip() for line in found[0].splitlines() if line.strip(" =") and line.strip() not in ("Errors", "Warnings")]
+    return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
 
 
 def _of_json(communicators: list[Any]) -> str:
@@ -635,12 +635,12 @@ class NcclPaths:
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
         """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All ranks call."""
-        mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
-        everyone = world.gather(mine, _WHAT)
-        if everyone is None:
+        own: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
+        all_ranks = world.gather(own, _WHAT)
+        if all_ranks is None:
             return {}
-        self.facts = together([said["facts"] for said in everyone])
-        first: Choices = next((said["choices"] for said in everyone if said["choices"]), [])
+        self.facts = together([each["facts"] for each in all_ranks])
+        first: Choices = next((each["choices"] for each in all_ranks if each["choices"]), [])
         state = state_of_run(self.facts, machines, rdma_bytes(moved))
         return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": asdict(state)}
 
@@ -652,14 +652,14 @@ class NcclPaths:
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
     """Return the bytes that the RDMA ports sent, from a row's evidence "moved"; None if no port counts them or a count is missing."""
     hosts = moved.get("hosts", {}).values()
-    sent = [counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
+    sent = [counters.moved(counts, "tx") for text in hosts for counts in text.get("ports", {}).values()]
     if None in sent:
         return None
     total = sum(count for count in sent if count)
-    return total if total or any(told.get("idle_ports") for told in hosts) else None
+    return total if total or any(text.get("idle_ports") for text in hosts) else None
 
 
-def ask_ras() -> str:
+def describe_ras() -> str:
     """Return the RAS report about ranks that are behind or have ended, or the reason why there is none."""
-    answer = ask(os.environ)
+    answer = query_ras(os.environ)
     return answer.sentence or answer.why or "NCCL's RAS reports nothing"

@@ -61,7 +61,7 @@ class PreparedCase:
     operation: Operation
     case: Case
     groups: tuple[tuple[int, ...], ...]
-    mine: tuple[Group, ...]
+    own_groups: tuple[Group, ...]
     buffers: tuple[AnyBuffers, ...]
     loop: Loop
     checking: Loop
@@ -88,12 +88,12 @@ class PreparedCase:
         return not self.loop.native and self.loop.could_be_native
 
 
-def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:
+def make_groups(backend: Backend, work: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:
     """Return the groups that these cases need, and that of all ranks; pairs need none.
 
     All ranks call, and make the groups in the same order. None: this process has no rank in the group.
     """
-    splits = dict.fromkeys(case.split for operation, case in wanted if not operation.pair and case.split)
+    splits = dict.fromkeys(case.split for operation, case in work if not operation.pair and case.split)
     needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
     with world.watchdog.phase(f"making groups on {backend.name}"):
         return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
@@ -123,7 +123,7 @@ class BackendContext:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Preparation:
     """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own number)."""
 
     operation: Operation
@@ -149,19 +149,19 @@ def prepare_over(
     case's own).
     """
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
-    asked = _Asked(operation, case, stage, groups, slots)
+    preparation = _Preparation(operation, case, stage, groups, slots)
     with _at(case, world, "making its groups"):
-        mine = _members(asked, world)
+        own_groups = _members(preparation, world)
     own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
-    failed = _first_failure(mine, world, f"{case.title()}: making its groups") if own else None
-    if isinstance(mine, CaseFailed):
-        return failed or mine
+    failed = _first_failure(own_groups, world, f"{case.title()}: making its groups") if own else None
+    if isinstance(own_groups, CaseFailed):
+        return failed or own_groups
     if failed:
         return failed
-    ready = _bound(asked, mine, world)
+    ready = _bound(preparation, own_groups, world)
     if isinstance(ready, CaseFailed):
         with _at(case, world, "freeing its groups"):
-            _release(operation, case, backend, mine)
+            _release(operation, case, backend, own_groups)
     return ready
 
 
@@ -171,18 +171,18 @@ def _first_failure(found: object, world: World, what: str) -> CaseFailed | None:
     return None if told is None else decode(told, CaseFailed)
 
 
-def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase | CaseFailed:
+def _bound(preparation: _Preparation, own_groups: tuple[Group, ...], world: World) -> PreparedCase | CaseFailed:
     """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
 
     A call captured into a graph connects the ranks, and would wait for those that fail.
     """
-    case = asked.case
+    case = preparation.case
     with _at(case, world, "allocating"):
-        buffers = _try(lambda: _filled(asked, mine), "allocation", world)
+        buffers = _try(lambda: _filled(preparation, own_groups), "allocation", world)
     if case.device != "cpu" and (failed := _first_failure(buffers, world, f"{case.title()}: allocating")):
         return failed
     with _at(case, world, "binding its calls"):
-        program = buffers if isinstance(buffers, CaseFailed) else _try(lambda: _program(asked, mine, buffers), "binding", world)
+        program = buffers if isinstance(buffers, CaseFailed) else _try(lambda: _program(preparation, own_groups, buffers), "binding", world)
     failed = _first_failure(program, world, f"{case.title()}: binding its calls")
     if isinstance(buffers, CaseFailed):
         return failed or buffers
@@ -190,7 +190,7 @@ def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> PreparedCase
         return failed or program
     if failed:
         return failed
-    ready = _looped(asked, (mine, buffers, program), world)
+    ready = _looped(preparation, (own_groups, buffers, program), world)
     return _first_failure(_trial(ready, world), world, f"{case.title()}: the first call") or ready
 
 
@@ -198,31 +198,33 @@ def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
 
 
-def _members(asked: _Asked, world: World) -> tuple[Group, ...] | CaseFailed:
+def _members(preparation: _Preparation, world: World) -> tuple[Group, ...] | CaseFailed:
     """Return this process's groups, or why the library refuses them. All ranks call."""
-    case, stage = asked.case, asked.stage
+    case, stage = preparation.case, preparation.stage
     backend, tuning = stage.backend, Tuning(case.algorithm, case.protocol)
     whole, driven = stage.whole, stage.driven
 
     def make(ranks: tuple[int, ...]) -> Group | None:
-        if asked.operation.pair:
+        if preparation.operation.pair:
             return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
         return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
 
-    made = _try(lambda: [make(ranks) for ranks in asked.groups], "groups", world)
+    made = _try(lambda: [make(ranks) for ranks in preparation.groups], "groups", world)
     return made if isinstance(made, CaseFailed) else tuple(group for group in made if group)
 
 
-def _looped(asked: _Asked, made: _Made, world: World) -> PreparedCase:
+def _looped(preparation: _Preparation, made: _Made, world: World) -> PreparedCase:
     """Return the case with the loops over its program."""
-    operation, case, stage, (mine, buffers, program) = asked.operation, asked.case, asked.stage, made
-    alone = (operation.self_synchronizing or operation.one_sided) and len(asked.groups) == 1  # several pairs must run at the same time
+    operation, case, stage, (own_groups, buffers, program) = preparation.operation, preparation.case, preparation.stage, made
+    alone = (operation.self_synchronizing or operation.one_sided) and len(
+        preparation.groups
+    ) == 1  # several pairs must run at the same time
     each = stage.each_time and case.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
-    return PreparedCase(operation, case, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
+    return PreparedCase(operation, case, preparation.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -233,11 +235,11 @@ def _to_check(timed: Timed, operation: Operation) -> Timed:
 
 def release(ready: PreparedCase, backend: Backend) -> None:
     """Free the groups that were made for this case alone."""
-    _release(ready.operation, ready.case, backend, ready.mine)
+    _release(ready.operation, ready.case, backend, ready.own_groups)
 
 
-def _release(operation: Operation, case: Case, backend: Backend, mine: Sequence[Group]) -> None:
-    for group in mine if operation.pair or _is_tuned(case) else ():
+def _release(operation: Operation, case: Case, backend: Backend, own_groups: Sequence[Group]) -> None:
+    for group in own_groups if operation.pair or _is_tuned(case) else ():
         backend.release(group)
 
 
@@ -268,10 +270,10 @@ def _trial(ready: PreparedCase, world: World) -> CaseFailed | None:
     return None
 
 
-def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
-    case, backend = asked.case, asked.stage.backend
-    slots = asked.slots or slots_for(case)
-    buffers = tuple(backend.allocate(asked.operation, replace(case, seed=_seed(case, group)), group, slots) for group in mine)
+def _filled(preparation: _Preparation, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+    case, backend = preparation.case, preparation.stage.backend
+    slots = preparation.slots or slots_for(case)
+    buffers = tuple(backend.allocate(preparation.operation, replace(case, seed=_seed(case, group)), group, slots) for group in own_groups)
     for each in buffers:
         for slot in range(slots):
             each.fill(slot, for_check=False)
@@ -283,8 +285,11 @@ def _seed(case: Case, group: Group) -> int:
     return case.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
-def _program(asked: _Asked, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
-    programs = [asked.stage.backend.bind(asked.operation, asked.case, group, part) for group, part in zip(mine, buffers, strict=True)]
+def _program(preparation: _Preparation, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
+    programs = [
+        preparation.stage.backend.bind(preparation.operation, preparation.case, group, part)
+        for group, part in zip(own_groups, buffers, strict=True)
+    ]
     return joined(programs) if programs else Program(((),))
 
 
@@ -322,7 +327,7 @@ def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch]
 def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
     """Return the wrong data that this process's ranks received in a slot, JSON-ready. Ranks are numbered as in the job."""
     found: list[dict[str, Any]] = []
-    for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
         found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
     return found
@@ -393,9 +398,9 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
     for attempt in range(_ATTEMPTS):
         delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
         everyone = world.allgather(_attempt(ready, world, late, delay_s), _what(ready))
-        early += [LeftEarly(**one) for said in everyone for one in said["early"]]
-        if early or not any(said["late_itself"] for said in everyone):
-            return bool(early) or sum(said["told"] for said in everyone) == others, early
+        early += [LeftEarly(**one) for reply in everyone for one in reply["early"]]
+        if early or not any(reply["late_itself"] for reply in everyone):
+            return bool(early) or sum(reply["told"] for reply in everyone) == others, early
     return False, early
 
 
@@ -412,7 +417,7 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
 
     Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
-    waits = any(late in group.driven for group in ready.mine)
+    waits = any(late in group.driven for group in ready.own_groups)
     began = time.monotonic()
     world.allgather(None, _what(ready))
     if waits:
@@ -421,7 +426,7 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
     with phase(ready, world, "verifying"):
         ready.checking.run(1, slot=0)
     left_s = time.monotonic() - began
-    others = [] if waits else [(group, rank) for group in ready.mine for rank in group.driven]
+    others = [] if waits else [(group, rank) for group in ready.own_groups for rank in group.driven]
     early = others if left_s < delay_s * _CLOCKS else []
     return {
         "told": len(others), "late_itself": bool(others) and came_s >= delay_s,

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine
 
 
-def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
-    """Call `tell` at rank 0 with the machines of the launch's hosts, and return its exit code on all ranks.
+def together(env: Mapping[str, str], timeout_s: float, report: Callable[[list[Machine]], int]) -> int:
+    """Call `report` at rank 0 with the machines of the launch's hosts, and return its exit code on all ranks.
 
     Without a launcher there is only this machine. All ranks must call it; every wait ends after `timeout_s`. Raises
     CollbenchError, on all ranks.
     """
     info = _launch(env)
     if info is None:
-        return tell([_this_machine()])
+        return report([_this_machine()])
     with _joined(info, timeout_s) as world:
         machines = probed(world)
-        code = tell(machines) if machines is not None else FINE
+        code = report(machines) if machines is not None else FINE
         return world.broadcast(code, "reporting the probed hosts")
 
 
@@ -75,7 +75,7 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
         if world.rank == 0 and why is error:
             report_error(str(why))  # first: a launcher may end rank 0 as soon as another rank has ended
-        why.said = world.abort(why)  # type: ignore[attr-defined]
+        why.reported = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:
         world.close()
@@ -86,13 +86,13 @@ def probed(world: World) -> list[Machine] | None:
 
     The first rank of each host probes it. All ranks must call it.
     """
-    mine = None
+    own = None
     if world.on_host()[0].rank == world.rank:
         with world.watchdog.phase("probing this host"):
-            mine = _this_machine()
+            own = _this_machine()
     if len(world.hosts) == 1:
-        return [mine] if mine else None
-    return _gathered(world, mine)
+        return [own] if own else None
+    return _gathered(world, own)
 
 
 def _this_machine() -> Machine:
@@ -101,8 +101,8 @@ def _this_machine() -> Machine:
     return this_machine()
 
 
-def _gathered(world: World, mine: Machine | None) -> list[Machine] | None:
+def _gathered(world: World, own: Machine | None) -> list[Machine] | None:
     from collbench.machine.snapshot import from_json, to_json
 
-    known = world.gather(to_json(mine) if mine else None, "probing the hosts")
+    known = world.gather(to_json(own) if own else None, "probing the hosts")
     return None if known is None else [from_json(machine) for machine in known if machine is not None]

@@ -64,7 +64,7 @@ _FEWEST, _MOST = 6, 300
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """The result of a memory copy: seconds per copy of all threads together (of the slowest each time), and the bytes that one copy moves.
 
     wrong   how many bytes of the target differ from the source, and the first of them; None when none does
@@ -75,7 +75,7 @@ class Copied:
     wrong: str | None
 
 
-def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: float) -> Copied:
+def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: float) -> CopyResult:
     """Copy `n_bytes` repeatedly for about `seconds`, a share on each of these CPUs, and return the times.
 
     Each thread touches its memory first, so that it is on the CPU's NUMA node. Raises MemoryError, OSError for a CPU
@@ -89,7 +89,7 @@ def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: f
     n = repetitions(float(tried.min()), seconds)
     taken = _everywhere(cpus, lambda place: loops[place].run(n)[0], patience_s + seconds)
     wrong = _everywhere(cpus, lambda place: first_wrong(pairs[place][1].slot(0)), patience_s)
-    return Copied(np.max(taken, axis=0), share * len(cpus), next((each for each in wrong if each), None))
+    return CopyResult(np.max(taken, axis=0), share * len(cpus), next((each for each in wrong if each), None))
 
 
 def repetitions(once_s: float, seconds: float) -> int:
@@ -177,23 +177,23 @@ def measure_memory(world: World, cases: Sequence[Case], with_sum: bool, share: f
     times. `share` limits the seconds per size and round. The rate is that of the slowest rank on rank 0's host.
     """
     kinds = ("copy", "sum") if with_sum else ("copy",)
-    wanted = {(kind, case.size_bytes): case for case in cases for kind in kinds}
-    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in wanted}
+    case_by_key = {(kind, case.size_bytes): case for case in cases for kind in kinds}
+    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in case_by_key}
     for _ in range(_MOST_ROUNDS):
         left = [key for key, known in rounds.items() if agreed(known) is None]
         if not left:
             break
-        mine = [_rate(world, wanted[key], key[0], share) for key in left]
-        for key, rate in zip(left, _slowest(world, mine, "measuring the memory"), strict=True):
+        own = [_rate(world, case_by_key[key], key[0], share) for key in left]
+        for key, rate in zip(left, _slowest(world, own, "measuring the memory"), strict=True):
             rounds[key].append(rate)
     rates = {key: settled(known) for key, known in rounds.items()}
     by_kind = {name: {size: rate for (kind, size), rate in rates.items() if kind == name} for name in ("copy", "sum")}
     return HostRates(by_kind["copy"], by_kind["sum"])
 
 
-def _slowest(world: World, mine: Sequence[Rate | None], doing: str) -> list[Rate]:
+def _slowest(world: World, own: Sequence[Rate | None], doing: str) -> list[Rate]:
     """Return the lowest rate of any rank for each entry, the same at all ranks."""
-    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
+    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], doing)
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
@@ -269,8 +269,8 @@ def _stream(world: World, sender: socket.socket | None, receiver: socket.socket 
     thread.join(world.timeout_s)
     if thread.is_alive():
         raise WaitExpired(f"measuring loopback TCP: nothing arrived within {world.timeout_s:g} s")
-    mine = Rate(rates[0], rates[0], rates[0]) if rates else None
-    return _slowest(world, [mine], "measuring loopback TCP")[0]
+    own = Rate(rates[0], rates[0], rates[0]) if rates else None
+    return _slowest(world, [own], "measuring loopback TCP")[0]
 
 
 def _pour(sender: socket.socket) -> None:

@@ -45,7 +45,7 @@ class Request:
 
     command        the subcommand ("allreduce"; of a suite "run-" and its name), for the folder's name
     sweep          what makes the cases; a suite has several
-    backends       names in the order they are measured; asked: those that the user named (the rest are defaults)
+    backends       names in the order they are measured; requested: those that the user named (the rest are defaults)
     ranks          --ranks, the number of ranks of a backend with virtual ranks
     check          verification calls per case; 0 is off
     ceiling        GB/s that the user gave, or None
@@ -70,7 +70,7 @@ class Request:
     command: str
     sweep: Sweep | Sweeps
     backends: tuple[str, ...]
-    asked: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
     budget: Budget = field(default_factory=Budget)
     ranks: int | None = None
     check: int = 1

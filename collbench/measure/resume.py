@@ -60,7 +60,7 @@ def key_of(row: Row) -> Key:
     return tuple(getattr(known, name) for name in _IDENTITY)
 
 
-def asked(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
+def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that all of them share."""
     keys = [key_of(row) for row in rows]
     values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
@@ -93,11 +93,11 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     if not changed:
         return None
     more = f" (and {len(changed) - 1} more differences)" if len(changed) > 2 else f" ({changed[1]} differs, too)" if changed[1:] else ""
-    was, is_now = _telling(before.get(changed[0], "not set"), after.get(changed[0], "not set"))
+    was, is_now = _shortened_alike(before.get(changed[0], "not set"), after.get(changed[0], "not set"))
     return f"{changed[0]} was {was} and is {is_now}{more}"
 
 
-def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
+def request_difference(then: Mapping[str, Any], request: Request) -> str | None:
     """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the shared options."""
     from collbench import __version__
 
@@ -117,13 +117,13 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _texts(f"{name}'s ", versions)
     yield from _texts("the host's ", {name: _object(info.get("host")).get(name) for name in _OF_HOST})
     yield from _texts("", steering(_object(info.get("environment"))))
-    suite, wanted = _object(info.get("suite")), _object(info.get("asked"))
+    suite, requested = _object(info.get("suite")), _object(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
-    yield "what was requested", "recorded" if wanted else "not recorded"
-    yield from _texts("", wanted.get("options"))
-    yield from _texts("the cases' ", wanted.get("values"))
-    yield "the number of cases", str(wanted.get("cells"))
-    yield "how the cases are arranged (SHA-256)", str(wanted.get("digest"))
+    yield "what was requested", "recorded" if requested else "not recorded"
+    yield from _texts("", requested.get("options"))
+    yield from _texts("the cases' ", requested.get("values"))
+    yield "the number of cases", str(requested.get("cells"))
+    yield "how the cases are arranged (SHA-256)", str(requested.get("digest"))
 
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
@@ -149,7 +149,7 @@ def _text(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def _telling(was: str, is_now: str) -> tuple[str, str]:
+def _shortened_alike(was: str, is_now: str) -> tuple[str, str]:
     """Return both texts. Long ones are cut to start shortly before the first difference."""
     parting = next((place for place, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b), min(len(was), len(is_now)))
     start = max(0, parting - _BEFORE) if max(len(was), len(is_now)) > _SHOWN else 0
@@ -302,7 +302,7 @@ def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[
     info: the part of run.json about this launch. planned: the result of `planned`. Raises UsageError for another run,
     and for one that cannot be continued.
     """
-    info = {**info, "asked": asked(request, [row for row, _ in planned])}
+    info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
     earlier = request.earlier
     if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)

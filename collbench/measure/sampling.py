@@ -53,14 +53,14 @@ class Measurement:
     starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
 
 
-Look = tuple[int, int]  # samples, iterations per sample
+Batch = tuple[int, int]  # samples, iterations per sample
 
 
-class WarmUp(Look):
+class WarmUp(Batch):
     """A batch of warm-up samples, which are not kept."""
 
 
-Plan = Generator[Look, Samples, Measurement]
+Plan = Generator[Batch, Samples, Measurement]
 
 
 def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measurement | None:
@@ -68,7 +68,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measureme
 
     what: the name of the case, for messages.
     """
-    look: Look | None = next(plan) if plan else None
+    look: Batch | None = next(plan) if plan else None
     starts: list[Samples] = []
     durations: list[tuple[str, float]] = []
     loop_s = 0.0
@@ -132,7 +132,7 @@ def schedule(
     return measured
 
 
-def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Look, Samples, None]:
+def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measurement) -> Generator[Batch, Samples, None]:
     """Yield windows until two in a row agree (medians within 2 %, quartiles within 5 %), a cap, or a quarter of the budget."""
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one
@@ -163,7 +163,7 @@ def _alike(a: Samples, b: Samples) -> bool:
 
 def _sample(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
-) -> Generator[Look, Samples, None]:
+) -> Generator[Batch, Samples, None]:
     """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the budget ends.
 
     `limits`: when the budget ends, and the seconds that a sample takes.
@@ -171,15 +171,15 @@ def _sample(
     ending, each = limits
     while measured.stopped is None:
         affordable = max(1, int((ending - now()) / each))
-        look, started = min(_wanted(measured.samples.shape[1], budget), affordable), now()
-        part = yield look, measured.batch
-        each = max((now() - started) / look, 1e-7)
+        batch, started = min(_samples_needed(measured.samples.shape[1], budget), affordable), now()
+        part = yield batch, measured.batch
+        each = max((now() - started) / batch, 1e-7)
         measured.samples = np.concatenate([measured.samples, part], axis=1)
         left_s = ending - now()
         measured.stopped = _enough(measured, budget, timed, (left_s, each)) or ("max_time" if left_s < each else None)
 
 
-def _wanted(n: int, budget: Budget) -> int:
+def _samples_needed(n: int, budget: Budget) -> int:
     """Return how many more samples to take next, after n."""
     if budget.iterations:
         return budget.iterations - n
@@ -254,22 +254,22 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
 
 def _sample_short(
     budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
-) -> Generator[Look, Samples, None]:
+) -> Generator[Batch, Samples, None]:
     """Yield up to two batches. `limits`: when the last one must begin, and the seconds of an iteration."""
     ending, each = limits
     least = _SHORT_FEWEST if _SHORT_FEWEST * each * measured.batch <= budget.max_time_s else 1
-    wanted = budget.iterations or FEW
+    needed = budget.iterations or FEW
     while measured.stopped is None:
         n = measured.samples.shape[1]
         affordable = int((ending - now()) / (each * measured.batch))
-        look = min(wanted, max(affordable, 0 if n else least))
-        if look == 0:
+        batch = min(needed, max(affordable, 0 if n else least))
+        if batch == 0:
             measured.stopped = "max_time"
             return
-        part = yield look, measured.batch
+        part = yield batch, measured.batch
         measured.samples = np.concatenate([measured.samples, part], axis=1)
         each = _seconds(part, timed)
-        measured.stopped, wanted = _enough_short(budget, timed, measured, second=n > 0)
+        measured.stopped, needed = _enough_short(budget, timed, measured, second=n > 0)
 
 
 def _enough_short(budget: Budget, timed: list[int], measured: Measurement, second: bool) -> tuple[str | None, int]:

@@ -110,8 +110,8 @@ def open_backends(request: Request, world: World, note: Callable[[Fact], None]) 
 
 
 def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
-    kind, asked = backend_class(name), name in request.asked
-    if not _is_there(name, kind, asked, world, note):
+    kind, requested = backend_class(name), name in request.requested
+    if not _is_there(name, kind, requested, world, note):
         return None
     paths = _paths(request) if kind.uses_nccl and request.evidence != "off" else None
     backend: Backend = (_slowed(kind, request) if request.slowed else kind)()
@@ -122,15 +122,15 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
     if paths:
         paths.close()
     reason, of_the_user = wrong
-    if asked:
+    if requested:
         raise UsageError(reason) if of_the_user else RunFailed(reason)
     return OpenBackend(name, None, reason)
 
 
-def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[Fact], None]) -> bool:
+def _is_there(name: str, kind: type[Backend], requested: bool, world: World, note: Callable[[Fact], None]) -> bool:
     """Return whether the backend is installed at all ranks. Raises UsageError for a missing backend that was requested."""
     missing = missing_anywhere(name, kind, world)
-    if missing and asked:
+    if missing and requested:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
         note(BackendSkipped(name, missing))
@@ -154,8 +154,8 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
             if backend.uses_nccl:
-                backend.ask_ras = _ask_ras()
-                world.ask_too(backend.ask_ras)
+                backend.ask_ras = _ras_informant()
+                world.add_informant(backend.ask_ras)
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
     except MemoryError:  # of this rank only; the other ranks continue to open the backend
@@ -178,10 +178,10 @@ def _paths(request: Request) -> NcclPaths:
     return NcclPaths.begin(request.evidence == "tuning")
 
 
-def _ask_ras() -> Callable[[], str | None]:
-    from collbench.measure.nccl_paths import ask_ras
+def _ras_informant() -> Callable[[], str | None]:
+    from collbench.measure.nccl_paths import describe_ras
 
-    return ask_ras
+    return describe_ras
 
 
 def close_backends(opened: list[OpenBackend], world: World) -> None:
@@ -280,7 +280,7 @@ T = TypeVar("T")
 _PATIENCE_S = 1.0
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """The progress listener at rank 0. collbench/report implements it."""
 
     def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
@@ -314,7 +314,7 @@ class Launch:
 
     request: Request
     world: World
-    listener: Listener | None
+    listener: ProgressListener | None
     order_seed: int = 0
     folder: RunFolder | None = None
     sync: HostSync | None = None
@@ -325,7 +325,7 @@ class Launch:
     _lap_began_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
+    def begun(cls, request: Request, world: World, listener: ProgressListener | None = None) -> Launch:
         """Return the launch of a request, with a random order where the user gave none. All ranks must call it."""
         drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
         return cls(request, world, listener, world.broadcast(drawn, "beginning"))
@@ -534,7 +534,7 @@ def first_available(request: Request, world: World, note: Callable[[Fact], None]
     """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
     for name in request.backends:
-        missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)
+        missing = None if name in request.requested else missing_anywhere(name, backend_class(name), world)
         if missing:
             note(BackendSkipped(name, missing))
             continue

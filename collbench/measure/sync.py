@@ -128,8 +128,8 @@ def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, sock
         return []
     key = secrets.token_bytes(_KEY_BYTES)
     listener = listen_at(world.me.address) if leader else None
-    mine = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
-    known: Sequence[tuple[str, int, str] | None] = world.allgather(mine, "connecting the barrier")
+    own = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
+    known: Sequence[tuple[str, int, str] | None] = world.allgather(own, "connecting the barrier")
     if listener is None:
         return []
     leaders = [world.on_host(host)[0].rank for host in hosts]

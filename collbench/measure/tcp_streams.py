@@ -26,7 +26,7 @@ from collbench.measure.sync import at_once
 
 PATIENCE_S = 15.0  # for a connection; a blocked one is reported
 COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
-Told = dict[str, Any]
+Reply = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def patience(world: World) -> float:
     return min(world.timeout_s, PATIENCE_S)
 
 
-def attempt(task: Callable[[], Any]) -> Told:
+def attempt(task: Callable[[], Any]) -> Reply:
     """Run the task and return its result, {"value": ...}, or why it failed, {"why": ...}, ready to send to other ranks."""
     try:
         return {"value": task()}
@@ -63,14 +63,14 @@ def attempt(task: Callable[[], Any]) -> Told:
         return {"why": error.strerror or str(error) or type(error).__name__}
 
 
-def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Told:
+def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Reply:
     """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
 
     honest_s: the seconds that the task may take beyond the usual deadline.
     """
     with world.extend_timeout(honest_s):
-        mine = attempt(task) if rank == world.rank else None
-        return world.allgather(mine, what)[rank] or {}
+        own = attempt(task) if rank == world.rank else None
+        return world.allgather(own, what)[rank] or {}
 
 
 KEY_BYTES = 16
@@ -96,14 +96,14 @@ class _Arrivals:
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamResult:
     """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
 
     rates: NDArray[np.float64]
     wrong: str | None = None
 
 
-def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamResult:
     """Receive `streams` streams that send the key, for so many seconds.
 
     Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
@@ -114,7 +114,7 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
         arrivals = [_Arrivals() for _ in connections]
         drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
         at_once(drains, "receiving TCP streams")
-    return Streamed(_rates(arrivals), _wrong(arrivals))
+    return StreamResult(_rates(arrivals), _wrong(arrivals))
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:

@@ -35,7 +35,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.measure import counters as ethernet_counters
 from collbench.measure import counters as infiniband_counters
 from collbench.measure import instruments as counters
-from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Told, attempt
+from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Reply, attempt
 
 # The interface of a wire tool: its two command lines, and the parser of its output.
 #
@@ -104,23 +104,23 @@ class WireTool(Protocol):
         ...
 
     @property
-    def asks_version(self) -> Sequence[str]:
+    def version_command(self) -> Sequence[str]:
         """The command that prints its version."""
         ...
 
     def version(self, printed: str) -> str | None:
-        """Return the version in the output of `asks_version`; None: not found."""
+        """Return the version in the output of `version_command`; None: not found."""
         ...
 
-    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command of the waiting end, at a TCP port of this address."""
         ...
 
-    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command of the starting end, which connects to that port."""
         ...
 
-    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
+    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the figure in the client's output. Raises RunFailed if it is missing or not plausible."""
         ...
 
@@ -143,8 +143,8 @@ def last_line(printed: str) -> str:
     """Return the last line with text, printable and short; "no message" without one."""
     lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
     found = next((line for line in lines if line), "")
-    said = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
-    return said or "no message"
+    text = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
+    return text or "no message"
 
 
 # fi_pingpong of libfabric (https://ofiwg.github.io/libfabric/main/man/fi_pingpong.1.html): half the round trip of a message.
@@ -162,37 +162,37 @@ class FiPingpong:
 
     name, api, package = "fi_pingpong", "libfabric", "apt-get install libfabric-bin, or your distribution's libfabric"
     operations = (LATENCY,)
-    asks_version = ("fi_info", "--version")
+    version_command = ("fi_info", "--version")
 
     def version(self, printed: str) -> str | None:
         """Return the library's version: the program has none of its own."""
         found = _VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that waits for one client."""
-        return ["fi_pingpong", "-B", str(port), *_same(ask, address)]
+        return ["fi_pingpong", "-B", str(port), *_same(request, address)]
 
-    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command of the client."""
-        return ["fi_pingpong", "-P", str(port), *_same(ask, address), address]
+        return ["fi_pingpong", "-P", str(port), *_same(request, address), address]
 
-    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
+    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the column usec/xfer of the only line of figures."""
         found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
         time_s = figure_of(self.name, found[0] * 1e-6 if len(found) == 1 else None, printed)
-        trips = _trips(ask)
+        trips = _trips(request)
         return ToolFigure(
-            time_s, 2 * trips, trips * ask.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
+            time_s, 2 * trips, trips * request.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
         )
 
 
-def _same(ask: ToolRequest, address: str) -> list[str]:
-    return ["-I", str(_trips(ask)), "-S", str(ask.size_bytes), "-e", "rdm", *(["-6"] if ":" in address else [])]
+def _same(request: ToolRequest, address: str) -> list[str]:
+    return ["-I", str(_trips(request)), "-S", str(request.size_bytes), "-e", "rdm", *(["-6"] if ":" in address else [])]
 
 
-def _trips(ask: ToolRequest) -> int:
-    return max(_FI_PINGPONG_FEWEST, min(_FI_PINGPONG_MOST, _BYTES // ask.size_bytes))
+def _trips(request: ToolRequest) -> int:
+    return max(_FI_PINGPONG_FEWEST, min(_FI_PINGPONG_MOST, _BYTES // request.size_bytes))
 
 
 def _microseconds(line: str) -> float | None:
@@ -363,32 +363,34 @@ class IbWriteBw:
 
     name, api, package = "ib_write_bw", "verbs", "apt-get install perftest, or your distribution's"
     operations = (BANDWIDTH,)
-    asks_version = ("ib_write_bw", "--version")
+    version_command = ("ib_write_bw", "--version")
 
     def version(self, printed: str) -> str | None:
         """Return the version in "Version: 6.06"."""
         found = _IB_WRITE_BW_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that waits for one client."""
-        return [*_same_ib_write_bw(ask), "-p", str(port)]
+        return [*_same_ib_write_bw(request), "-p", str(port)]
 
-    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that writes."""
-        return [*_same_ib_write_bw(ask), "-p", str(port), address]
+        return [*_same_ib_write_bw(request), "-p", str(port), address]
 
-    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
+    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the column BW average."""
         rate = rate_in(printed)
-        time_s = figure_of(self.name, ask.size_bytes / rate if rate else None, printed)
+        time_s = figure_of(self.name, request.size_bytes / rate if rate else None, printed)
         found = _DEVICE.search(printed)
         facts = {"device": found[1] or found[2]} if found else {}
-        return ToolFigure(time_s, ask.messages, ask.messages * ask.size_bytes, f"mean over {ask.messages} writes (BW average)", facts)
+        return ToolFigure(
+            time_s, request.messages, request.messages * request.size_bytes, f"mean over {request.messages} writes (BW average)", facts
+        )
 
 
-def _same_ib_write_bw(ask: ToolRequest) -> list[str]:
-    return ["ib_write_bw", "-s", str(ask.size_bytes), "-n", str(ask.messages), "-F", "--report_gbits"]
+def _same_ib_write_bw(request: ToolRequest) -> list[str]:
+    return ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits"]
 
 
 # iperf3 (https://github.com/esnet/iperf): one TCP stream, its rate as the receiver counts it.
@@ -401,49 +403,49 @@ class Iperf3:
 
     name, api, package = "iperf3", "tcp", "apt-get install iperf3, or your distribution's"
     operations = (BANDWIDTH,)
-    asks_version = ("iperf3", "--version")
+    version_command = ("iperf3", "--version")
 
     def version(self, printed: str) -> str | None:
         """Return the version in "iperf 3.12 (cJSON 1.7.15)"."""
         found = _IPERF3_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that waits for one client."""
         return ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)]
 
-    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that sends for the requested time, at least a second."""
-        return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(ask.seconds))), "--json"]
+        return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(request.seconds))), "--json"]
 
-    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
+    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the time of a message at the mean rate of the data that arrived."""
-        said = _object(printed)
-        received = _part(said, "end", "sum_received")
+        document = _object(printed)
+        received = _part(document, "end", "sum_received")
         n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
-        if "error" in said or not n_bytes or not seconds:
-            raise RunFailed(f"iperf3 printed no figure: {last_line(str(said.get('error', '')))}")
-        time_s = figure_of(self.name, ask.size_bytes * seconds / n_bytes, printed)
-        again = _number(_part(said, "end", "sum_sent").get("retransmits"))
-        statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {ask.size_bytes} bytes of the stream"
+        if "error" in document or not n_bytes or not seconds:
+            raise RunFailed(f"iperf3 printed no figure: {last_line(str(document.get('error', '')))}")
+        time_s = figure_of(self.name, request.size_bytes * seconds / n_bytes, printed)
+        again = _number(_part(document, "end", "sum_sent").get("retransmits"))
+        statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {request.size_bytes} bytes of the stream"
         return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
 
 
 def _object(printed: str) -> dict[str, Any]:
     try:
-        said = json.loads(printed)
+        document = json.loads(printed)
     except (ValueError, RecursionError) as error:
         raise RunFailed(f"iperf3 printed no JSON: {last_line(printed)}") from error
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise RunFailed(f"iperf3 printed no JSON object: {last_line(printed)}")
-    return said
+    return document
 
 
-def _part(said: dict[str, Any], *names: str) -> dict[str, Any]:
+def _part(document: dict[str, Any], *names: str) -> dict[str, Any]:
     for name in names:
-        found = said.get(name)
-        said = found if isinstance(found, dict) else {}
-    return said
+        found = document.get(name)
+        document = found if isinstance(found, dict) else {}
+    return document
 
 
 def _number(value: object) -> float | None:
@@ -565,11 +567,11 @@ def _listens(port: int) -> bool:
 
     A connection would use up the only one that the tool accepts.
     """
-    wanted = f"{port:04X}"
+    port_text = f"{port:04X}"
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             lines = Path("/proc/self/net", name).read_text().splitlines()[1:]
-            if any(words[1].rpartition(":")[2] == wanted and words[3] == _LISTENING for words in map(str.split, lines)):
+            if any(words[1].rpartition(":")[2] == port_text and words[3] == _LISTENING for words in map(str.split, lines)):
                 return True
     return False
 
@@ -600,36 +602,47 @@ class UcxPerftest:
 
     name, api, package = "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx"
     operations = (LATENCY, BANDWIDTH)
-    asks_version = ("ucx_info", "-v")
+    version_command = ("ucx_info", "-v")
 
     def version(self, printed: str) -> str | None:
         """Return the version in "# Version 1.13.1", or of newer ones "# Library version: 1.17.0"."""
         found = _UCX_PERFTEST_VERSION.search(printed)
         return found[1] if found else None
 
-    def server(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that waits for one client, which sends the parameters."""
         return ["ucx_perftest", "-p", str(port), *_family(address)]
 
-    def client(self, ask: ToolRequest, address: str, port: int) -> list[str]:
+    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command of the client, with figures as CSV."""
-        count = _count(ask)
-        words = ["-p", str(port), "-t", _TESTS[ask.operation], "-s", str(ask.size_bytes), "-n", str(count), "-w", str(_warmup(count))]
+        count = _count(request)
+        words = [
+            "-p",
+            str(port),
+            "-t",
+            _TESTS[request.operation],
+            "-s",
+            str(request.size_bytes),
+            "-n",
+            str(count),
+            "-w",
+            str(_warmup(count)),
+        ]
         return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
 
-    def parse(self, ask: ToolRequest, printed: str) -> ToolFigure:
+    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the posting times."""
-        told = _columns(printed)
-        median = next((told[name] for name in told if name.startswith("50.0_percentile")), None)
-        latency, count = ask.operation == LATENCY, _count(ask)
-        time_us = median if latency else told.get(_TITLE)
+        columns = _columns(printed)
+        median = next((columns[name] for name in columns if name.startswith("50.0_percentile")), None)
+        latency, count = request.operation == LATENCY, _count(request)
+        time_us = median if latency else columns.get(_TITLE)
         time_s = figure_of(self.name, None if time_us is None else time_us * 1e-6, printed)
         what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
-        return ToolFigure(time_s, count, count * ask.size_bytes, f"{what}, after {_warmup(count)} to warm up")
+        return ToolFigure(time_s, count, count * request.size_bytes, f"{what}, after {_warmup(count)} to warm up")
 
 
-def _count(ask: ToolRequest) -> int:
-    return max(20, min(_TRIPS, _UCX_PERFTEST_MOST_BYTES // ask.size_bytes)) if ask.operation == LATENCY else ask.messages
+def _count(request: ToolRequest) -> int:
+    return max(20, min(_TRIPS, _UCX_PERFTEST_MOST_BYTES // request.size_bytes)) if request.operation == LATENCY else request.messages
 
 
 def _warmup(count: int) -> int:
@@ -656,8 +669,8 @@ def _columns(printed: str) -> dict[str, float]:
 
 # The wire tools by name. A requested tool must be installed on every host that runs it.
 
-_OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
-WIRE_TOOLS = {tool.name: tool for tool in _OURS}
+_BUILT_IN: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
+WIRE_TOOLS = {tool.name: tool for tool in _BUILT_IN}
 PERFTEST = IbWriteBw.name
 _VERSION_S = 10.0
 
@@ -675,19 +688,19 @@ def version_here(tool: WireTool) -> str | None:
     if shutil.which(tool.name) is None:
         return None
     with suppress(RunFailed):
-        done = once(tool.asks_version, _VERSION_S)
+        done = once(tool.version_command, _VERSION_S)
         return tool.version(f"{done.out}\n{done.err}") or ""
     return ""
 
 
-THEIRS = "their_tool"  # the flag on every such row
-FLAGS = (THEIRS, "unverified")
+EXTERNAL = "their_tool"  # the flag on every such row
+FLAGS = (EXTERNAL, "unverified")
 _MOST_NAMED = 4
 _OF_THE_DEADLINE = 0.75  # a rank without progress for the whole deadline counts as a hang
 
 
 @dataclass(frozen=True)
-class Course:
+class ToolPair:
     """The source and the target rank of one run."""
 
     source: Member
@@ -723,10 +736,10 @@ class ToolResult:
 
     def evidence(self, tool: WireTool) -> dict[str, object]:
         """Return the evidence for the row, JSON-ready."""
-        told: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
+        about: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
         if self.figure is None:
-            return {"tool": told}
-        return {"tool": {**self.figure.facts, **told}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
+            return {"tool": about}
+        return {"tool": {**self.figure.facts, **about}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
 
 
 @dataclass(frozen=True)
@@ -743,28 +756,32 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     if not tools:
         return Tools((), {})
     with world.watchdog.phase("asking tools for their versions"):
-        mine = {tool.name: version_here(tool) for tool in tools}
-    told = world.allgather(mine, "asking tools for their versions")
+        own = {tool.name: version_here(tool) for tool in tools}
+    versions = world.allgather(own, "asking tools for their versions")
     for tool in tools:
-        lacking = dict.fromkeys(member.host for member in world.members if told[member.rank][tool.name] is None)
+        lacking = dict.fromkeys(member.host for member in world.members if versions[member.rank][tool.name] is None)
         if lacking:
             raise UsageError(f"--tools {tool.name}: it is not installed on {_some(list(lacking))}: {tool.package}")
-    return Tools(tools, {tool.name: [str(each[tool.name]) for each in told] for tool in tools})
+    return Tools(tools, {tool.name: [str(each[tool.name]) for each in versions] for tool in tools})
 
 
-def run_tool(world: World, tool: WireTool, ask: ToolRequest, courses: Sequence[Course], versions: Sequence[str]) -> list[ToolResult]:
+def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequence[ToolPair], versions: Sequence[str]) -> list[ToolResult]:
     """Run the tool on all courses at the same time, and return the result of each, at all ranks. All ranks must call it.
 
     A process that drives several ranks may be the source of several courses; it starts these one after the other.
     """
-    limit_s = min(ask.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
+    limit_s = min(request.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
     most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
     with ExitStack() as waiting, world.extend_timeout(most_s):
-        mine = {str(at): _waits(tool, ask, each, waiting, (limit_s, most_s)) for at, each in enumerate(courses) if each.target == world.me}
-        offers = _by_course(world.allgather(mine, f"starting {tool.name}"))
-        begun = {str(at): _begins(tool, ask, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me}
-        told = _by_course(world.allgather(begun, f"running {tool.name}"))
-    came = [_came(tool, ask, each, offers[str(at)].get("value"), told[str(at)]) for at, each in enumerate(courses)]
+        own = {
+            str(at): _waits(tool, request, each, waiting, (limit_s, most_s)) for at, each in enumerate(courses) if each.target == world.me
+        }
+        offers = _by_course(world.allgather(own, f"starting {tool.name}"))
+        begun = {
+            str(at): _begins(tool, request, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me
+        }
+        replies = _by_course(world.allgather(begun, f"running {tool.name}"))
+    came = [_came(tool, request, each, offers[str(at)].get("value"), replies[str(at)]) for at, each in enumerate(courses)]
     return [replace(ran, version=versions[each.source.rank]) for ran, each in zip(came, courses, strict=True)]
 
 
@@ -773,11 +790,11 @@ def _some(hosts: Sequence[str]) -> str:
     return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _by_course(told: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
-    return {at: each for one in told for at, each in one.items()}
+def _by_course(replies: Sequence[Mapping[str, Reply]]) -> dict[str, Reply]:
+    return {at: each for one in replies for at, each in one.items()}
 
 
-def _waits(tool: WireTool, ask: ToolRequest, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Told:
+def _waits(tool: WireTool, request: ToolRequest, course: ToolPair, waiting: ExitStack, limits_s: tuple[float, float]) -> Reply:
     """Start the waiting end, which runs to the end of `waiting`, and return its port.
 
     limits_s: until it listens, and until it ends.
@@ -785,14 +802,14 @@ def _waits(tool: WireTool, ask: ToolRequest, course: Course, waiting: ExitStack,
 
     def start() -> int:
         port = free_port_process(course.address)
-        server = waiting.enter_context(Tool(tool.server(ask, course.address, port), limits_s[1]))
+        server = waiting.enter_context(Tool(tool.server(request, course.address, port), limits_s[1]))
         server.await_listening(port, limits_s[0])
         return port
 
     return attempt(start)
 
 
-def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit_s: float) -> Told:
+def _begins(tool: WireTool, request: ToolRequest, course: ToolPair, offer: Reply, limit_s: float) -> Reply:
     """Run the client and return its output, and the bytes that left this host meanwhile."""
     if "value" not in offer:
         return {"why": f"{course.target.host}: {offer.get('why')}"}
@@ -800,11 +817,11 @@ def _begins(tool: WireTool, ask: ToolRequest, course: Course, offer: Told, limit
     def begin() -> dict[str, object]:
         """Run the client to its end. Raises RunFailed if it fails."""
         before = counters.read()
-        done = once(tool.client(ask, course.address, offer["value"]), limit_s)
+        done = once(tool.client(request, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())
         if done.code and not done.out:
             raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
-        figure = tool.parse(ask, done.out)
+        figure = tool.parse(request, done.out)
         if done.code:
             raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
         return {"figure": asdict(figure), "left": left}
@@ -822,12 +839,12 @@ def _left(before: counters.Counters, after: counters.Counters) -> int | None:
     return None if None in parts else sum(part for part in parts if part)
 
 
-def _came(tool: WireTool, ask: ToolRequest, course: Course, port: int | None, told: Told) -> ToolResult:
-    server = shlex.join(tool.server(ask, course.address, port)) if port else ""
-    client = shlex.join(tool.client(ask, course.address, port)) if port else ""
-    said = told.get("value")
-    if not said:
-        return ToolResult(None, str(told.get("why", f"{tool.name} printed nothing")), server, client)
-    figure, left = ToolFigure(**said["figure"]), said["left"]
+def _came(tool: WireTool, request: ToolRequest, course: ToolPair, port: int | None, reply: Reply) -> ToolResult:
+    server = shlex.join(tool.server(request, course.address, port)) if port else ""
+    client = shlex.join(tool.client(request, course.address, port)) if port else ""
+    document = reply.get("value")
+    if not document:
+        return ToolResult(None, str(reply.get("why", f"{tool.name} printed nothing")), server, client)
+    figure, left = ToolFigure(**document["figure"]), document["left"]
     strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
     return ToolResult(figure, None, server, client, other_path=strayed, left_bytes=left)

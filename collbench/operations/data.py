@@ -192,7 +192,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedBlock:
     """The expected data of one block. It starts at element `offset` of the receive buffer, with element `block.at` of the period."""
 
     block: Block
@@ -204,13 +204,13 @@ class Wanted:
         return spread(self.period, self.block.at + start, count)
 
 
-def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
+def expected_blocks_of(operation: Operation, place: Place) -> Iterator[ExpectedBlock]:
     """Yield the blocks that this rank must receive, in buffer order, without empty ones."""
     offset = 0
     for block in operation.expected_blocks(place):
         if block.count:
             sent = operation.sends(replace(place, rank=block.sources[0]))
-            yield Wanted(block, offset, arriving(block.sources, sent, place))
+            yield ExpectedBlock(block, offset, arriving(block.sources, sent, place))
         offset += block.count
 
 
@@ -237,31 +237,31 @@ def poison(buffer: NDArray[Any]) -> None:
 def compare(operation: Operation, place: Place, received: NDArray[Any]) -> Mismatch | None:
     """Compare `received` (elements of the case's data type) with the operation's expected blocks for this rank; None if equal."""
     wrong, first = 0, None
-    for wanted in wanted_of(operation, place):
-        got = received[wanted.offset : wanted.offset + wanted.block.count]
-        count, index = _differences(wanted, got, tolerance_of(place))
+    for expected in expected_blocks_of(operation, place):
+        got = received[expected.offset : expected.offset + expected.block.count]
+        count, index = _differences(expected, got, tolerance_of(place))
         if count and first is None:
-            first = explained(place, wanted, index, got[index : index + WINDOW])
+            first = explained(place, expected, index, got[index : index + WINDOW])
         wrong += count
     return replace(first, wrong=wrong) if first else None
 
 
-def _differences(wanted: Wanted, got: NDArray[Any], tolerance: int) -> tuple[int, int]:
+def _differences(expected: ExpectedBlock, got: NDArray[Any], tolerance: int) -> tuple[int, int]:
     """Return (number of different elements of a block, the first of them), compared in chunks."""
     wrong, first = 0, 0
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
-        bad = _differ(wanted.elements(start, len(part)), part, tolerance)
+        bad = _differ(expected.elements(start, len(part)), part, tolerance)
         if bad.size and not wrong:
             first = start + int(bad[0])
         wrong += bad.size
     return wrong, first
 
 
-def _differ(wanted: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
+def _differ(expected: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
     """Return the indices of elements that differ by more than `tolerance` units in the last place."""
-    width = f"u{wanted.itemsize}"
-    a, b = wanted.view(width), got.view(width)
+    width = f"u{expected.itemsize}"
+    a, b = expected.view(width), got.view(width)
     if not tolerance:
         return np.flatnonzero(a != b)
     a, b = _ascending(a), _ascending(b)
@@ -275,25 +275,25 @@ def _ascending(bits: NDArray[Any]) -> NDArray[Any]:
     return ascending
 
 
-def explained(place: Place, wanted: Wanted, index: int, got: NDArray[Any]) -> Mismatch:
+def explained(place: Place, expected: ExpectedBlock, index: int, got: NDArray[Any]) -> Mismatch:
     """Return the mismatch that begins at the block's element `index`, from the received elements from there on (WINDOW are enough)."""
-    right = wanted.elements(index, len(got))
-    hint = _whose(place, wanted.block.at + index, right, got)
-    return Mismatch(place.rank, 1, wanted.offset + index, str(right[0]), str(got[0]), hint)
+    right = expected.elements(index, len(got))
+    hint = _guess_source(place, expected.block.at + index, right, got)
+    return Mismatch(place.rank, 1, expected.offset + index, str(right[0]), str(got[0]), hint)
 
 
-def _whose(place: Place, at: int, wanted: NDArray[Any], got: NDArray[Any]) -> str:
+def _guess_source(place: Place, at: int, expected: NDArray[Any], got: NDArray[Any]) -> str:
     """Return which rank's data explains the received values: missing from a sum, or delivered instead of another's."""
     if np.all(got.view(np.uint8) == POISON):
         return "nothing arrived there"
     if place.case.redop not in (None, "sum"):
         return ""
-    missing = _as_floats(wanted) - _as_floats(got)
+    missing = _as_floats(expected) - _as_floats(got)
     for rank in place.ranks[:WINDOW]:
-        theirs = _sent_by(rank, at, len(got), place)
-        if place.case.redop is None and theirs.tobytes() == got.tobytes():
+        other = _sent_by(rank, at, len(got), place)
+        if place.case.redop is None and other.tobytes() == got.tobytes():
             return f"that is what rank {rank} sends"
-        if place.case.redop == "sum" and np.array_equal(missing, _as_floats(theirs)):
+        if place.case.redop == "sum" and np.array_equal(missing, _as_floats(other)):
             return f"rank {rank}'s share is missing"
     return ""
 

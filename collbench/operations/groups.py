@@ -101,10 +101,10 @@ def schedule(
     but every place keeps a partner.
     """
     full = Schedule(n, (), at_once, center)
-    wanted = full.whole_rounds if partners is None else min(partners + full.least - 1, full.whole_rounds)
+    count = full.whole_rounds if partners is None else min(partners + full.least - 1, full.whole_rounds)
     if most is not None:
-        wanted = min(wanted, max(full.least, most // full.parts))
-    chosen = random.Random(f"pairs, {seed}").sample(range(full.whole_rounds), wanted)
+        count = min(count, max(full.least, most // full.parts))
+    chosen = random.Random(f"pairs, {seed}").sample(range(full.whole_rounds), count)
     return Schedule(n, tuple(chosen), at_once, center)
 
 

@@ -77,11 +77,11 @@ def _check_number(document: Mapping[str, Any], file: str) -> None:
         raise UsageError(f"suite {file} has {len(sweeps):,} sweeps, the most is {_MOST_SWEEPS:,}: put what is alike into one")
 
 
-def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Iterator[ValidationError]:
+def _unique_items(validator: Any, unique: bool, items: Any, _schema: Any) -> Iterator[ValidationError]:
     """Check for duplicates in linear time. The library compares all pairs of mixed types, which takes hours for a list of 1 MiB."""
     from jsonschema.exceptions import ValidationError
 
-    if wanted and validator.is_type(items, "array"):
+    if unique and validator.is_type(items, "array"):
         plain = [item if isinstance(item, str | int | float) and not isinstance(item, bool) else repr(item) for item in items]
         if len(set(plain)) < len(plain):
             yield ValidationError("has the same entry twice")
@@ -276,7 +276,7 @@ def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], t
         _read_into(draft, parent, path.parent, (*chain, file), texts)
     draft.title = document.get("title", draft.title)
     draft.run |= document.get("run", {})
-    draft.defaults |= _beside(document.get("defaults", {}), path.parent)
+    draft.defaults |= _with_absolute_paths(document.get("defaults", {}), path.parent)
     _add_sweeps(draft, _sweeps_of(document, file, path.parent))
 
 
@@ -289,14 +289,14 @@ def _is_built_in(name: str) -> bool:
 
 
 def _bytes_of(path: Path, file: str, chain: Sequence[str]) -> bytes:
-    who = f", which {chain[-1]} extends," if chain else ""
+    origin = f", which {chain[-1]} extends," if chain else ""
     try:
         return read_file(path, _LARGEST_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise UsageError(f"suite {file} is larger than {_LARGEST_BYTES >> 20} MiB: is it a suite?") from error
         why = error.strerror or error
-        raise UsageError(f"suite {file}{who} cannot be read ({why}): name a file, or one of {', '.join(BUILT_IN)}") from error
+        raise UsageError(f"suite {file}{origin} cannot be read ({why}): name a file, or one of {', '.join(BUILT_IN)}") from error
 
 
 def _parsed(text: bytes, file: str) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def _not_toml(message: str, file: str) -> str:
 
 
 def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[_Sweep]:
-    found = [_Sweep(file, number, _beside(values, folder)) for number, values in enumerate(document.get("sweeps", []), 1)]
+    found = [_Sweep(file, number, _with_absolute_paths(values, folder)) for number, values in enumerate(document.get("sweeps", []), 1)]
     first: dict[str, _Sweep] = {}
     for sweep in found:
         if sweep.name and first.setdefault(sweep.name, sweep) is not sweep:
@@ -336,7 +336,7 @@ def _add_sweeps(draft: _Draft, sweeps: Sequence[_Sweep]) -> None:
             draft.sweeps.append(sweep)
 
 
-def _beside(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _with_absolute_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the values, with file names relative to the suite's folder resolved."""
     return {key: [str(folder / one) for one in _listed(value)] if key in _FILES else value for key, value in values.items()}
 
@@ -394,7 +394,7 @@ def concerns(key: str, chosen: Sequence[Operation]) -> bool:
     return any(has(operation) for operation in chosen)
 
 
-def whose(key: str) -> str:
+def operations_with(key: str) -> str:
     """Return the name of the operations that a key of a sweep applies to: "alltoallv", "operations with a root"."""
     return _CONCERNS[key][1]
 
@@ -419,7 +419,7 @@ def _wrong(table: SuiteSweep, backends: Collection[str]) -> Iterator[str]:
     chosen = operations_of(table.values["operations"])
     for key in table.own:
         if not concerns(key, chosen):
-            yield f"{key} is for {whose(key)}, and this sweep has none: take it out, or put it below [defaults]"
+            yield f"{key} is for {operations_with(key)}, and this sweep has none: take it out, or put it below [defaults]"
 
 
 def _unknown(what: str, names: Sequence[Any], known: Collection[str]) -> Iterator[str]:

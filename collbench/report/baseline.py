@@ -20,7 +20,7 @@ from collbench.gate.reasons import rendered
 from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
 from collbench.gate.self_test import SelfTestLine as self_test_Outcome
-from collbench.gate.state import steady_baseline
+from collbench.gate.state import filter_baseline
 from collbench.report.cases import NOTHING, printable
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.writers import Line
@@ -36,7 +36,7 @@ _TITLES = ("case", "allocations", "time µs", "smallest slowdown visible")
 def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cases = baseline.cases
-    learned, left_out = steady_baseline(baseline)
+    learned, left_out = filter_baseline(baseline)
     limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
     sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
     yield from _json(cases, limits) if format == "json" else _table(baseline, cases, limits, sentences)
@@ -187,9 +187,9 @@ def title(history: History) -> str:
     began = [day(each.began_utc) for each in history.allocations]
     stepped = [each for each in history.series if each.steps]
     whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
-    told = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "case")) if number]
+    changed = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "case")) if number]
     what = f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'case')}"
-    return f"{what}; changed: {', '.join(told) or 'nothing'}"
+    return f"{what}; changed: {', '.join(changed) or 'nothing'}"
 
 
 def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
@@ -199,13 +199,13 @@ def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
 
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:
     """Yield a sentence for each step, and one for the allocations in which it was not measured."""
-    yield from (step_told(history, step) for step in series.steps)
+    yield from (describe_step(history, step) for step in series.steps)
     missing = history.missing(series)
     if missing:
         yield missing
 
 
-def step_told(history: History, step: LevelChange) -> str:
+def describe_step(history: History, step: LevelChange) -> str:
     """Return "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
     low, high = interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
@@ -303,7 +303,7 @@ def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         yield Line(printable(f"{name}: {_about_diff(side)}"), "head")
     yield Line(_how_many(cases), "head")
-    yield from (Line(printable(_told(each)), "doubtful") for each in beyond[:_MOST])
+    yield from (Line(printable(_describe_shift(each)), "doubtful") for each in beyond[:_MOST])
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
     yield from (Line(printable(each), "foot") for each in _feet(moves, cases))
@@ -329,7 +329,7 @@ def _about_diff(side: Sequence[Allocation]) -> str:
     return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
 
 
-def _told(each: Shift) -> str:
+def _describe_shift(each: Shift) -> str:
     limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
     return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
 
@@ -370,7 +370,7 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
 # `collbench gate --self-test`: a line, or a JSON object, for each kind of slowdown of a simulated cluster.
 
 _WIDE = 45
-_WANTED = {True: "found", False: "false alarms"}
+_EXPECTED = {True: "found", False: "false alarms"}
 
 
 def head(setting: TrialSetting) -> Iterator[Line]:
@@ -393,11 +393,11 @@ def line(outcome: self_test_Outcome, format: str) -> Line:
     """Return one line of the self-test in `format`, one of FORMATS."""
     low, high = (100 * end for end in outcome.interval)
     if format == "json":
-        fields = {"done": outcome.done, "wanted": outcome.wanted, "found": outcome.found, "trials": outcome.trials}
+        fields = {"done": outcome.done, "wanted": outcome.expected, "found": outcome.found, "trials": outcome.trials}
         return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
     share = f"{100 * outcome.share:6.2f}"
     return Line(
-        f"{outcome.done:{_WIDE}}  {_WANTED[outcome.wanted]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
+        f"{outcome.done:{_WIDE}}  {_EXPECTED[outcome.expected]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
     )
 
 

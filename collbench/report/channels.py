@@ -75,8 +75,8 @@ class KernelsWriter:
             Line("GB/s: 1e9 bytes per second; copies count what they read and what they write; medians of one launch", "foot")
         )
         if self._above:
-            said = "faster than the floor allows: a cache took part, or the rate was read wrongly; no percentage"
-            self._screen.data(Line(f"{ABOVE}: {said}", "foot"))
+            text = "faster than the floor allows: a cache took part, or the rate was read wrongly; no percentage"
+            self._screen.data(Line(f"{ABOVE}: {text}", "foot"))
 
 
 def line(figure: KernelFigure) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from collbench.analysis.ceilings import Fallen
+from collbench.analysis.ceilings import CeilingDrops
 from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
@@ -70,7 +70,7 @@ def _summary(summary: Summary) -> dict[str, int]:
     return {**{each.value.replace(" ", "_"): number for each, number in summary.outcomes.items()}, **others}
 
 
-def _fallen(fallen: Fallen) -> dict[str, list[dict[str, Any]]]:
+def _fallen(fallen: CeilingDrops) -> dict[str, list[dict[str, Any]]]:
     links = [
         {"host": each.host, "name": each.name, "before_bits_per_s": each.before, "after_bits_per_s": each.after} for each in fallen.links
     ]

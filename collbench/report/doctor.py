@@ -31,30 +31,30 @@ _LAUNCH_MOST_HOSTS = 8
 _LAUNCH_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
-def tell_launch(told: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
+def write_launch(explanation: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    lines = json_lines_launch(told) if format == "json" else table_lines_launch(told)
+    lines = json_lines_launch(explanation) if format == "json" else table_lines_launch(explanation)
     for line in wrapped(lines, None if format == "json" else width_of(stream)):
         screen.data(line)
-    return NEGATIVE if told.severe else FINE
+    return NEGATIVE if explanation.severe else FINE
 
 
-def table_lines_launch(told: Explanation) -> Iterator[Line]:
+def table_lines_launch(explanation: Explanation) -> Iterator[Line]:
     """Yield where this shell is and what it has, then a line for each problem, then the commands to use."""
-    for place in told.places:
+    for place in explanation.places:
         yield Line(printable(f"this shell  {place}"))
-    yield Line(printable(f"names       {_names(told.names)}"))
-    loaded = told.library
+    yield Line(printable(f"names       {_names(explanation.names)}"))
+    loaded = explanation.library
     file = f" ({loaded.path})" if loaded.path else ""
     yield Line(printable(f"MPI         {f'mpi4py {loaded.mpi4py} loads {loaded.name}{file}' if loaded.name else 'no library'}"))
-    yield from _launchers(told.launchers)
-    yield from _hosts(told.hosts)
-    for problem in told.problems:
+    yield from _launchers(explanation.launchers)
+    yield from _hosts(explanation.hosts)
+    for problem in explanation.problems:
         yield Line(printable(f"{problem.severity}: {problem.what}"), _LAUNCH_STYLES[problem.severity])
     yield Line("what to type", "head")
-    room = max(len(each.purpose) for each in told.commands)
-    for each in told.commands:
+    room = max(len(each.purpose) for each in explanation.commands)
+    for each in explanation.commands:
         yield Line(printable(f"  {each.purpose:<{room}}  {each.line}"))
 
 
@@ -90,18 +90,20 @@ def _what(found: LauncherProgram) -> str:
     )
 
 
-def json_lines_launch(told: Explanation) -> Iterator[Line]:
+def json_lines_launch(explanation: Explanation) -> Iterator[Line]:
     """Yield one object: schema, places, the MPI library, launchers, problems, commands."""
-    loaded = told.library
+    loaded = explanation.library
     document = {
         "schema": SCHEMA,
-        "places": told.places,
-        "names": [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in told.names],
+        "places": explanation.places,
+        "names": [
+            {"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in explanation.names
+        ],
         "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
-        "hosts": [dict(one) for one in told.hosts],
-        "launchers": [_found(each) for each in told.launchers],
-        "problems": [{"severity": each.severity, "what": each.what} for each in told.problems],
-        "type": [{"purpose": each.purpose, "line": each.line} for each in told.commands],
+        "hosts": [dict(one) for one in explanation.hosts],
+        "launchers": [_found(each) for each in explanation.launchers],
+        "problems": [{"severity": each.severity, "what": each.what} for each in explanation.problems],
+        "type": [{"purpose": each.purpose, "line": each.line} for each in explanation.commands],
     }
     yield Line(json.dumps(document))
 
@@ -186,5 +188,5 @@ def _summary(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no findings"
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
-    told = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {told}; `collbench explain {findings[0].code}` explains the first"
+    counts_text = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
+    return f"{plural(len(findings), 'finding')}: {counts_text}; `collbench explain {findings[0].code}` explains the first"

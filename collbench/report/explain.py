@@ -77,13 +77,13 @@ def page(word: str) -> list[WordPage]:
 
     Raises UsageError for a word without a page; it names the most similar words.
     """
-    wanted = _plain(word)
-    if found := [each for each in pages() if wanted in map(_plain, (each.word, *each.names))]:
+    plain = _plain(word)
+    if found := [each for each in pages() if plain in map(_plain, (each.word, *each.names))]:
         return found
     from collbench.machine.readers.text import printable
 
     spelled = {_plain(name): name for each in pages() for name in (each.word, *each.names)}
-    near = [spelled[each] for each in get_close_matches(wanted, spelled, 3)]
+    near = [spelled[each] for each in get_close_matches(plain, spelled, 3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists all words")
 

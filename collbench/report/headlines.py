@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import Peak, told_as_time
+from collbench.analysis.best import Peak, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
 from collbench.report.cases import (
     CHOICE_TITLE,
@@ -197,9 +197,9 @@ def _spread(backend: str, cases: list[Compared]) -> str:
     worst = here[by[-1][1]]
     ordered = sorted(worst.medians_s.tolist())
     least, middle, most = map(format_time, (ordered[0], _middle(ordered), ordered[-1]))
-    usual, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
+    typical, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
     where = f"{name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
-    return f"{backend}: the medians of the ranks differ by {usual}, at most by {most_differ} ({where})"
+    return f"{backend}: the medians of the ranks differ by {typical}, at most by {most_differ} ({where})"
 
 
 def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
@@ -266,13 +266,13 @@ def figure(row: Row) -> str:
     """Return the figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", with "? " before a doubtful one."""
     if not has_share(row):
         return speed(row)
-    given = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line is not a limit
-    return f"{speed(row)}{', ' if given else ' limited by '}{limited_by(row)}"
+    from_user = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line is not a limit
+    return f"{speed(row)}{', ' if from_user else ' limited by '}{limited_by(row)}"
 
 
 def has_share(row: Row) -> bool:
     """Return whether the row has a percentage: verified data, a known ceiling, and not a ping-pong."""
-    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not told_as_time(row)
+    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not is_shown_as_time(row)
 
 
 def speed(row: Row) -> str:
@@ -285,7 +285,7 @@ def speed(row: Row) -> str:
 
 
 def _alone(row: Row) -> str:
-    return times(row, " µs") if told_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
+    return times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:

@@ -74,7 +74,7 @@ def headline(verdict: Mapping[str, Any]) -> str:
     return f"no verdict: {verdict.get('no_verdict') or text}"
 
 
-def usual(about: Mapping[str, Any]) -> str | None:
+def describe_typical(about: Mapping[str, Any]) -> str | None:
     """Return "median 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None if the median is unknown."""
     middle = (about.get("verdict") or {}).get("middle")
     if not isinstance(middle, int | float) or middle <= 0:
@@ -127,11 +127,11 @@ def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
     ends = [end for name in ("low", "high") if (end := _known(suspect, name)) is not None]
     span = f" ({' to '.join(format_percent(100 * end) for end in ends)})" if len(ends) == 2 and suspect["kind"] != "latency" else ""
     part = f": {suspect['part']}" if suspect["part"] else ""
-    who = " and ".join(places[place] for place in suspect["places"])
-    who = f"the path between {who}" if len(suspect["places"]) > 1 else who
+    subject = " and ".join(places[place] for place in suspect["places"])
+    subject = f"the path between {subject}" if len(suspect["places"]) > 1 else subject
     if suspect["state"] == CLEARED:
-        return f"{CLEARED}: {who} is as fast as the others"
-    return f"{suspect['state']}: {who} {_does(suspect)}{span}{part}"
+        return f"{CLEARED}: {subject} is as fast as the others"
+    return f"{suspect['state']}: {subject} {_does(suspect)}{span}{part}"
 
 
 def _does(suspect: Mapping[str, Any]) -> str:
@@ -155,7 +155,7 @@ def _lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield headline(verdict), "wrong" if verdict["result"] == CONFIRMED else ""
         for state in (CONFIRMED, INCONCLUSIVE, CLEARED):
             yield from _suspects([each for each in verdict["suspects"] if each["state"] == state], places, state)
-        yield from ((text, "") for text in [usual(about)] if text)
+        yield from ((text, "") for text in [describe_typical(about)] if text)
         yield from ((note, "foot") for note in verdict["notes"])
     yield from ((text, "foot") for text in about.get("crossed") or ())
     yield from ((text, "foot") for text in next_steps(about))
@@ -189,10 +189,10 @@ def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
         yield _record(_COLUMNS)
     places = about["places"]
     for each in (about.get("verdict") or {}).get("suspects", []):
-        who, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
+        subject, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
         ratios = ["" if (known := _known(each, name)) is None else repr(known) for name in ("ratio", "low", "high")]
         words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
-        yield _record([defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
+        yield _record([defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), subject, *ratios, partners, *words])
 
 
 def _record(cases: Sequence[str]) -> str:

@@ -145,9 +145,9 @@ def gpus_text(machine: Machine) -> str:
 def nics_text(machine: Machine) -> str:
     """Return "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
     speeds = Counter(_nic_speed(nic) for nic in machine.nics if nic.virtual is None)
-    told = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
-    if told:
-        return ", ".join(told)
+    texts = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
+    if texts:
+        return ", ".join(texts)
     if machine.nics:
         return "no NIC but virtual ones"
     return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
@@ -506,7 +506,7 @@ def unknown_lines(machine: Machine) -> Iterator[str]:
             fact, part = _split(path, names)
             facts[why][fact][part] = None
     for why, found in facts.items():
-        yield f"{'; '.join(_told(fact, list(filter(None, parts))) for fact, parts in found.items())}: {safe(why)}"
+        yield f"{'; '.join(_describe_fact(fact, list(filter(None, parts))) for fact, parts in found.items())}: {safe(why)}"
 
 
 def disagreement_lines(machine: Machine) -> Iterator[str]:
@@ -514,8 +514,8 @@ def disagreement_lines(machine: Machine) -> Iterator[str]:
     names = _names_probe_unknown(machine)
     for each in machine.disagreements:
         fact, part = _split(each.path, names)
-        told = _told(fact, [part] if part else [])
-        yield f"{told}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
+        fact_text = _describe_fact(fact, [part] if part else [])
+        yield f"{fact_text}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
 
 
 def _names_probe_unknown(machine: Machine) -> dict[str, str]:
@@ -549,7 +549,7 @@ def _word(fact: str) -> str:
     return _FACTS.get(name) or safe(name.replace("_", " "))
 
 
-def _told(fact: str, parts: list[str]) -> str:
+def _describe_fact(fact: str, parts: list[str]) -> str:
     shorter = [parts[0], *(part.removeprefix("GPU ") if parts[0].startswith("GPU ") else part for part in parts[1:])] if parts else []
     return f"{fact} of {listed(shorter, _MOST_PARTS)}" if parts else fact
 
@@ -610,9 +610,9 @@ def part_texts(machine: Machine) -> dict[str, PartText]:
 
 
 def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
-    told = list(_alike(machine, below, distances))
-    for place, (each, lines) in enumerate(told):
-        last = place == len(told) - 1
+    branches = list(_alike(machine, below, distances))
+    for place, (each, lines) in enumerate(branches):
+        last = place == len(branches) - 1
         inner = indent + ("   " if last else "│  ")
         first, *more = lines
         yield f"{indent}{'└─' if last else '├─'} {first}"
@@ -717,8 +717,8 @@ def _virtual(machine: Machine) -> list[str]:
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
         kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
     titles = {False: "interfaces without a speed", True: "interfaces made of others"}
-    told = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
-    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in told.items() if texts]
+    fact_text = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
+    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in fact_text.items() if texts]
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
@@ -781,7 +781,7 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
     """Yield several machines; with `matrix` their distances instead of their trees. Lines are never cut."""
     kinds = _kinds(machines, matrix_lines if matrix else tree_lines)
     drawn = _drawn(kinds, len(machines))
-    yield Line(_summary(kinds, len(machines), told=bool(differences)), "head")
+    yield Line(_summary(kinds, len(machines), show_one=bool(differences)), "head")
     if differences:
         yield Line("differences between nodes:", "head")
         yield from (Line(f"  {safe(each, 1000)}") for each in differences)
@@ -815,24 +815,24 @@ def _drawn(kinds: Sequence[_Kind], in_all: int) -> list[_Kind]:
     return [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * in_all)]
 
 
-def _summary(kinds: Sequence[_Kind], in_all: int, *, told: bool) -> str:
+def _summary(kinds: Sequence[_Kind], in_all: int, *, show_one: bool) -> str:
     alike = len(kinds[0].machines)
     if len(kinds) == 1:
-        return f"{in_all} nodes with the same parts" if told else f"{in_all} nodes, all alike"
+        return f"{in_all} nodes with the same parts" if show_one else f"{in_all} nodes, all alike"
     if alike == 1:
         return f"{in_all} nodes, no two alike"
     return f"{in_all} nodes: {alike} alike, {in_all - alike} {'differs' if in_all - alike == 1 else 'differ'}"
 
 
-def _odd(kind: _Kind, usual: _Kind) -> Iterator[Line]:
-    """Yield the parts of an unusual machine that differ from the usual one's; nothing if its parts are equal."""
-    ours, theirs = part_texts(kind.machines[0]), part_texts(usual.machines[0])
-    told = [f"without {text}" for key, text in theirs.items() if key not in ours]
-    told += [str(text) if key in theirs else f"also {text}" for key, text in ours.items() if theirs.get(key) != text]
-    if told:
-        yield Line(f"{kind.names}, unlike {safe(usual.machines[0].hostname or 'the others')}:")
-        yield from (Line(f"  {text}") for text in told[:_PROBE_CLUSTER_MOST_PARTS])
-        yield from [Line(f"  and {len(told) - _PROBE_CLUSTER_MOST_PARTS} more parts")] if len(told) > _PROBE_CLUSTER_MOST_PARTS else []
+def _odd(kind: _Kind, common: _Kind) -> Iterator[Line]:
+    """Yield the parts of an unusual machine that differ from the common one; nothing if its parts are equal."""
+    own, others = part_texts(kind.machines[0]), part_texts(common.machines[0])
+    texts = [f"without {text}" for key, text in others.items() if key not in own]
+    texts += [str(text) if key in others else f"also {text}" for key, text in own.items() if others.get(key) != text]
+    if texts:
+        yield Line(f"{kind.names}, unlike {safe(common.machines[0].hostname or 'the others')}:")
+        yield from (Line(f"  {text}") for text in texts[:_PROBE_CLUSTER_MOST_PARTS])
+        yield from [Line(f"  and {len(texts) - _PROBE_CLUSTER_MOST_PARTS} more parts")] if len(texts) > _PROBE_CLUSTER_MOST_PARTS else []
 
 
 # `collbench probe`: a tree per machine, the matrix of distances, or one JSON document.

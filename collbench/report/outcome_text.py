@@ -60,9 +60,9 @@ def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio]
         all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
         which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
         notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
-    told = [text for text, some in ((f"{summary.wrong_data} with wrong data", summary.wrong_data),
+    extra = [text for text, some in ((f"{summary.wrong_data} with wrong data", summary.wrong_data),
                                     (f"{summary.not_available} n/a", summary.not_available)) if some]  # fmt: skip
-    return f"{number} case{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *told])}"
+    return f"{number} case{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *extra])}"
 
 
 def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> str:

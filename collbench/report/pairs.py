@@ -255,7 +255,7 @@ _TITLES = ("from", "to", "tool", "of", "theirs", "ours", "")
 _OF_ALL = frozenset({"their_tool", "unverified"})
 
 
-def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterator[Line]:
+def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterator[Line]:
     """Yield a table of external tools' figures beside ours, the kind of figure of each tool, and the flags' meanings; nothing without rows.
 
     backend: the one that measured ours.
@@ -274,7 +274,7 @@ def their_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterat
     yield from (Line(text, "foot") for text in explain(flag for row in rows for flag in row.flags))
 
 
-def their_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def external_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the rows as in tools.jsonl."""
     return [row.as_json() for row in rows]
 
@@ -298,22 +298,24 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     ends = tuple(str(row.evidence.get(name, NOTHING)) for name in ("from", "to"))
     latency = row.operation == _LATENCY
     what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
-    theirs = f"n/a ({row.na})" if row.na or row.time_s is None else _told(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
+    external = (
+        f"n/a ({row.na})" if row.na or row.time_s is None else _figure_text(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
+    )
     inside = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
     doubt = ", ".join([*inside, *(flag_name(flag) for flag in row.flags if flag not in _OF_ALL)])
-    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, theirs, _ours(row, matrix, ends, latency), doubt))
+    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, external, _own_figure(row, matrix, ends, latency), doubt))
 
 
-def _ours(row: Row, matrix: PairMatrix, ends: tuple[str, ...], latency: bool) -> str:
+def _own_figure(row: Row, matrix: PairMatrix, ends: tuple[str, ...], latency: bool) -> str:
     size = matrix.latency_size_bytes if latency else matrix.size_bytes
     if row.size_bytes != size or not all(name in matrix.places for name in ends):
         return NOTHING
     a, b = (matrix.places.index(name) for name in ends)
     value = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
-    return _told(value if np.isfinite(value) else None, latency)
+    return _figure_text(value if np.isfinite(value) else None, latency)
 
 
-def _told(value: float | None, latency: bool) -> str:
+def _figure_text(value: float | None, latency: bool) -> str:
     if value is None:
         return NOTHING
     return f"{format_time(value)} µs" if latency else f"{format_rate(value)} GB/s"
@@ -336,7 +338,7 @@ def write_pairs(
     *,
     color: bool,
     unsaid: Sequence[str],
-    theirs: Sequence[Row] = (),
+    external: Sequence[Row] = (),
     run: str = "",
     headed: bool = False,
 ) -> None:
@@ -345,7 +347,7 @@ def write_pairs(
     about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
     unsaid  why a slow place or pair is not named: see `doubts`
-    theirs  rows of external tools; CSV leaves them out
+    external  rows of external tools; CSV leaves them out
     run     the name of its folder, in a CSV's first column
     headed  whether the CSV has its header already, from another run
     """
@@ -353,11 +355,15 @@ def write_pairs(
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
-        beside = wrapped(their_lines(theirs, matrix, str(about.get("backend", "?"))), width)
-        for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out)), *beside]:
+        external_text = wrapped(external_lines(external, matrix, str(about.get("backend", "?"))), width)
+        for line in [
+            *_finding_lines(matrix, found, about, unsaid, width),
+            *_matrix_lines(matrix, found, width, color, _blocks(out)),
+            *external_text,
+        ]:
             screen.data(line)
         return
-    for text in csv_lines(matrix, run, headed) if format == "csv" else json_parts(matrix, found, about, unsaid, theirs):
+    for text in csv_lines(matrix, run, headed) if format == "csv" else json_parts(matrix, found, about, unsaid, external):
         write_line(out, text)
 
 
@@ -389,11 +395,11 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
 
 
 def json_parts(
-    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], theirs: Sequence[Row] = ()
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], external: Sequence[Row] = ()
 ) -> Iterator[str]:
     """Yield one object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
 
-    theirs: rows of external tools; without any the object lacks the key.
+    external: rows of external tools; without any the object lacks the key.
     """
     head = {
         "schema": 1,
@@ -403,7 +409,7 @@ def json_parts(
         "about": {name: value for name, value in about.items() if name != "places"},
         "findings": [finding_json(each, matrix.places) for each in found],
         "doubts": unsaid,
-        **({"theirs": their_json(theirs)} if theirs else {}),
+        **({"theirs": external_json(external)} if external else {}),
     }
     yield to_line(head).removesuffix("}") + ","
     parts = {
@@ -423,11 +429,11 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "untold": found.untold, "host": found.host or None, "sentence": found.sentence(names),
+        "untold": found.unknown, "host": found.host or None, "sentence": found.sentence(names),
     }  # fmt: skip
 
 
-def _said(
+def _finding_lines(
     matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], width: int | None
 ) -> Iterator[Line]:
     """Yield what was measured, wrong data, findings and doubts."""
@@ -440,7 +446,7 @@ def _said(
     return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
 
 
-def _shown(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
+def _matrix_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
     """Yield a line per place, and the heatmap."""
     yield Line("")
     yield from place_lines(matrix, found, width)

@@ -128,7 +128,7 @@ def make_reporter(
 # Progress of a sweep: the runner's events as rank 0 prints them.
 
 
-class Listening:
+class ProgressPrinter:
     """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -161,7 +161,7 @@ class Listening:
             self._reporter.note(f"run folder: {self._folder}")
             self._folder = ""
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> ProgressPrinter:
         self._reporter.__enter__()
         return self
 
@@ -174,7 +174,7 @@ class Listening:
 # Progress of one launch of several: the rows wait for those of the others.
 
 
-class OneOfSeveral(Listening):
+class LaunchProgressPrinter(ProgressPrinter):
     """The listener of one launch of several: it shows progress, and the notes of the first launch; the rows are printed at the end."""
 
     def __init__(self, arguments: argparse.Namespace, first: bool) -> None:
@@ -196,18 +196,18 @@ class OneOfSeveral(Listening):
 # Progress of a pairs run: a line per round, then the matrix with its slow nodes and pairs.
 
 
-class PairsListening(Listening):
-    """The listener of a pairs run (a `PairsListener`). Use it in a `with`, as `Listening`."""
+class PairsProgressPrinter(ProgressPrinter):
+    """The listener of a pairs run (a `PairsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
         self._arguments = arguments
         self._about: Mapping[str, Any] = {}
         self._effects: PairEffects | None = None
-        self._judging: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
-        self._asked: RoundRequest | None = None
+        self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
+        self._round_request: RoundRequest | None = None
         self._suspects: list[Suspect] = []
-        self._theirs: list[Row] = []
+        self._external: list[Row] = []
         watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
         self._live = watched and os.environ.get("TERM") != "dumb"
 
@@ -226,21 +226,21 @@ class PairsListening(Listening):
             left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
             self._reporter.note(f"round {done} of {total}: {what}{left}")
 
-    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+    def next_remeasurement(self, last: list[PairRound]) -> Mapping[str, Any] | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
 
         try:
-            if self._judging is None:
-                self._judging = judge(self._matrix(last), last, self._arguments.seed or 0)
-                self._asked = next(self._judging)
+            if self._retest is None:
+                self._retest = judge(self._matrix(last), last, self._arguments.seed or 0)
+                self._round_request = next(self._retest)
             else:
-                assert self._asked is not None
-                self._asked = self._judging.send(answer_of(self._asked.groups, last, self._about["size_bytes"]))
+                assert self._round_request is not None
+                self._round_request = self._retest.send(answer_of(self._round_request.groups, last, self._about["size_bytes"]))
         except StopIteration as stop:
             self._suspects = stop.value
             return None
-        return {"pairs": self._asked.groups, "pause_s": self._asked.pause_s}
+        return {"pairs": self._round_request.groups, "pause_s": self._round_request.pause_s}
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
@@ -255,9 +255,9 @@ class PairsListening(Listening):
         result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
         return {"result": result, "judged": judged, "findings": [finding_json(each, effects.matrix.places) for each in found]}
 
-    def theirs(self, rows: list[Row]) -> None:
+    def external(self, rows: list[Row]) -> None:
         """Keep the rows of external tools, to print below the matrix."""
-        self._theirs = rows
+        self._external = rows
 
     def end(self) -> None:
         """Print the matrix, and the run's folder."""
@@ -268,7 +268,7 @@ class PairsListening(Listening):
             matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
             color = wants_color(sys.stdout, self._arguments.color)
             about, format, name = self._about, self._arguments.format, Path(self._folder).name
-            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs, run=name)
+            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, external=self._external, run=name)
             sys.stdout.flush()
         super().end()
 
@@ -281,8 +281,8 @@ class PairsListening(Listening):
 # Progress of a workload, and each training's table as soon as it is complete.
 
 
-class WorkloadListening(Listening):
-    """The listener of a workload run (a `WorkloadListener`). Use it in a `with`, as `Listening`."""
+class WorkloadProgressPrinter(ProgressPrinter):
+    """The listener of a workload run (a `WorkloadListener`). Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -319,7 +319,7 @@ class WorkloadListening(Listening):
         self._print(len(self._waiting))
         super().end()
 
-    def __enter__(self) -> WorkloadListening:
+    def __enter__(self) -> WorkloadProgressPrinter:
         super().__enter__()
         return self
 

@@ -74,7 +74,7 @@ def show_pairs(
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
     found, unsaid = (effects.findings(), effects.doubts()) if format != "csv" else ([], [])
     name = run.path.resolve().name
-    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, theirs=stored.theirs, run=name, headed=headed)
+    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, external=stored.external, run=name, headed=headed)
 
 
 def _rounds(run: Run, stored: StoredPairs) -> str:

@@ -36,7 +36,7 @@ def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> 
     return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
 
 
-def told(options: Mapping[str, str]) -> list[str]:
+def option_words(options: Mapping[str, str]) -> list[str]:
     """Return the options that have a value: "update sharded", "top-k 2"."""
     return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
 
@@ -211,8 +211,8 @@ def worker_cases(row: StepRow) -> Iterator[list[str]]:
     """Yield the cases below the titles of WORKERS; only the first of many workers."""
     workers = row.staleness.get("workers", [])[:MOST_WORKERS]
     for turn, worker in enumerate(workers):
-        told = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
-        yield [row.backend if turn == 0 else "", f"rank {told[0]}", *told[1:]]
+        figures = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
+        yield [row.backend if turn == 0 else "", f"rank {figures[0]}", *figures[1:]]
 
 
 def number(value: Any) -> str:
@@ -280,7 +280,7 @@ def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
 def _table(planned: PlannedStep) -> Iterator[str]:
     shape, step = planned.shape, planned.step
     words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
-    yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *told(shape.options), *words])
+    yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
     yield from aligned([TITLES, *map(_cases, folded(step.exchanges))], _RIGHT)
     most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
     whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
@@ -354,7 +354,7 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
     first = rows[0]
     words = [
         *filter(None, [first.dtype]),
-        *told(first.options),
+        *option_words(first.options),
         *_bucket(first),
         counted(first.ranks, "rank"),
         counted(first.nodes, "node"),
@@ -435,28 +435,29 @@ def _record(cases: Iterable[str]) -> str:
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     """Yield sentences on wrong data, the sum of the parts, the ceiling and staleness."""
-    who = f"{row.backend}: " if several else ""
+    prefix = f"{row.backend}: " if several else ""
     if row.wrong:
-        yield f"{who}wrong data: {counted(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
+        yield f"{prefix}wrong data: {counted(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
             f" ({row.wrong_detail})" if row.wrong_detail else ""
         )
     if row.time_s is not None and row.parts_time_s:
         alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
-        yield f"{who}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
+        yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
     if row.ceiling_time_s and row.percent_of_ceiling is not None:
-        yield f"{who}at the ceiling a step takes {milliseconds(row.ceiling_time_s)} ms"
+        yield f"{prefix}at the ceiling a step takes {milliseconds(row.ceiling_time_s)} ms"
     if row.staleness:
-        yield f"{who}{_stale(row.staleness)}"
+        yield f"{prefix}{_stale(row.staleness)}"
 
 
 def _stale(staleness: Mapping[str, Any]) -> str:
-    told = {name: number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
+    figures = {name: number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
     workers = staleness.get("workers", [])
     more = f" (the first {MOST_WORKERS} are shown)" if len(workers) > MOST_WORKERS else ""
     return (
-        f"no worker waits for another: {counted(len(workers), 'worker')}{more}, {told['steps_per_s']} rounds per second together, for "
-        f"{told['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {told['p50']}, 95 % up to "
-        f"{told['p95']}, at most {told['max']}"
+        f"no worker waits for another: {counted(len(workers), 'worker')}{more}, {figures['steps_per_s']} rounds per second together, for "
+        f"{figures['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {figures['p50']}, "
+        "95 % up to "
+        f"{figures['p95']}, at most {figures['max']}"
     )
 
 

@@ -13,7 +13,7 @@ from shlex import quote
 from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.confirm import OURS
+from collbench.gate.confirm import HEADER
 from collbench.gate.paired import STACK
 from collbench.gate.reasons import LaunchesNeeded
 from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST
@@ -50,7 +50,7 @@ def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | Non
 
     `stays`: keep the earlier file, since its cases were measured again without a verdict.
     """
-    check_ours(path)
+    check_suite_path(path)
     if suite is not None:
         write_whole(path, suite, "--confirm-suite")
         return None
@@ -65,18 +65,18 @@ def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | Non
     return f"--confirm-suite {path} removed: it was written by an earlier gate, and nothing is suspected now"
 
 
-def check_ours(path: Path) -> None:
+def check_suite_path(path: Path) -> None:
     """Raise UsageError for an existing file that the gate did not write; a pipe or a device is fine."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             return
         with path.open("rb") as file:
-            begins = file.read(len(OURS.encode())).decode(errors="replace")
+            begins = file.read(len(HEADER.encode())).decode(errors="replace")
     except FileNotFoundError:
         return
     except OSError as error:
         raise UsageError(f"--confirm-suite {path}: cannot write ({error.strerror or error}); choose another file") from error
-    if begins not in (OURS, ""):
+    if begins not in (HEADER, ""):
         raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, so it is not replaced: choose another file")
 
 

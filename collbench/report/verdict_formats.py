@@ -175,7 +175,7 @@ def _write_markdown(path: Path, verdict: Verdict) -> None:
 # Files of an earlier gate are removed before this one judges. After a failure Jenkins or a collector would read the old verdict as new.
 
 _BEGINNING = 4096  # bytes that identify an output of the gate
-_OURS: Mapping[str, Callable[[str], bool]] = {
+_IS_OWN_FILE: Mapping[str, Callable[[str], bool]] = {
     "out": lambda text: text.startswith("{") and '"exit_code":' in text and '"result":' in text,
     "junit": lambda text: '<testsuite name="collbench gate"' in text,
     "markdown": lambda text: text.startswith("## ") and "collbench gate: " in text.partition("\n")[0],
@@ -211,7 +211,7 @@ def _is_earlier(option: str, path: Path) -> bool:
             begins = file.read(_BEGINNING).decode(errors="replace")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
         raise UsageError(f"--{option} {path}: cannot write ({getattr(error, 'strerror', None) or error}); choose another file") from error
-    if begins and not _OURS[option](begins):
+    if begins and not _IS_OWN_FILE[option](begins):
         raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file")
     return bool(begins)
 
@@ -276,9 +276,9 @@ def _cases(verdict: Verdict) -> Iterator[_Case]:
     yield from _floors(verdict.asked, verdict.floors)
 
 
-def _floors(all_asked: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
+def _floors(all_floors: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
     """Yield a case for each --min-percent, with the state of its worst case."""
-    for asked in dict.fromkeys([*all_asked, *(each.asked for each in floors)]):
+    for asked in dict.fromkeys([*all_floors, *(each.asked for each in floors)]):
         cases = [each for each in floors if each.asked == asked]
         state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cases}), PASSED)
         bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cases if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
@@ -496,14 +496,14 @@ def _samples(verdict: Verdict) -> Iterator[Sample]:
 def _of_group(each: GroupState) -> Iterator[Sample]:
     labels = {name: short(str(getattr(each, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
     yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), each.state)
-    yield from _by_strike("gate_group_time", labels, each.factors)
+    yield from _by_allocation("gate_group_time", labels, each.factors)
     yield Sample("gate_group_limit", labels, each.limit)
     yield Sample("gate_group_missing_cells", labels, each.missing)
 
 
 def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
     labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_case(each)}
-    yield from _by_strike("gate_suspicion_time", labels, each.factors)
+    yield from _by_allocation("gate_suspicion_time", labels, each.factors)
     yield Sample("gate_suspicion_limit", labels, each.limit)
 
 
@@ -511,7 +511,7 @@ def _of_floor(each: FloorState) -> Iterator[Sample]:
     optional = {"model": each.model, "limited_by": each.limited_by}
     known = {name: short(text, _LONGEST) for name, text in optional.items() if text is not None}
     labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_case(each)}
-    yield from _by_strike("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
+    yield from _by_allocation("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
     yield Sample("gate_of_ceiling_wanted", labels, each.wanted / 100)
 
 
@@ -523,7 +523,7 @@ def _case(each: Suspicion | FloorState) -> dict[str, str]:
     return {name: short(str(value), _LONGEST) for name, value in labels.items()}
 
 
-def _by_strike(name: str, labels: _Labels, values: Sequence[float | None]) -> Iterator[Sample]:
+def _by_allocation(name: str, labels: _Labels, values: Sequence[float | None]) -> Iterator[Sample]:
     for strike, value in enumerate(values, 1):
         yield Sample(name, {**labels, "strike": str(strike)}, value)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.results.row import SCHEMA, Row
-from collbench.results.store import GONE, Appended, Lock, draft_of, make_folders, read_object, replace, sync_folder, to_line, to_page
+from collbench.results.store import GONE, AppendFile, Lock, draft_of, make_folders, read_object, replace, sync_folder, to_line, to_page
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class RunFolder:
     `watch` is entered around every write with a description, since a disk that does not answer blocks forever.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any], files: dict[str, Appended], lock: Lock) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], files: dict[str, AppendFile], lock: Lock) -> None:
         self.path = path
         self.run = run
         self.rows = 0
@@ -143,7 +143,7 @@ class RunFolder:
         """
         path = out if out is not None else Path("runs") / run_name(operation)
         new: list[Path] = []
-        files: dict[str, Appended] = {}
+        files: dict[str, AppendFile] = {}
         lock: Lock | None = None
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -152,7 +152,7 @@ class RunFolder:
             check_free_space(path)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
-                files[name] = Appended(path / name)
+                files[name] = AppendFile(path / name)
             head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
             replace(path / RUN, to_page(head))
         except (OSError, UsageError) as error:
@@ -194,7 +194,7 @@ class RunFolder:
         try:
             for name in (SAMPLES, *_LINES):
                 if name not in (*ROUNDS.values(), TOOLS) or (self.path / name).exists():
-                    self._files[name] = Appended(self.path / name, again=True)
+                    self._files[name] = AppendFile(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
         except OSError as error:
             raise UsageError(cannot_resume(self.path, error)) from error
@@ -233,7 +233,7 @@ class RunFolder:
         self._measured = True
         with self._safely():
             if name not in self._files:
-                self._files[name] = Appended(self.path / name)
+                self._files[name] = AppendFile(self.path / name)
                 sync_folder(self.path)
             self._append_line(name, values)
             self.rows += name != TOOLS
@@ -333,7 +333,7 @@ def check_no_run(path: Path, *, resumes: bool = False) -> None:
             raise UsageError(f"--out {path} already holds a run ({name}): {how}choose a new folder, so that nothing is lost")
 
 
-def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
+def _undo(path: Path, files: Mapping[str, AppendFile], new: list[Path]) -> None:
     for file in files.values():
         file.remove()
     with suppress(OSError):

@@ -99,7 +99,7 @@ def _without_time(row: Row) -> Row:
 
 
 def _check(record: Any) -> None:
-    for name, at_once, numbers, hint in _wanted(record.__class__):
+    for name, at_once, numbers, hint in _required(record.__class__):
         value = getattr(record, name)
         kind = type(value)
         if not (kind in at_once or (kind in numbers and value >= 0)) and not _fits(value, hint):
@@ -109,7 +109,7 @@ def _check(record: Any) -> None:
 
 
 @cache
-def _wanted(kind: Any) -> list[tuple[str, frozenset[Any], frozenset[Any], Any]]:
+def _required(kind: Any) -> list[tuple[str, frozenset[Any], frozenset[Any], Any]]:
     """Return for each field its name, the types that always fit, the types that fit if not negative, and its hint."""
     return [(name, _at_once(hint), _numbers(hint), hint) for name, hint in _hints(kind).items()]
 

@@ -381,7 +381,7 @@ def _pair_tuples(value: Any) -> Any:
 # Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
 
 _BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
-_MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
+_MOST_EXTERNAL = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes that every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")
 _INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
@@ -394,13 +394,13 @@ class StoredPairs:
     about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
     rounds    as measured
     warnings  what could not be read
-    theirs    rows of external tools for the pairs
+    external  rows of external tools for the pairs
     """
 
     about: Mapping[str, Any]
     rounds: list[PairRound]
     warnings: list[str] = field(default_factory=list)
-    theirs: list[Row] = field(default_factory=list)
+    external: list[Row] = field(default_factory=list)
 
     def matrix(self) -> PairMatrix:
         """Return the matrix of all rounds."""
@@ -421,7 +421,7 @@ def read_pairs(run: Run) -> StoredPairs | None:
     known, warnings = _checked_pairs(about, run), list[str]()
     places = len(known["places"])
     rounds = list(read_lines(run.path / PAIRS, lambda values: pair_round_from_json(values, places), warnings))
-    theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_OF_THEIRS))
+    theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_EXTERNAL))
     return StoredPairs(known, rounds, warnings, theirs)
 
 

@@ -134,7 +134,7 @@ GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _STEP = 1 << 16
 
 
-class Appended:
+class AppendFile:
     """A file that only grows, written by one process; an append that fails is taken back.
 
     The file must not exist yet; with `again` it must, and is continued. Raises OSError.
@@ -322,9 +322,9 @@ class Lock:
 
     def _take(self, descriptor: int) -> str:
         """Lock the file that was left behind and return its process."""
-        who, here = _holder(self._found)
+        holder, here = _holder(self._found)
         unknown = UsageError(
-            f"{self._path}: {who} uses this folder, and this host cannot check whether it still runs: wait until it ends, or remove the "
+            f"{self._path}: {holder} uses this folder, and this host cannot check whether it still runs: wait until it ends, or remove the "
             "file if it has ended"
         )
         if not here:
@@ -332,16 +332,16 @@ class Lock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(_in_use(who, self._path.parent)) from error
+            raise UsageError(_in_use(holder, self._path.parent)) from error
         except OSError as error:  # a file system without locks
             raise unknown from error
         if not _is_at(descriptor, self._path):  # its process ended between the two steps, and another one may have started
-            raise UsageError(_in_use(who, self._path.parent))
-        return who
+            raise UsageError(_in_use(holder, self._path.parent))
+        return holder
 
 
-def _in_use(who: str, folder: Path) -> str:
-    return f"{who} uses {folder}: wait until it has ended, or start a new run"
+def _in_use(holder: str, folder: Path) -> str:
+    return f"{holder} uses {folder}: wait until it has ended, or start a new run"
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -67,13 +67,13 @@ def points(sizes: Sequence[float], times_s: Sequence[float]) -> Points:
 
     Raises ValueError when the numbers of sizes and times differ.
     """
-    given, times = np.asarray(sizes, np.float64), np.asarray(times_s, np.float64)
-    if len(given) != len(times):
-        raise ValueError(f"{len(given)} sizes and {len(times)} times: must be equally many")
-    sound = np.isfinite(given) & np.isfinite(times) & (given >= 0) & (times > 0)
-    given, times = given[sound], times[sound]
-    distinct = np.unique(given)
-    middle = np.array([np.median(times[given == size]) for size in distinct])
+    sizes_, times = np.asarray(sizes, np.float64), np.asarray(times_s, np.float64)
+    if len(sizes_) != len(times):
+        raise ValueError(f"{len(sizes_)} sizes and {len(times)} times: must be equally many")
+    sound = np.isfinite(sizes_) & np.isfinite(times) & (sizes_ >= 0) & (times > 0)
+    sizes_, times = sizes_[sound], times[sound]
+    distinct = np.unique(sizes_)
+    middle = np.array([np.median(times[sizes_ == size]) for size in distinct])
     return Points(distinct, middle, _noise(distinct, middle))
 
 

@@ -65,7 +65,7 @@ def _mass(angle: float, degrees: float) -> float:
 
 _Z95 = 1.959963984540054
 _FEWEST = 6  # with fewer samples no pair of order statistics covers the median with 95 %
-_TOO_SHORT_TO_TELL = 10  # up to here the correlation of samples cannot be detected
+_LEAST_FOR_MEMORY = 10  # up to here the correlation of samples cannot be detected
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _memory(samples: NDArray[np.float64], centre: float) -> tuple[float | None, 
     The variance is relative to that of independent signs. (None, 0) if it cannot be estimated.
     """
     n = len(samples)
-    if n <= _TOO_SHORT_TO_TELL:
+    if n <= _LEAST_FOR_MEMORY:
         return None, 0
     signs = np.sign(samples - centre)
     signs -= signs.mean()  # with values equal to the median, as a clock's ticks cause them, the signs do not balance
@@ -172,7 +172,7 @@ def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.
 
 def _reach(n: int, memory: float | None, cosines: int) -> float:
     """Return how many ranks the interval extends to either side of the middle."""
-    if n <= _TOO_SHORT_TO_TELL:
+    if n <= _LEAST_FOR_MEMORY:
         return n / 2
     widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
     return widest * sqrt(n) / 2

@@ -48,9 +48,9 @@ def _step_pipeline(shape: Shape) -> Step:
         for groups, between in _boundaries(stages)
     )
     replicas = len(stages[0])
-    beside = f"; {replicas} pipelines run in parallel; their gradients are not summed here (see data-parallel)" if replicas > 1 else ""
+    parallel = f"; {replicas} pipelines run in parallel; their gradients are not summed here (see data-parallel)" if replicas > 1 else ""
     neighbours = min(2, len(stages) - 1)
-    return Step(exchanges, neighbours * shape.microbatches * size, _NOTE + beside)
+    return Step(exchanges, neighbours * shape.microbatches * size, _NOTE + parallel)
 
 
 def _check_pipeline(shape: Shape) -> None:
@@ -109,9 +109,9 @@ def _step_tensor_parallel(shape: Shape) -> Step:
         Exchange("allreduce", groups, size, f"{what}: {_PER_LAYER} per layer and microbatch", times, shape.dtype, "sum")
         for what in ("activations forward", "gradients of activations back")
     )
-    beside = f"{len(groups)} groups at the same time" if len(groups) > 1 else "one group of all ranks"
+    parallel = f"{len(groups)} groups at the same time" if len(groups) > 1 else "one group of all ranks"
     across = ", across hosts" if crossing(groups, shape) else ""
-    return Step(exchanges, 2 * times * size, f"{beside}{across}; embedding and loss are left out")
+    return Step(exchanges, 2 * times * size, f"{parallel}{across}; embedding and loss are left out")
 
 
 def _check_tensor_parallel(shape: Shape) -> None:

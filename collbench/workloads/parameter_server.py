@@ -70,47 +70,55 @@ def _update(shape: Shape) -> str:
 
 
 def _step(shape: Shape) -> Step:
-    who = roles(shape)
+    roles_of_ranks = roles(shape)
     alone = _update(shape) == "asynchronous"
     if not alone:
         need_table(shape, REGIME.name)
     parts = buckets(shape)
     one_way = _messages if alone else _incast
-    push = [exchange for one in parts for exchange in one_way(shape, who, one, push=True)]
-    pull = [exchange for one in parts for exchange in one_way(shape, who, one, push=False)]
-    return Step((*push, *pull), 2 * shape.gradient_bytes, _note(who, alone))
+    push = [exchange for one in parts for exchange in one_way(shape, roles_of_ranks, one, push=True)]
+    pull = [exchange for one in parts for exchange in one_way(shape, roles_of_ranks, one, push=False)]
+    return Step((*push, *pull), 2 * shape.gradient_bytes, _note(roles_of_ranks, alone))
 
 
 def _check(shape: Shape) -> None:
     _servers(shape)
 
 
-def _note(who: Roles, alone: bool) -> str:
-    each = "one server keeps the model" if len(who.servers) == 1 else f"each of {len(who.servers)} servers keeps a shard of the model"
+def _note(roles_of_ranks: Roles, alone: bool) -> str:
+    each = (
+        "one server keeps the model"
+        if len(roles_of_ranks.servers) == 1
+        else f"each of {len(roles_of_ranks.servers)} servers keeps a shard of the model"
+    )
     if alone:
-        return f"{each}; this is the round of one of {counted(len(who.workers), 'worker')}, each of which goes on at its own pace"
-    return f"{each} and sums the gradients of {counted(len(who.workers), 'worker')}"
+        return (
+            f"{each}; this is the round of one of {counted(len(roles_of_ranks.workers), 'worker')}, each of which goes on at its own pace"
+        )
+    return f"{each} and sums the gradients of {counted(len(roles_of_ranks.workers), 'worker')}"
 
 
-def _incast(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
+def _incast(shape: Shape, roles_of_ranks: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
     """Yield the exchanges in which all workers push or pull at the same time."""
-    each = [float(part * shape.element_bytes) for part in shards(one.size_bytes // shape.element_bytes, len(who.servers))]
+    each = [float(part * shape.element_bytes) for part in shards(one.size_bytes // shape.element_bytes, len(roles_of_ranks.servers))]
     rows = [[0.0] * shape.ranks for _ in range(shape.ranks)]
-    for worker in who.workers:
-        for server, size in zip(who.servers, each, strict=True):
+    for worker in roles_of_ranks.workers:
+        for server, size in zip(roles_of_ranks.servers, each, strict=True):
             rows[worker if push else server][server if push else worker] = size
-    name = f"{'push to' if push else 'pull from'} {counted(len(who.servers), 'server')}"
-    busiest = max(one.size_bytes, int(max(each)) * len(who.workers))
+    name = f"{'push to' if push else 'pull from'} {counted(len(roles_of_ranks.servers), 'server')}"
+    busiest = max(one.size_bytes, int(max(each)) * len(roles_of_ranks.workers))
     yield Exchange(
         "alltoallv", everybody(shape), busiest, _what(one, push), one.times, shape.dtype,
         traffic=Traffic(name, matrix=tuple(map(tuple, rows))), adds=push,
     )  # fmt: skip
 
 
-def _messages(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
+def _messages(shape: Shape, roles_of_ranks: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
     """Yield the messages of the first worker alone, one per server."""
-    worker = who.workers[0]
-    for server, part in zip(who.servers, shards(one.size_bytes // shape.element_bytes, len(who.servers)), strict=True):
+    worker = roles_of_ranks.workers[0]
+    for server, part in zip(
+        roles_of_ranks.servers, shards(one.size_bytes // shape.element_bytes, len(roles_of_ranks.servers)), strict=True
+    ):
         if part:
             pair = (worker, server) if push else (server, worker)
             yield Exchange("p2p_bandwidth", (pair,), part * shape.element_bytes, _what(one, push), one.times, shape.dtype)

@@ -152,7 +152,7 @@ def _parameters(typed: str, match: re.Match[str]) -> int:
 
 # the default of DistributedDataParallel: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 BUCKET = "25M"
-USUAL = {"model": DEFAULT, "dtype": "float32"}
+DEFAULTS = {"model": DEFAULT, "dtype": "float32"}
 HELP = {
     "model": "resnet50, bert-large, gpt2-xl, or a number of parameters like 340M or 1.5B",
     "dtype": "of gradients, parameters and activations on the wire: float32, float64, bfloat16, float16",
@@ -171,7 +171,7 @@ _MOST_BYTES = 2**40  # limit of the activations of a microbatch
 
 def words(regime: Regime) -> dict[str, str]:
     """Return every option of a workload with its default. "": from the model, or computed. Names with "_" for "-"."""
-    return {**USUAL, **regime.takes, **regime.options}
+    return {**DEFAULTS, **regime.takes, **regime.options}
 
 
 def help_of(regime: Regime) -> dict[str, str]:
@@ -185,16 +185,16 @@ def shape_of(regime: Regime, typed: Mapping[str, str], hosts: Sequence[int]) -> 
     typed: by option ("_" for "-"), only those that the user gave. Raises UsageError for invalid values, and for options that
     do not apply to the workload; neither depends on the hosts.
     """
-    said = {**words(regime), **_fitting(regime, typed)}
-    model, dtype = model_named(said["model"]), _dtype(said["dtype"])
-    own = {name: _count(name, said.get(name, "")) or getattr(model, name) for name in ("layers", "hidden", "sequence")}
+    settings = {**words(regime), **_fitting(regime, typed)}
+    model, dtype = model_named(settings["model"]), _dtype(settings["dtype"])
+    own = {name: _count(name, settings.get(name, "")) or getattr(model, name) for name in ("layers", "hidden", "sequence")}
     shape = Shape(
-        model.name, model.parameters, dtype.name, dtype.size, _bucket(said.get("bucket", BUCKET), dtype), tuple(hosts),
+        model.name, model.parameters, dtype.name, dtype.size, _bucket(settings.get("bucket", BUCKET), dtype), tuple(hosts),
         layers=own["layers"], hidden=own["hidden"], sequence=own["sequence"], vocabulary=model.vocabulary,
-        microbatch=_count("microbatch", said.get("microbatch", "1")),
-        microbatches=_count("microbatches", said.get("microbatches", "1")),
-        experts=_count("experts", said.get("experts", "")), top_k=_count("top_k", said.get("top_k", "2")),
-        options={name: said[name].strip() for name in regime.options},
+        microbatch=_count("microbatch", settings.get("microbatch", "1")),
+        microbatches=_count("microbatches", settings.get("microbatches", "1")),
+        experts=_count("experts", settings.get("experts", "")), top_k=_count("top_k", settings.get("top_k", "2")),
+        options={name: settings[name].strip() for name in regime.options},
     )  # fmt: skip
     regime.check(shape)
     return shape

@@ -335,8 +335,8 @@ def hang(check: Check) -> str:
 _ASK_RAS = """
 import json, os
 from dataclasses import asdict
-from collbench.measure.nccl_paths import ask
-print(json.dumps(asdict(ask(os.environ))))
+from collbench.measure.nccl_paths import query_ras
+print(json.dumps(asdict(query_ras(os.environ))))
 """
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilings, link_ceilings, link_rates, with_ceilings_before
+from collbench.analysis.ceilings import CeilingChange, LinkChange, dropped_ceilings, link_ceilings, link_rates, with_ceilings_before
 from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
 from collbench.analysis.launches import read_all
@@ -81,7 +81,7 @@ def test_rates_of_machines_and_of_ports_are_known_by_host(tmp_path: Path) -> Non
 
 
 def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
-    changes = fallen_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
+    changes = dropped_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
     (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
     assert shown.ceiling.limited_by == f"{SLOW.limited_by}, fallen from {FAST.limited_by} in before"

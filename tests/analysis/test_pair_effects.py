@@ -221,7 +221,7 @@ def test_a_sample_of_rounds_is_enough() -> None:
 def test_one_to_all_shows_pairs_and_no_places() -> None:
     star = only(both(SyntheticMatrix(16), 0, 4).matrix(), [(0, place) for place in range(1, 16)])
     (found,) = findings(star)
-    assert (found.kind, found.places, found.untold) == ("pair", (0, 4), (4,))
+    assert (found.kind, found.places, found.unknown) == ("pair", (0, 4), (4,))
     assert "or node5" in found.sentence(star.places)
     assert doubts(star)[0].startswith("only pairs are judged")
 

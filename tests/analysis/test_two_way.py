@@ -42,4 +42,4 @@ def test_a_place_of_two_cases_has_no_effect_of_its_own() -> None:
     values = table(6, ())
     values[0, 3:] = np.nan
     found = two_way(values)
-    assert found.told_rows.tolist() == [False, True, True, True, True, True] and found.rows[0] == 0.0
+    assert found.known_rows.tolist() == [False, True, True, True, True, True] and found.rows[0] == 0.0

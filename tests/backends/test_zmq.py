@@ -187,7 +187,7 @@ def failure(timeout_s, before=lambda groups: None):
     groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle
     link.socket.rcvtimeo = int(timeout_s * 1000)
-    groups = [replace(groups[0], handle=replace(link, beside=replace(link.beside, deadline_s=timeout_s))), *groups[1:]]
+    groups = [replace(groups[0], handle=replace(link, control_link=replace(link.control_link, deadline_s=timeout_s))), *groups[1:]]
     before(groups)
     began = time.monotonic()
     with pytest.raises(OSError, match="rank 1") as raised:

@@ -126,7 +126,7 @@ class Nodes:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.ROUTER)
         self._secret = secret_of(self._info, {})
-        Keys.of(self._secret).calling(self.socket)
+        Keys.of(self._secret).secure_caller(self.socket)
         self.socket.setsockopt(zmq.LINGER, 10_000)
         self._hwm()
         self._left = len(self.mine)
@@ -163,16 +163,16 @@ class Nodes:
 
     def _heard(self, rank: int, kind: MessageKind, step: int) -> None:
         """Receive without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
-        if kind is MessageKind.TELL and step == 0:
+        if kind is MessageKind.ANSWER and step == 0:
             size = 8 * self._values
             self._say(rank, Message(MessageKind.OFFER, 1, size) if size > LARGE_BYTES else self._array(rank))
         elif kind is MessageKind.GRANT:
             self._say(rank, self._array(rank))
-        elif kind is MessageKind.TELL:
+        elif kind is MessageKind.ANSWER:
             self._left -= 1
 
     def _array(self, rank: int) -> Message:
-        return Message(MessageKind.SAY, 1, [[rank, ["gathering", [self._values]], 1]], [np.full(self._values, float(rank)).tobytes()])
+        return Message(MessageKind.VALUES, 1, [[rank, ["gathering", [self._values]], 1]], [np.full(self._values, float(rank)).tobytes()])
 
 
 def _name(rank: int) -> bytes:

@@ -76,7 +76,7 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
     here = Here()
     with here.stack:
         hub = here.hub()
-        _deaf_to(hub, MessageKind.ABORT, MessageKind.STUCK, MessageKind.GONE)
+        _deaf_to(hub, MessageKind.ABORT, MessageKind.STALLED, MessageKind.GONE)
         began, before = time.perf_counter(), resident()
         unreadable = _count_unreadable(hub)
         (_send_with_key if has_key else _send_raw)(here, seed, count)
@@ -111,7 +111,7 @@ def _deaf_to(hub: Server, *kinds: MessageKind) -> None:
 
 def _send_with_key(here: Here, seed: int, count: int) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        Keys.of(here.secret).calling(stranger)
+        Keys.of(here.secret).secure_caller(stranger)
         stranger.setsockopt(zmq.LINGER, 30_000)
         stranger.connect(f"tcp://127.0.0.1:{here.port}")
         for frames in noise(random.Random(seed), count):

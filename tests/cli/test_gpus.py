@@ -63,13 +63,13 @@ def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, 
 )
 def test_hosts_with_and_without_gpus_use_the_same_backends(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
-    assert options.agreed(request(*views[0], default=True), world).backends == agreed
-    assert options.agreed(request("mpi"), world).backends == ("mpi",)
+    assert options.agree_on_backends(request(*views[0], default=True), world).backends == agreed
+    assert options.agree_on_backends(request("mpi"), world).backends == ("mpi",)
 
 
 def test_ranks_of_one_host_exchange_no_backends() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert options.agreed(request("mpi", default=True), world).backends == ("mpi",)
+    assert options.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,10 @@ def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, numb
 
 
 def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
-    assert options.said(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
-    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (ProcessPerGpu("srun", 8),)
+    assert options.with_ranks(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
+    assert options.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (
+        ProcessPerGpu("srun", 8),
+    )
     assert options.said(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
 
 

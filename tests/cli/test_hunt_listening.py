@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collbench.analysis.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
-from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
+from collbench.cli.hunt_strategy import HuntProgressPrinter, answer_of, options_of
 from collbench.deploy import drain
 from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
@@ -70,9 +70,9 @@ def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
     )  # fmt: skip
 
 
-def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntListening:
+def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
     """Return the listener of a hunt that has its verdict."""
-    listening = HuntListening(arguments)
+    listening = HuntProgressPrinter(arguments)
     listening._verdict = FAULTY
     listening.verdict(about)
     return listening
@@ -113,7 +113,7 @@ def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespac
     ],
 )
 def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
-    listening = HuntListening(typed())
+    listening = HuntProgressPrinter(typed())
     listening.begin_hunt({**ABOUT, **listening.plan(ABOUT)}, str(tmp_path))
     last = None
     while asked := listening.next(last):
@@ -211,7 +211,7 @@ def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.Monk
         raise UsageError("no cluster manager")
 
     monkeypatch.setattr("collbench.deploy.drain.check_apply", refuse)
-    planned = HuntListening(typed()).plan(ABOUT)
+    planned = HuntProgressPrinter(typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match="no cluster manager"):
-        HuntListening(typed(apply=True)).plan(ABOUT)
+        HuntProgressPrinter(typed(apply=True)).plan(ABOUT)

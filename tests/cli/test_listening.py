@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.report import progress
-from collbench.report.progress import Listening
+from collbench.report.progress import ProgressPrinter
 
 
 class Shown:
@@ -26,7 +26,7 @@ def test_the_time_left_is_estimated_from_the_finished_cases(monkeypatch: pytest.
     clock = [100.0]
     monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    told = Listening(Namespace(format="table", color="never", quiet=False))
+    told = ProgressPrinter(Namespace(format="table", color="never", quiet=False))
     told.progress("first", 0, 10, None)
     clock[0] += 20.0
     told.progress("fifth", 4, 10, None)

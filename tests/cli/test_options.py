@@ -40,7 +40,7 @@ def test_the_defaults(asked: Any) -> None:
         ("cpu", "isolated", "fixed", None, None),
     }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
-    assert (request.backends, request.asked, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
+    assert (request.backends, request.requested, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
     assert (request.budget.max_time_s, request.budget.iterations, request.budget.warmup) == (5.0, None, None)
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
@@ -75,7 +75,7 @@ def test_the_long_forms(asked: Any) -> None:
     assert (sweep.sizes, sweep.mode, sweep.buffers, sweep.in_place, sweep.window) == ((8, K), "pipelined", "rotating", False, 8)
     assert (budget.iterations, budget.warmup, budget.precision, budget.max_time_s) == (4, 0, 0.02, 0.5)
     assert (request.check, request.ceiling, request.seed, request.ranks, request.timeout_s) == (0, 12.5, 9, 6, 7.0)
-    assert (request.allocation, request.launches, request.out, request.asked) == ("a", 4, Path("o"), {"simulated"})
+    assert (request.allocation, request.launches, request.out, request.requested) == ("a", 4, Path("o"), {"simulated"})
     assert {operation.command for operation in sweep.operations} == {"p2p"}
     assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, "off")
 
@@ -86,7 +86,7 @@ def test_every_long_option_has_a_variable(asked: Any) -> None:
         COLLBENCH_MAX_TIME="0.5", COLLBENCH_CHECK="0", COLLBENCH_OUT="o", COLLBENCH_RANKS="3", COLLBENCH_QUIET="no",
     )  # fmt: skip
     assert (request.sweep.sizes, request.sweep.roots, request.sweep.in_place) == ((64,), (1,), True)
-    assert (request.asked, request.budget.max_time_s, request.check, request.out, request.ranks) == ({"gloo"}, 0.5, 0, Path("o"), 3)
+    assert (request.requested, request.budget.max_time_s, request.check, request.out, request.ranks) == ({"gloo"}, 0.5, 0, Path("o"), 3)
 
 
 @pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])

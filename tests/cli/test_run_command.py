@@ -68,7 +68,7 @@ def test_a_sweep_is_all_combinations_of_its_lists(asked: Any) -> None:
     small = [(name, size, mode, None) for mode in ("isolated", "batched") for name in ("allreduce", "broadcast") for size in (8, 1024)]
     large = [("allreduce", 65536, "isolated", placed) for placed in (False, True)]
     assert cases(request) == small + large
-    assert (request.command, request.backends, request.asked) == ("run-two", ("simulated",), {"simulated"})
+    assert (request.command, request.backends, request.requested) == ("run-two", ("simulated",), {"simulated"})
     assert (request.budget.max_time_s, request.ranks, request.check) == (0.05, 4, 2)
 
 
@@ -92,7 +92,7 @@ def test_typed_sizes_are_those_of_every_sweep(line: str, asked: Any) -> None:
 
 def test_a_typed_backend_is_that_of_every_sweep(asked: Any) -> None:
     request = asked("--backend gloo,mpi")
-    assert (request.backends, request.asked) == (("gloo", "mpi"), {"gloo", "mpi"})
+    assert (request.backends, request.requested) == (("gloo", "mpi"), {"gloo", "mpi"})
     assert (len(cases(request, "gloo")), cases(request, "simulated")) == (10, [])
 
 
@@ -106,7 +106,7 @@ def test_equal_sweeps_after_typed_options_are_measured_once(asked: Any) -> None:
 def test_a_sweep_without_backends_uses_the_default_ones(asked: Any) -> None:
     text = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\nsizes = 8\n[[sweeps]]\noperations = ["barrier"]\nbackends = "simulated"\n'
     request = asked(text=text)
-    assert (request.backends, request.asked) == (("mpi", "gloo", "simulated"), {"simulated"})
+    assert (request.backends, request.requested) == (("mpi", "gloo", "simulated"), {"simulated"})
     assert [[name for name, *_ in cases(request, backend)] for backend in request.backends] == [["allreduce"], ["allreduce"], ["barrier"]]
 
 

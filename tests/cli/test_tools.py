@@ -48,7 +48,7 @@ def double(folder: Path, client: str, server: str = "pass") -> dict[str, str]:
 def external(folder: Path) -> list[Row]:
     found = read_pairs(read_run(folder / "run"))
     assert found and not found.warnings
-    return found.theirs
+    return found.external
 
 
 def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_path: Path) -> None:

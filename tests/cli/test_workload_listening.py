@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.report.progress import WorkloadListening
+from collbench.report.progress import WorkloadProgressPrinter
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
 
@@ -24,8 +24,8 @@ def row(regime: str, backend: str) -> StepRow:
     return StepRow(regime, "1M", backend, "cpu", 2, 1, "float32", 10**6, 1 << 20, 4 * 10**6, 4e6, n=9, time_s=known)
 
 
-def listening(format: str = "table") -> WorkloadListening:
-    told = WorkloadListening(argparse.Namespace(format=format, color="never", quiet=False))
+def listening(format: str = "table") -> WorkloadProgressPrinter:
+    told = WorkloadProgressPrinter(argparse.Namespace(format=format, color="never", quiet=False))
     told.begin_workload(ABOUT, "run")
     return told
 

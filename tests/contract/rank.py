@@ -56,7 +56,8 @@ def request_of(asked: dict[str, Any]) -> Request:
     parts = tuple(sweep_of(part) for part in asked["sweeps"])
     names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
     return Request(
-        command="contract", sweep=Several(names, (), (), parts=parts), backends=(asked["backend"],), asked=frozenset([asked["backend"]]),
+        command="contract", sweep=Several(names, (), (), parts=parts), backends=(asked["backend"],),
+        requested=frozenset([asked["backend"]]),
         budget=Budget(0.05, 1, 1), ranks=asked["ranks"] if asked["backend"] == "simulated" else None,
         check=asked.get("check", 1), timeout_s=30, out=Path(asked["out"]), slowed=parse_slowing(asked.get("slowed", [])),
     )  # fmt: skip

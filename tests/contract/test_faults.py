@@ -16,7 +16,7 @@ from collbench.backends.backend import Group
 from collbench.launch.info import LaunchInfo
 from collbench.measure.prepared_case import _seed as seed_of
 from collbench.operations.case import Case
-from collbench.operations.data import wanted_of
+from collbench.operations.data import expected_blocks_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed
@@ -135,7 +135,7 @@ def lacking(row, spoilt):
 
 def right_of(spoilt, place):
     """What must arrive at a rank."""
-    return np.concatenate([wanted.elements(0, wanted.block.count) for wanted in wanted_of(spoilt.operation, place)])
+    return np.concatenate([wanted.elements(0, wanted.block.count) for wanted in expected_blocks_of(spoilt.operation, place)])
 
 
 def exchanged(row, spoilt):

@@ -17,12 +17,12 @@ _REAL = (
     Message(MessageKind.HELLO, 0, [[1, _ABOUT, 0], [2, _ABOUT, 0]]),
     Message(MessageKind.WELCOME),
     Message(MessageKind.MOVED, 0, 1),
-    Message(MessageKind.SAY, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
+    Message(MessageKind.VALUES, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
     Message(MessageKind.OFFER, 5, 1 << 20),
     Message(MessageKind.GRANT, 5),
-    Message(MessageKind.TELL, 5, {"cells": list(range(2000))}),
+    Message(MessageKind.ANSWER, 5, {"cells": list(range(2000))}),
     Message(MessageKind.BEAT, 0, [RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
-    Message(MessageKind.STUCK, 0, "allreduce 64 MiB on mpi"),
+    Message(MessageKind.STALLED, 0, "allreduce 64 MiB on mpi"),
     Message(MessageKind.WHERE),
     Message(MessageKind.HERE, 0, [RankState(1).as_json()]),
     Message(MessageKind.STACK, 0, 1),
@@ -57,7 +57,7 @@ def heard(frames: list[bytes]) -> str:
     """ "message" or "refused": what rank 0 makes of these frames, read as far as it reads them. Anything else is raised."""
     try:
         message = parsed(frames)
-        if message.kind is MessageKind.SAY:
+        if message.kind is MessageKind.VALUES:
             entries(message, {1, 2})
         if message.kind in (MessageKind.BEAT, MessageKind.HERE):
             rank_states(message.body, {1, 2})

@@ -30,7 +30,7 @@ def coordinator(*children: ChildConnection) -> Coordinator:
         cut=cut,
         with_rank=lambda rank: next((child for child in children if rank in child.ranks), None),
         forget=cut.remove,
-        tell=lambda message: None,
+        broadcast=lambda message: None,
     )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part._about = {rank: {} for rank in range(1, 4)}
@@ -101,7 +101,7 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
     members = [Member(rank, "ab"[rank // 2], rank % 2, 70 + rank, ()) for rank in range(4)] + [Member(4, "c", 0, 74, ())]
     assert other_candidates(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
     part = coordinator(child(1), child(2, 3, cut=0.0))
-    part.beside = other_candidates(members)
+    part.other_candidates = other_candidates(members)
     part._gone(2)
     found = ended(part)
     assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
@@ -150,7 +150,7 @@ def offer(part: Coordinator, one: ChildConnection, step: int, size: int) -> None
 
 def test_a_message_larger_than_the_room_is_granted_alone() -> None:
     part, one, granted = granting()
-    part.want(1)
+    part.request(1)
     offer(part, one, 1, 100 << 20)
     assert granted == [1]
     offer(part, one, 1, 1 << 20)
@@ -161,7 +161,7 @@ def test_a_message_larger_than_the_room_is_granted_alone() -> None:
 
 def test_messages_are_granted_as_far_as_there_is_room() -> None:
     part, one, granted = granting()
-    part.want(1)
+    part.request(1)
     for size in (40 << 20, 24 << 20, 1 << 20):
         offer(part, one, 1, size)
     assert len(granted) == 2
@@ -171,9 +171,9 @@ def test_messages_are_granted_as_far_as_there_is_room() -> None:
 
 def test_messages_of_a_later_step_wait_until_it_is_wanted() -> None:
     part, one, granted = granting()
-    part.want(1)
+    part.request(1)
     offer(part, one, 2, 1 << 20)
     offer(part, one, 1, 1 << 20)
     assert granted == [1]
-    part.want(2)
+    part.request(2)
     assert granted == [1, 2]

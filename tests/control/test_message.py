@@ -39,15 +39,15 @@ def carried(frames: list[Any]) -> list[bytes]:
 @settings(max_examples=40, deadline=None)
 @given(JSON, RAW, st.integers(0, 10**18 - 1))
 def test_a_message_comes_back_as_it_was(value: Any, raw: list[bytes], step: int) -> None:
-    frames = carried(Message(MessageKind.TELL, step, value, raw).frames())
+    frames = carried(Message(MessageKind.ANSWER, step, value, raw).frames())
     found = parsed(frames)
-    assert (found.kind, found.step, found.body, [bytes(part) for part in found.raw]) == (MessageKind.TELL, step, value, raw)
+    assert (found.kind, found.step, found.body, [bytes(part) for part in found.raw]) == (MessageKind.ANSWER, step, value, raw)
     assert max(map(len, frames)) <= PIECE_BYTES
 
 
 def test_what_ranks_report_comes_back_by_rank() -> None:
     big = bytes(range(256)) * 1000
-    message = parsed(carried(Message(MessageKind.SAY, 3, [[4, "a", 1], [5, None, 0], [6, [1], 2]], [big, b"", b"x"]).frames()))
+    message = parsed(carried(Message(MessageKind.VALUES, 3, [[4, "a", 1], [5, None, 0], [6, [1], 2]], [big, b"", b"x"]).frames()))
     assert [(rank, value, [bytes(part) for part in parts]) for rank, value, parts in entries(message, {4, 5, 6})] == [
         (4, "a", [big]),
         (5, None, []),
@@ -58,20 +58,20 @@ def test_what_ranks_report_comes_back_by_rank() -> None:
 @pytest.mark.parametrize("ranks", [set(), {4}, {5, 6}])
 def test_no_rank_sends_for_others(ranks: set[int]) -> None:
     with pytest.raises(Malformed, match="another connection"):
-        entries(Message(MessageKind.SAY, 1, [[4, None, 0], [5, None, 0]]), ranks)
+        entries(Message(MessageKind.VALUES, 1, [[4, None, 0], [5, None, 0]]), ranks)
 
 
 @pytest.mark.parametrize("parts", [0, 2, 10**18])
 def test_all_parts_must_have_been_announced(parts: int) -> None:
     with pytest.raises(Malformed, match="1 parts instead"):
-        entries(Message(MessageKind.SAY, 1, [[4, None, parts]], [b"x"]), {4})
+        entries(Message(MessageKind.VALUES, 1, [[4, None, parts]], [b"x"]), {4})
 
 
 @pytest.mark.in_turn
 def test_ten_thousand_ranks_fit_into_one_message_and_are_packed() -> None:
     members = [{"rank": rank, "host": f"node{rank // 8:05}", "pid": 4000 + rank, "cpus": list(range(256))} for rank in range(10_000)]
     assert len(json.dumps(members)) < MOST_JSON_BYTES
-    frames = carried(Message(MessageKind.TELL, 0, members).frames())
+    frames = carried(Message(MessageKind.ANSWER, 0, members).frames())
     assert sum(map(len, frames)) < 1 << 20
     assert parsed(frames).body == members
 

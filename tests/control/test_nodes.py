@@ -38,10 +38,10 @@ def test_one_connection_a_node_and_all_ranks_are_heard() -> None:
         hub, spokes = joined(here)
         assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3, 4, 5]]
         for rank, spoke in enumerate(spokes, 1):
-            spoke.say(1, "asking", f"I am {rank}", [bytes([rank])])
+            spoke.send(1, "asking", f"I am {rank}", [bytes([rank])])
         assert collected(hub, 1) == {rank: (f"I am {rank}", [bytes([rank])]) for rank in range(1, 6)}
-        hub.tell(2, "go on")
-        assert [spoke.hear(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
+        hub.send(2, "go on")
+        assert [spoke.receive(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
 
 
 def test_large_arrays_come_when_there_is_room_and_are_whole() -> None:
@@ -49,7 +49,7 @@ def test_large_arrays_come_when_there_is_room_and_are_whole() -> None:
         hub, spokes = joined(here)
         sent = {rank: os.urandom(BUNDLE_BYTES // 2 + 1000 * rank) for rank in (1, 2, 3)}
         for rank, spoke in enumerate(spokes, 1):
-            spoke.say(1, "asking", None, [sent[rank]])
+            spoke.send(1, "asking", None, [sent[rank]])
         assert collected(hub, 1) == {rank: (None, [array]) for rank, array in sent.items()}
         until(lambda: hub.part._under_way == 0 and not hub.part._offers, "room for all that comes")
 
@@ -58,7 +58,7 @@ def test_large_arrays_of_a_later_step_stay_where_they_are() -> None:
     with launch(n=2) as here:
         hub, (spoke,) = joined(here)
         for step in range(1, 5):
-            spoke.say(step, "asking", step, [bytes(LARGE_BYTES + 1)])
+            spoke.send(step, "asking", step, [bytes(LARGE_BYTES + 1)])
         until(lambda: len(hub.part._offers) == 4, "four offers")
         assert hub.part._under_way == 0
         for step in range(1, 5):
@@ -69,11 +69,11 @@ def test_large_arrays_of_a_later_step_stay_where_they_are() -> None:
 def test_the_first_rank_of_a_node_stays_until_the_others_have_left() -> None:
     with launch(n=4, each=2) as here:
         hub, (first, leader, mate) = joined(here)
-        leader.say(1, "asking", "leader")
+        leader.send(1, "asking", "leader")
         leaving = threading.Thread(target=here.close, args=(leader,))
         leaving.start()
-        first.say(1, "asking", "first")
-        mate.say(1, "asking", "mate")
+        first.send(1, "asking", "first")
+        mate.send(1, "asking", "mate")
         assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
         assert leaving.is_alive()
         here.close(mate)
@@ -85,7 +85,7 @@ def test_the_first_rank_of_a_node_stays_until_the_others_have_left() -> None:
 def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
     with launch(n=2) as here:
         hub, (spoke,) = joined(here)
-        spoke.say(1, "asking", "large", [bytes(LARGE_BYTES + 1)])
+        spoke.send(1, "asking", "large", [bytes(LARGE_BYTES + 1)])
         leaving = threading.Thread(target=here.close, args=(spoke,))
         leaving.start()
         until(lambda: hub.part._offers, "the offer")
@@ -97,11 +97,11 @@ def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
 def test_what_a_rank_has_reported_counts_though_it_has_left_before_its_node_was_asked() -> None:
     with launch(n=4, each=2) as here:
         hub, (first, leader, mate) = joined(here)
-        mate.say(1, "asking", "mate", [bytes(LARGE_BYTES + 1)])
+        mate.send(1, "asking", "mate", [bytes(LARGE_BYTES + 1)])
         here.close(mate)
-        leader.say(1, "asking", "leader", [bytes(LARGE_BYTES + 1)])
+        leader.send(1, "asking", "leader", [bytes(LARGE_BYTES + 1)])
         until(lambda: hub.part._offers, "the offer")
-        first.say(1, "asking", "first")
+        first.send(1, "asking", "first")
         assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
         until(lambda: hub.part.still_there() == [1, 2], "the end of rank 3")
 
@@ -121,7 +121,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
         spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by their launcher's report
         here.join(hub, *spokes)
         for spoke in spokes:
-            spoke.say(1, "asking", "here")
+            spoke.send(1, "asking", "here")
         assert sorted(collected(hub, 1)) == [1, 2, 3]
         assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3]]
 
@@ -139,7 +139,7 @@ def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.Monkey
         here.join(hub, first, leader)
         for step in (1, 2):
             for spoke in (first, leader, mate):
-                spoke.say(step, "asking", step)
+                spoke.send(step, "asking", step)
             assert sorted(collected(hub, step)) == [1, 2, 3]
         assert not hub.part.left and hub.part.still_there() == [1, 2, 3]
 

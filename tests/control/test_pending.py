@@ -20,7 +20,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def pending(most: int, most_of_source: int) -> PendingConnections:
     found = PendingConnections(most, most_of_source)
-    found.listening.add(99)
+    found.listeners.add(99)
     return found
 
 

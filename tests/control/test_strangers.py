@@ -77,7 +77,7 @@ def another_key(here: Here) -> None:
     """A client that knows the coordinator's public key and does not belong to the launch."""
     context, ours = zmq.Context(), Keys.of(here.secret)
     stranger = context.socket(zmq.DEALER)
-    Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).calling(stranger)
+    Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).secure_caller(stranger)
     monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
     assert monitor.poll(5000)
@@ -127,7 +127,7 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
     with Proxy(here.port) as proxy:
         spoke = here.spoke(1, port=proxy.port)
         here.join(hub, spoke)
-        spoke.say(1, "asking", "the message")
+        spoke.send(1, "asking", "the message")
         heard: list[object] = []
         hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
         recorded = proxy.recorded
@@ -163,7 +163,7 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join({"host": "node9", "pid": 9}, 5)
     assert hub.remarks() == [RankRestarted(1, "node9", 9)]
-    spoke.say(1, "asking", "still here")
+    spoke.send(1, "asking", "still here")
     heard: list[object] = []
     hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
     assert heard == [(1, "still here")]
@@ -188,7 +188,7 @@ def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monk
             time.sleep(0.01)
     (refused,) = hub.remarks()
     assert isinstance(refused, ConnectionsRefused) and refused.closed
-    spoke.say(1, "asking", "still here")
+    spoke.send(1, "asking", "still here")
     heard: list[object] = []
     hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
     assert heard == [(1, "still here")]
@@ -230,7 +230,7 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> 
     for thread in threads:
         thread.start()
     for step in range(1, 20):
-        spoke.say(step, "asking", step)
+        spoke.send(step, "asking", step)
         hub.collect(step, "asking", 10, lambda rank, value, _: None)
     for thread in threads:
         thread.join()

@@ -18,7 +18,7 @@ def job(*command: str, **said: object) -> LaunchJob:
 def test_settings_that_are_not_given_have_their_default() -> None:
     found = job()
     assert (found.nodes, found.gpus, found.ranks, found.name, found.program, found.runs) == (2, 0, 1, "collbench", "collbench", "runs")
-    assert found.environment == {} and found.said == frozenset()
+    assert found.environment == {} and found.explicit == frozenset()
     assert found["ranks-per-node"] is None
     with pytest.raises(KeyError):
         found["ranks-per-nod"]
@@ -47,7 +47,7 @@ def test_the_last_value_of_a_repeated_variable_counts() -> None:
 )
 def test_the_run_folder_of_the_command(words: str, out: str | None) -> None:
     found = job(*words.split())
-    assert (found.out, found.says_out) == (out, out is not None)
+    assert (found.out, found.has_out) == (out, out is not None)
     assert found.wants_out == (out is None)
 
 
@@ -62,7 +62,7 @@ def test_a_setting_of_another_kind_is_rejected() -> None:
 
 
 def test_given_settings_differ_from_defaults() -> None:
-    assert job(nodes=2).said == {"nodes"} and job(nodes=2).nodes == job().nodes
+    assert job(nodes=2).explicit == {"nodes"} and job(nodes=2).nodes == job().nodes
 
 
 def refusal(setting: JobSetting, text: str) -> str:

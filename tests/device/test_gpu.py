@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.device import present, unavailable
-from collbench.device.present import why_unavailable
+from collbench.device.present import gpu_obstacle
 from tests.fake_gpu import ROOT, environment
 
 
@@ -88,7 +88,7 @@ def machine(monkeypatch):
 )
 def test_why_no_gpu_can_be_used(machine, told, why, remedy):
     machine(**told)
-    found = why_unavailable({})
+    found = gpu_obstacle({})
     assert found == why
     assert remedy in found.remedy()
 
@@ -112,15 +112,15 @@ def test_why_no_gpu_can_be_used(machine, told, why, remedy):
 )
 def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     machine(gpus=gpus)
-    assert why_unavailable({"CUDA_VISIBLE_DEVICES": variable}) == why
+    assert gpu_obstacle({"CUDA_VISIBLE_DEVICES": variable}) == why
 
 
 def test_a_machine_with_gpus_is_fine(machine):
     machine()
-    assert why_unavailable({}) is None
+    assert gpu_obstacle({}) is None
 
 
 def test_asking_never_raises(machine, monkeypatch):
     machine()
     monkeypatch.setattr(present, "cupy_runtime", lambda: 1 // 0)
-    assert why_unavailable({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")
+    assert gpu_obstacle({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.readers.text import printable
-from collbench.measure.nccl_paths import RasReply, _sentence, ask
+from collbench.measure.nccl_paths import RasReply, _sentence, query_ras
 
 TEXT = """NCCL version 2.24.3 compiled with CUDA 12.4
 CUDA runtime version 12040, driver version 12040
@@ -112,18 +112,18 @@ def fake_ras_server(
 )  # fmt: skip
 def test_json(said: str, sentence: str) -> None:
     with fake_ras_server(said) as env:
-        assert ask(env) == RasReply(sentence)
+        assert query_ras(env) == RasReply(sentence)
 
 
 def test_many_ranks_are_counted_not_listed() -> None:
     with fake_ras_server(answer(rank(0, 2), *(rank(number, 1) for number in range(1, 9)))) as env:
-        sentence = ask(env).sentence
+        sentence = query_ras(env).sentence
     assert sentence is not None and sentence.startswith("NCCL's RAS: rank 1 on node2 lags: 1 of 2") and sentence.endswith("; and 4 more")
 
 
 def test_text_where_the_server_has_no_json() -> None:
     with fake_ras_server(TEXT, knows_json=False) as env:
-        assert ask(env) == RasReply(
+        assert query_ras(env) == RasReply(
             "NCCL's RAS: #0-0 (27a079b828ff1a75) MISMATCH; Communicator ranks have different AllReduce operation counts; "
             "Rank 1 has launched up to operation 7 -- GPU 0 managed by process 17 on node 10.0.0.2"
         )
@@ -131,13 +131,13 @@ def test_text_where_the_server_has_no_json() -> None:
 
 def test_text_without_complaints() -> None:
     with fake_ras_server(TEXT.partition("Warnings")[0], knows_json=False) as env:
-        assert ask(env) == RasReply("NCCL's RAS reports no errors")
+        assert query_ras(env) == RasReply("NCCL's RAS reports no errors")
 
 
 def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
     began = time.monotonic()
     with fake_ras_server("", silent=True) as env:
-        found = ask(env, deadline_s=0.1)
+        found = query_ras(env, deadline_s=0.1)
     assert found.sentence is None and found.why is not None
     assert env["NCCL_RAS_ADDR"] in found.why and found.why.endswith(" 0.1 s")
     assert time.monotonic() - began < 5
@@ -145,14 +145,14 @@ def test_a_silent_server_costs_no_more_than_the_deadline() -> None:
 
 def test_another_server_is_not_taken_for_ras() -> None:
     with fake_ras_server("", greeting="HTTP/1.1 400 Bad Request") as env:
-        found = ask(env)
+        found = query_ras(env)
     assert found.sentence is None and found.why is not None and "answers 'HTTP/1.1 400 Bad Request'" in found.why
 
 
 def test_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    found = ask({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})
+    found = query_ras({"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})
     assert found.sentence is None and found.why is not None and f"127.0.0.1:{port} cannot be reached" in found.why
 
 
@@ -165,7 +165,7 @@ def test_without_a_listener() -> None:
     ],
 )
 def test_where_it_cannot_be_asked(env: dict[str, str], why: str) -> None:
-    assert ask(env) == RasReply(None, why)
+    assert query_ras(env) == RasReply(None, why)
 
 
 _NAMES = ["rank", "ranks", "missing_ranks", "status", "collective_counts", "x"]

@@ -95,7 +95,7 @@ def test_a_folder_that_is_moved_or_deleted(start: Start, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("line", "ranks", "timeout"), [(SIMULATED, 1, "2"), pytest.param(GLOO, 2, "10", marks=pytest.mark.long)])
 def test_a_disk_that_does_not_answer(start: Start, tmp_path: Path, line: tuple[str, ...], ranks: int, timeout: str) -> None:
-    stuck = "folder.Appended.sync = lambda self: time.sleep(3600)"
+    stuck = "folder.AppendFile.sync = lambda self: time.sleep(3600)"
     done = start(*line, "--out", "run", "--timeout", timeout, stored=stuck, ranks=ranks)
     assert done.returncode == 4
     assert re.search(r"collbench: hang: .*rank 0 .*writing to run\b|collbench: hang: writing to run: .*rank 0", done.stderr), done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, Case, CaseTimes
 from collbench.gate.baseline import Baseline
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import Floor
 from collbench.gate.judge import judge
 from collbench.gate.verdict import Verdict
@@ -38,7 +38,7 @@ BASE = Baseline(Path("base"), [allocation(f"good-{number}", launches=3) for numb
 
 
 def judged(
-    *candidate: Allocation, baseline: Baseline = BASE, expected: tuple[Expected, ...] = (), asked: tuple[Floor, ...] = ()
+    *candidate: Allocation, baseline: Baseline = BASE, expected: tuple[ExpectedChange, ...] = (), asked: tuple[Floor, ...] = ()
 ) -> Verdict:
     return judge(baseline, candidate, expected, TODAY, asked)
 

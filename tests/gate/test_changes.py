@@ -13,7 +13,7 @@ from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.changes import Expected, accepted, changes, expired, from_table, read_expected, unannounced
+from collbench.gate.changes import ExpectedChange, accepted, changes, expired, from_table, read_expected, unannounced
 from collbench.gate.reasons import ExpiredAnnouncement
 from collbench.gate.verdict import Announcement, Suspicion
 from tests.gate.verdicts import suspicion
@@ -25,7 +25,7 @@ GOOD = '[[change]]\nkind = "software"\nwhat = "nccl *"\nreason = "2.30 in week 4
 def test_a_table_for_each_change(tmp_path: Path) -> None:
     (tmp_path / "changes.toml").write_text(GOOD + GOOD.replace("software", "*"))
     first, second = read_expected(tmp_path / "changes.toml")
-    assert first == Expected("software", "nccl *", "2.30 in week 47", "ops", date(2026, 12, 1))
+    assert first == ExpectedChange("software", "nccl *", "2.30 in week 47", "ops", date(2026, 12, 1))
     assert second.kind == "*"
 
 
@@ -70,12 +70,12 @@ CELLS = [case_of(make_row(size << 20, backend="mpi")) for size in (2, 64, 128)]
 GROUP = suspicion("suspected", "allreduce on mpi, large messages", kind="group", case={}, factors=(1.1,))
 
 
-def expected(tmp_path: Path, text: str) -> list[Expected]:
+def expected(tmp_path: Path, text: str) -> list[ExpectedChange]:
     (tmp_path / "changes.toml").write_text(text)
     return read_expected(tmp_path / "changes.toml")
 
 
-def allowed(told: list[Expected], *suspicions: Suspicion, today: date = TODAY) -> list[str]:
+def allowed(told: list[ExpectedChange], *suspicions: Suspicion, today: date = TODAY) -> list[str]:
     return [each.state for each in accepted(suspicions, told, today, CELLS)]
 
 

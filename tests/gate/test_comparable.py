@@ -12,7 +12,7 @@ from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Case, CaseTimes
 from collbench.gate.baseline import Baseline
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.reasons import AnotherCluster, CaseNames, ColumnDiffers, MissingCases, UnexpectedChange
 from tests.gate.judging import BASE, FACTS, allocation, case, judged, slow
 
@@ -80,5 +80,5 @@ class TestAnotherCluster:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
 
     def test_an_announced_change_is_not_another_cluster(self) -> None:
-        announced = Expected("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
+        announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
         assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"

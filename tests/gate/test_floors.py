@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Case, CaseTimes, Shown
+from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
@@ -30,7 +30,7 @@ def case(size: int = 64 * M, **changes: Any) -> Case:
 def allocation(
     name: str, percents: Mapping[Case, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
 ) -> Allocation:
-    shown = {each: Shown(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
+    shown = {each: ShownFigures(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
     return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: CaseTimes((1e-3,) * 5) for each in percents}, shown)
 
 
@@ -97,7 +97,7 @@ def test_three_allocations_below_confirm_fewer_suspect_and_one_above_clears() ->
 
 def test_side_by_side_two_allocations_are_enough() -> None:
     both = [allocation(name, {case(): 70.0}) for name in ("first", "second")]
-    assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, strikes=2)] == ["confirmed"]
+    assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, confirmations=2)] == ["confirmed"]
 
 
 def test_an_unknown_percentage_does_not_pass() -> None:

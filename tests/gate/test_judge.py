@@ -12,9 +12,9 @@ import pytest
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import Outcome
-from collbench.gate.allocation import CaseTimes, Shown
+from collbench.gate.allocation import CaseTimes, ShownFigures
 from collbench.gate.baseline import Baseline
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import read_floor
 from collbench.gate.judge import result_of
 from collbench.gate.reasons import (
@@ -192,7 +192,7 @@ class TestChanges:
         assert UNEXPECTED in verdict.reasons
 
     def test_an_announced_one_is_judged_and_stays_attached(self) -> None:
-        announced = Expected("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
+        announced = ExpectedChange("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
         assert verdict.result == "regression"
         assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
@@ -203,11 +203,11 @@ class TestChanges:
         assert verdict.reasons[0] == UNEXPECTED
 
     def test_an_announcement_expires(self) -> None:
-        expired = Expected("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
+        expired = ExpectedChange("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
         assert judged(replace(allocation("new"), facts=NEW), expected=(expired,)).result == "no verdict"
 
     def test_a_slowdown_is_accepted_only_where_the_change_that_it_comes_of_is_there(self) -> None:
-        announced = Expected("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
+        announced = ExpectedChange("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
         verdict = judged(slow("a"), expected=(announced,))
         assert (verdict.result, verdict.suspicions[0].state) == ("no verdict", "suspected")
         assert verdict.notes == (UnusedAnnouncement("ops", "fewer CTAs", "software", "nccl*"),)
@@ -221,7 +221,7 @@ class TestChanges:
 
 
 class TestFloors:
-    BELOW = Shown(frozenset(), 71.0, NIC, None, (71.0,) * 5)
+    BELOW = ShownFigures(frozenset(), 71.0, NIC, None, (71.0,) * 5)
 
     def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
         asked = (read_floor("ring:80@64M"),)

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.self_test import Cluster, Noise, noises, read_noise, usual_scheme
+from collbench.gate.self_test import Cluster, Noise, default_scheme, noises, read_noise
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def drawn(noise: Noise) -> Cluster:
-    return Cluster.draw(noise, usual_scheme(), np.random.default_rng(0))
+    return Cluster.draw(noise, default_scheme(), np.random.default_rng(0))
 
 
 def test_the_usual_cluster_has_the_cases_of_the_protocol() -> None:
-    scheme = usual_scheme()
+    scheme = default_scheme()
     assert len(scheme.of) == 336
     assert np.bincount(scheme.classes[scheme.of]).tolist() == [144, 72, 120]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from collbench.gate.allocation import CaseTimes, Shown
+from collbench.gate.allocation import CaseTimes, ShownFigures
 from collbench.gate.baseline import Baseline
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.reasons import (
     BaselineWithoutProbe,
     BaselineWithoutStart,
@@ -54,7 +54,7 @@ class TestNotes:
         assert note == WithoutHistory("new", 1, CaseNames(("allreduce 2 KiB nccl",)))
 
     def test_unverified_cases_are_noted(self) -> None:
-        unchecked = {case(size): Shown(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
+        unchecked = {case(size): ShownFigures(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
         assert judged(allocation("new", shown=unchecked)).notes == (UncheckedCases("new", CaseNames(("allreduce 8 B nccl",))),)
 
     def test_a_slowdown_in_all_allocations_but_the_first_is_noted(self) -> None:
@@ -62,5 +62,5 @@ class TestNotes:
         assert judged(allocation("a"), slow("b"), allocation("c")).notes == ()
 
     def test_an_announcement_that_expired(self) -> None:
-        (note,) = judged(allocation("new"), expected=(Expected("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
+        (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
         assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")

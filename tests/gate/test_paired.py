@@ -13,7 +13,7 @@ from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Case, CaseTimes
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
 from collbench.gate.reasons import (
     CaseNames,
@@ -83,7 +83,7 @@ def turns(name: str = "a", slower: float | Sequence[float] = 1.0, size: int | No
     return in_pairs(before, after, *stacks.get("starts", usual))
 
 
-def judged(*both: SideBySide, expected: Sequence[Expected] = ()) -> Verdict:
+def judged(*both: SideBySide, expected: Sequence[ExpectedChange] = ()) -> Verdict:
     return decide(both, expected, TODAY)
 
 
@@ -143,7 +143,7 @@ class TestResults:
         assert judged(turns("a", scattered), turns("b", scattered)).result == "passed"
 
     def test_a_slowdown_that_was_announced_is_accepted(self) -> None:
-        expected = Expected("software", "nccl*", "fewer CTAs", "A. Reviewer", date(2027, 1, 31), slower_percent=6.0)
+        expected = ExpectedChange("software", "nccl*", "fewer CTAs", "A. Reviewer", date(2027, 1, 31), slower_percent=6.0)
         verdict = judged(turns("a", 1.05), turns("b", 1.05), expected=[expected])
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "accepted")
 
@@ -168,7 +168,7 @@ class TestChanges:
         assert (verdict.result, verdict.reasons) == (
             "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),),
         )  # fmt: skip
-        announced = Expected("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
+        announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
         assert judged(changed, expected=[announced]).result == "passed"
 
     def test_a_stack_that_is_another_one_in_the_second_allocation_blocks(self) -> None:

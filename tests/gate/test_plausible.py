@@ -11,7 +11,7 @@ import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import Expected
+from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
     CarriesAll,
     CarriesNone,
@@ -95,7 +95,7 @@ def test_an_unknown_link_rate_is_still_a_change_of_the_link(a: str, b: str) -> N
 
 
 def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None:
-    announced = Expected("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
+    announced = ExpectedChange("software", "mpi *", "week 47", "ops", date(2026, 12, 1))
     found = ranked([PAGES, MPI], [announced], TODAY, [], None)
     assert [(each.what, each.plausible) for each in found] == [(PAGES.what, None), (MPI.what, None)]
     assert found[0].announced is None

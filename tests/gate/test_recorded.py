@@ -11,7 +11,7 @@ from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Case, CaseTimes
 from collbench.gate.baseline import Baseline, Figures, scheme_of
-from collbench.gate.self_test import Cluster, Noise, made_up, recorded, self_test, setting_of
+from collbench.gate.self_test import Cluster, Noise, recorded, self_test, setting_of, simulated
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -134,7 +134,7 @@ def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were
     """Six allocations of three launches show little of the noise of groups, and overstate false alarms."""
     found = recorded(of_noise(Noise(), 6, seed=1))
     tables = [
-        list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), made_up(Noise(), found.scheme, paired=paired))
+        list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), simulated(Noise(), found.scheme, paired=paired))
     ]
     nothing, *others = ((here.done, here.share, there.share) for here, there in zip(*tables, strict=True))
     assert nothing[1] <= nothing[2] + 0.035

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.gate.baseline import CaseGroup, Scheme
-from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, made_up, noises, read_noise, self_test, usual_scheme
+from collbench.gate.self_test import Noise, SelfTestLine, TrialSetting, default_scheme, noises, read_noise, self_test, simulated
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 # The lines of the table: no change, one case of large messages, one group of them, all cases, a case by the visible slowdown.
@@ -17,7 +17,7 @@ def shares(setting: TrialSetting, trials: int, seed: int) -> list[float]:
 
 
 def usual(noise: Noise | None = None, *, paired: bool = False) -> TrialSetting:
-    return made_up(noise or Noise(), usual_scheme(), paired=paired)
+    return simulated(noise or Noise(), default_scheme(), paired=paired)
 
 
 def test_the_same_seed_gives_the_same_table_and_another_one_another() -> None:
@@ -98,7 +98,7 @@ def test_a_cluster_without_large_messages_is_tested_on_its_mid_ones() -> None:
     scheme = Scheme.of_cases(
         [CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "mid"), CaseGroup("gloo", "allreduce", "mid")]
     )
-    names = [each.done for each in self_test(made_up(SILENT, scheme), 1, 0)]
+    names = [each.done for each in self_test(simulated(SILENT, scheme), 1, 0)]
     assert ["mid messages" in name for name in names] == [False, True, True, False, False, False]
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from collbench.gate.baseline import CaseGroup, Scheme
-from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, drawn, median_variance, sheet_of
+from collbench.gate.history import CELL, GROUP, WHOLE, common, distinct_names, drawn, history_matrix, median_variance
 from tests.gate.histories import SIZES, case, nights
 
 
 def test_all_cases_come_first_then_groups_then_cases() -> None:
-    sheet = sheet_of(nights(4))
+    sheet = history_matrix(nights(4))
     assert [about.name for about in sheet.abouts if about.kind != CELL] == [
         "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
         "allreduce on mpi, small messages", "allreduce on mpi, large messages",
@@ -24,7 +24,7 @@ def test_all_cases_come_first_then_groups_then_cases() -> None:
 
 
 def test_two_cases_are_not_a_group() -> None:
-    sheet = sheet_of(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
+    sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
     assert [about.kind for about in sheet.abouts] == [CELL, CELL]
 
 
@@ -66,12 +66,12 @@ def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
         each.cases[case(64 << 20)] = measured._replace(
             medians_s=tuple(time * f for time, f in zip(measured.medians_s, (0.9, 1, 1.1), strict=True))
         )
-    place = next(number for number, about in enumerate(sheet_of(quiet).abouts) if about.case == case(64 << 20))
-    assert sheet_of(nervous).variance()[place] > 20 * sheet_of(quiet).variance()[place]
+    place = next(number for number, about in enumerate(history_matrix(quiet).abouts) if about.case == case(64 << 20))
+    assert history_matrix(nervous).variance()[place] > 20 * history_matrix(quiet).variance()[place]
 
 
 def test_too_few_allocations_have_no_limits() -> None:
-    sheet = sheet_of(nights(6))
+    sheet = history_matrix(nights(6))
     assert np.isnan(sheet.variance([0, 1])).all()
     assert np.isfinite(sheet.variance([0, 1, 2])).all()
     assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CELL}

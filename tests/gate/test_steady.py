@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collbench.gate.allocation import Allocation, Case, CaseTimes, Shown
+from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures
 from collbench.gate.baseline import Baseline
 from collbench.gate.reasons import (
     AllocationStateChanged,
@@ -20,7 +20,7 @@ from collbench.gate.reasons import (
     StillSuspected,
     UnstableCases,
 )
-from collbench.gate.state import flipped, usual_canary
+from collbench.gate.state import flipped, typical_probe_s
 from collbench.reason import Fact
 from tests.gate.judging import BASE, allocation, case, judged, slow
 
@@ -128,7 +128,7 @@ class TestUnstable:
         assert judged(*(replace(slow(n), cases={**slow(n).cases, **bad(n)}) for n in "abc")).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:
-        shown = {case(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
+        shown = {case(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
         assert verdict.reasons[0] == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)), ("two_modes",))
 
@@ -142,4 +142,4 @@ def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
     assert flipped(one, 6e-8) == [False, False, True, False, True]
     assert flipped(replace(one, canary_s=(None, 26e-8)), 6e-8) == [False, True]
     assert flipped(one, None) == [False] * 5
-    assert usual_canary([one, allocation("b", canary_s=(None, 8e-8))]) == 6e-8
+    assert typical_probe_s([one, allocation("b", canary_s=(None, 8e-8))]) == 6e-8

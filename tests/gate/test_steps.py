@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.gate.baseline import Figures, Scheme
 from collbench.gate.history import LEAST, HistoryMatrix, SeriesSubject, common, level_starts, median_variance, scatter, steps, typical
 from collbench.gate.rule import floors_of
-from collbench.gate.self_test import Cluster, Noise, usual_scheme
+from collbench.gate.self_test import Cluster, Noise, default_scheme
 
 FLOOR = np.array([0.02])
 
@@ -96,7 +96,7 @@ def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figure
 
 
 def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
-    """As `sheet_of` makes it of allocations."""
+    """As `history_matrix` makes it of allocations."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
     abouts = (
         SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
@@ -110,7 +110,7 @@ def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
     """How often something is marked where nothing changed, and how often a change in the middle is, at its place."""
-    scheme, random = usual_scheme(), np.random.default_rng(seed)
+    scheme, random = default_scheme(), np.random.default_rng(seed)
     cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
     found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
     for _ in range(trials):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import Candidate, PlaceCase, SweepResult
+from collbench.analysis.hunt.judging import Candidate, PlaceCheck, SweepResult
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
 from collbench.analysis.hunt.significance import CHANCE, RECEIVES, SENDS
 
@@ -119,7 +119,7 @@ def test_a_place_is_measured_with_partners_on_other_hosts_unless_it_is_about_its
     assert {check._partner(check.places[0], 0, [1, 2, 3, 5]) for _ in range(5)} == {5}
     assert check._partner(check.places[0], 0, [1, 2, 3]) is None
     inside = replace(check.places[0].candidate, inside=True)
-    assert check._partner(PlaceCase(inside), 0, [1, 5, 6, 7]) == 1
+    assert check._partner(PlaceCheck(inside), 0, [1, 5, 6, 7]) == 1
 
 
 def test_a_suspected_path_and_another_kind_of_path_are_not_controls() -> None:
@@ -145,8 +145,8 @@ def test_a_place_that_is_slow_in_its_own_leaf_is_not_excused_by_a_part_of_the_ne
         )
 
     check.places = [case(0, 1, True), case(2, 3, False), case(4, 5, False)]
-    check._tell_parts()
+    check._mark_parts()
     assert [each.in_a_part for each in check.places] == [True, False, True]
     check.places[0].fast_with_peer = False
-    check._tell_parts()
+    check._mark_parts()
     assert not any(each.in_a_part for each in check.places)

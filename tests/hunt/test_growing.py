@@ -21,14 +21,14 @@ from collbench.analysis.hunt.facts import (
     WholeSlow,
 )
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, Hint, Options, RoundRequest, RoundResult
-from collbench.analysis.hunt.scale import _Growing, look, most_rounds, sizes
+from collbench.analysis.hunt.scale import _Growing, measure_growing, most_rounds, sizes
 from tests.hunt.made_up import MadeUp, Played, play
 
 Looked = Played[tuple[tuple[Hint, ...], tuple[str, ...]]]
 
 
 def looked(made: MadeUp, seed: int = 0) -> Looked:
-    played = play(look(range(made.n), Options(), Random(seed)), made)
+    played = play(measure_growing(range(made.n), Options(), Random(seed)), made)
     assert len(played.asks) <= most_rounds(made.n, Options())
     return played
 
@@ -169,7 +169,7 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n: int, most: i
 
 
 def test_it_can_be_switched_off() -> None:
-    played = play(look(range(16), Options(growing=False), Random(0)), MadeUp(16))
+    played = play(measure_growing(range(16), Options(growing=False), Random(0)), MadeUp(16))
     assert (played.asks, played.result) == ([], ((), ()))
 
 
@@ -181,14 +181,14 @@ def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:
 
 
 def test_only_given_places_are_asked() -> None:
-    played = play(look([0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
+    played = play(measure_growing([0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
     assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}
 
 
 @pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])
 def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, named):
     growing = _Growing(random.Random(1), list(range(16)), 9)
-    growing.well = dict.fromkeys(range(1, 16), 4)
+    growing.healthy = dict.fromkeys(range(1, 16), 4)
     asking = growing._confirm({0: (1, 2, 3)}, 4)
     ask = next(asking)
     try:

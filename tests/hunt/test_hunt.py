@@ -265,7 +265,7 @@ def test_wrong_data_is_evidence() -> None:
 
 
 def test_a_trial_without_controls_is_evidence_without_their_figures() -> None:
-    assert Trial(0, 1, well=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
+    assert Trial(0, 1, healthy=True, values={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
 
 
 def test_a_missing_latency_does_not_prevent_a_confirmation() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collbench.analysis.hunt.facts import FastWithout, InsideHost, SlowAtScale, SlowInterfaces
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
-from collbench.analysis.hunt.scale import look, most_rounds
+from collbench.analysis.hunt.scale import measure_growing, most_rounds
 from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep
 from tests.hunt.made_up import MadeUp, Played, play
@@ -87,7 +87,7 @@ def clusters(draw: st.DrawFn) -> MadeUp:
 @given(clusters(), st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
 def test_for_any_results_the_estimated_rounds_are_not_exceeded(made: MadeUp, seed: int) -> None:
-    grown = play(look(range(made.n), Options(), Random(seed)), made)
+    grown = play(measure_growing(range(made.n), Options(), Random(seed)), made)
     assert len(grown.asks) <= most_rounds(made.n, Options())
     hints, notes = grown.result
     assert len({hint.places for hint in hints}) == len(hints)

@@ -16,7 +16,7 @@ from collbench.analysis.hunt.facts import (
     WayToNetwork,
 )
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
-from collbench.analysis.hunt.scale import look_isolation, most_rounds_isolation
+from collbench.analysis.hunt.scale import measure_isolation, most_rounds_isolation
 from collbench.reason import Text
 from tests.hunt.made_up import MadeUp, Played, play
 
@@ -30,7 +30,7 @@ def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect
 
 
 def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[tuple[Suspect, ...]]:
-    played = play(look_isolation(suspects, good, options), made)
+    played = play(measure_isolation(suspects, good, options), made)
     assert len(played.asks) <= most_rounds_isolation(options)
     return played
 

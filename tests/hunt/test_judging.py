@@ -8,9 +8,9 @@ from math import exp, log
 
 import pytest
 
-from collbench.analysis.hunt.crosscheck import PathCase
+from collbench.analysis.hunt.crosscheck import PathCheck
 from collbench.analysis.hunt.facts import NotProven, RetestCounts
-from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCase, judged, many_as_slow
+from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCheck, judge_trials, many_as_slow
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
 
@@ -32,8 +32,8 @@ def candidate(depth: float = log(2), places: tuple[int, ...] = (0,), ways: tuple
     return Candidate(places, ways, depth, LEAST, 5.0, 4.0, 0.01, 0.01, "the sweep: slow")
 
 
-def case(depths: Sequence[tuple[int, float]], depth: float = log(2)) -> PlaceCase:
-    found = PlaceCase(candidate(depth))
+def case(depths: Sequence[tuple[int, float]], depth: float = log(2)) -> PlaceCheck:
+    found = PlaceCheck(candidate(depth))
     for partner, each in depths:
         found.add(trial(partner, each))
     return found
@@ -70,7 +70,7 @@ def test_a_confirmation_has_its_counts_and_interval() -> None:
 
 def test_an_undecided_place_gets_more_rounds_and_has_the_missing_criterion() -> None:
     found = case([(1, H), (2, H)])
-    assert found.needs_rounds and not found.needs_well
+    assert found.needs_rounds and not found.needs_healthy
     assert found.suspect(NAMES).evidence[-1] == NotProven("scatter", 2, 2)
     assert not case([(1, H), (2, H), (1, H), (2, H), (3, H)]).needs_rounds
 
@@ -93,19 +93,19 @@ def test_a_place_that_is_slow_with_one_partner_alone_makes_a_candidate_of_the_pa
     assert found.path_partner == 2 and found.state() == CLEARED
     path = found.path(NAMES)
     assert path is not None and path.places == (0, 2) and path.depth == pytest.approx(H)
-    assert PathCase(path).state() == INCONCLUSIVE  # the rounds that selected it do not count
+    assert PathCheck(path).state() == INCONCLUSIVE  # the rounds that selected it do not count
 
 
 def test_the_ways_of_such_a_path_are_seen_from_its_lower_place() -> None:
-    found = PlaceCase(candidate(places=(5,), ways=(SENDS,)))
+    found = PlaceCheck(candidate(places=(5,), ways=(SENDS,)))
     for partner, depth in ((1, 0.0), (2, H), (3, 0.0), (2, H)):
         found.add(trial(partner, depth, place=5))
     path = found.path(NAMES)
     assert path is not None and (path.places, path.ways) == ((2, 5), (RECEIVES,))
 
 
-def path_case(again: Sequence[float], ends: Sequence[tuple[int, float]] = ((0, 0.0), (2, 0.0)), controls: int = 1) -> PathCase:
-    found = PathCase(candidate(places=(0, 2)))
+def path_case(again: Sequence[float], ends: Sequence[tuple[int, float]] = ((0, 0.0), (2, 0.0)), controls: int = 1) -> PathCheck:
+    found = PathCheck(candidate(places=(0, 2)))
     for depth in again:
         found.add(trial(2, depth, controls=controls))
     for place, depth in ends:
@@ -136,7 +136,7 @@ def test_an_open_path_asks_for_rounds_only_if_its_ends_are_healthy() -> None:
 
 
 def test_a_latency_candidate_is_judged_by_its_latency() -> None:
-    found = PlaceCase(candidate(ways=(LATENCY,)))
+    found = PlaceCheck(candidate(ways=(LATENCY,)))
     found.add(trial(1, H))
     assert found.partners() == {} and found.state() == INCONCLUSIVE
 
@@ -165,7 +165,7 @@ def made(depth: float, noise: float = 0.01, controls: int = 3, beside: Sequence[
     ],
 )
 def test_how_trials_with_one_partner_are(depth: float, trials: list[Trial], how: str) -> None:
-    assert judged(candidate(depth), trials) == how
+    assert judge_trials(candidate(depth), trials) == how
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_when_healthy_pairs_are_as_slow(trials: list[Trial], many: bool) -> None
 
 def test_a_place_is_not_confirmed_while_healthy_pairs_are_as_slow() -> None:
     """Enough rounds to exclude chance, and yet four of ten control pairs are as slow."""
-    found = PlaceCase(candidate())
+    found = PlaceCheck(candidate())
     for number in range(14):
         beside = (0.0,) * 6 + (H,) * 4
         found.add(Trial(**{**vars_of(made(H, controls=10, beside=beside)), "partner": 1 + number % 3}))
@@ -199,7 +199,7 @@ def vars_of(one: Trial) -> dict[str, object]:
 
 def test_controls_are_compared_with_the_depth_that_the_partners_show() -> None:
     """The sweep saw less than was measured later: controls behind by half of the sweep's depth are not as slow."""
-    found = PlaceCase(candidate(0.2))
+    found = PlaceCheck(candidate(0.2))
     for partner in (1, 2, 1, 2, 3):
         found.add(Trial(**{**vars_of(made(1.0, beside=(0.0, 0.3, 0.3))), "partner": partner}))
     assert not found.like_others
@@ -220,9 +220,9 @@ def test_two_partners_decide_and_a_third_one_where_they_differ(
     trials: list[tuple[int, float]], state: str, needs_well: bool, once_more: int | None
 ) -> None:
     found = case(trials)
-    assert (found.state(), found.needs_well) == (state, needs_well)
+    assert (found.state(), found.needs_healthy) == (state, needs_well)
     if len(trials) != 2:
-        assert found.once_more == once_more
+        assert found.partner_to_repeat == once_more
 
 
 def test_a_path_needs_two_slow_trials_and_a_noticeable_depth() -> None:
@@ -241,7 +241,7 @@ def test_no_rounds_are_spent_on_what_is_not_reported_anyway() -> None:
     ("sends", "receives", "kind"), [(H, 0.0, "sender"), (0.0, H, "receiver"), (H, H, "node"), (H, 0.8 * H, "node"), (H, 0.6 * H, "sender")]
 )
 def test_the_slow_direction_names_the_finding(sends: float, receives: float, kind: str) -> None:
-    found = PlaceCase(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
+    found = PlaceCheck(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
     for partner in (1, 2, 1, 2, 3):
         told = vars_of(made(0.0))
         found.add(Trial(**{**told, "partner": partner, "depths": {SENDS: sends, RECEIVES: receives}}))

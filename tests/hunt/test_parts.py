@@ -25,7 +25,7 @@ def measured(slow: int, n: int = 12) -> HuntLog:
 
 @pytest.mark.parametrize(("slow", "state"), [(0, CONFIRMED), (16, CONFIRMED), (17, INCONCLUSIVE), (40, INCONCLUSIVE)])
 def test_a_place_no_slower_than_30_percent_of_other_pairs_is_not_a_suspect(slow: int, state: str) -> None:
-    (found,) = strategy.told([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
+    (found,) = strategy.demote_common([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
     assert found.state == state  # of 55 pairs of others
     assert (state == CONFIRMED) == (not found.evidence)
 
@@ -54,5 +54,7 @@ def test_many_paths_without_a_common_place_are_no_exceptions(ends: tuple[tuple[i
 )
 def test_slow_controls_or_controls_on_other_paths_confirm_no_suspect(beside: tuple[float, ...], alike: bool, many: bool) -> None:
     candidate = Candidate((0,), (SENDS,), 0.7, 0.05, 2.0, 2.0, 0.01, 0.01, "slow")
-    trial = Trial(0, 1, well=True, controls=len(beside), alike=alike, depths={SENDS: 0.7}, noise={SENDS: 0.01}, beside={SENDS: beside})
+    trial = Trial(
+        0, 1, healthy=True, controls=len(beside), alike=alike, depths={SENDS: 0.7}, noise={SENDS: 0.01}, control_depths={SENDS: beside}
+    )
     assert many_as_slow(candidate, [trial]) is many

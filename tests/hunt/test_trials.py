@@ -27,18 +27,18 @@ def pair(a: int, b: int, speed: float, backward: float | None = None, **more: ob
 
 def test_an_even_number_of_controls_uses_the_faster_middle_one() -> None:
     found = scale().trial(0, pair(0, 1, 1e9), [pair(2, 3, 2e9), pair(4, 5, 4e9)], True, {})
-    assert found.usual == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.depths[SENDS] == pytest.approx(log(4))
-    assert found.beside[SENDS] == pytest.approx((log(2), 0.0))
+    assert found.typical == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.depths[SENDS] == pytest.approx(log(4))
+    assert found.control_depths[SENDS] == pytest.approx((log(2), 0.0))
 
 
 def test_controls_of_the_same_kind_of_path_are_the_measure_where_there_are_some() -> None:
     own, across = pair(2, 3, 2e9), pair(2, 7, 8e9)
     found = scale().trial(0, pair(0, 1, 1e9), [own, across], True, {})
-    assert (found.usual[SENDS], found.controls, found.alike) == (pytest.approx(2e9), 1, True)
+    assert (found.typical[SENDS], found.controls, found.alike) == (pytest.approx(2e9), 1, True)
     other = scale().trial(0, pair(0, 1, 1e9), [across], True, {})
-    assert (other.usual[SENDS], other.controls, other.alike) == (pytest.approx(8e9), 1, False)
+    assert (other.typical[SENDS], other.controls, other.alike) == (pytest.approx(8e9), 1, False)
     none = scale({SENDS: 3e9}).trial(0, pair(0, 1, 1e9), [], True, {})
-    assert (none.usual, none.controls, none.alike) == ({SENDS: 3e9}, 0, False)
+    assert (none.typical, none.controls, none.alike) == ({SENDS: 3e9}, 0, False)
 
 
 @pytest.mark.parametrize(("place", "partner", "sends", "receives"), [(0, 1, 1e9, 2e9), (1, 0, 2e9, 1e9)])
@@ -48,7 +48,7 @@ def test_sent_and_received_rates_are_those_of_the_place(place: int, partner: int
     assert found.values == {SENDS: sends, RECEIVES: receives}
     # Each direction is compared with what the controls did at the same time: all of them send first one way, then the other.
     expected = {1e9: 4e9, 2e9: 8e9}
-    assert found.usual == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
+    assert found.typical == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
 
 
 def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
@@ -60,7 +60,7 @@ def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
 
 def test_a_pair_without_a_figure_has_the_reason() -> None:
     found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
-    assert (found.partner, found.na, found.depths, found.well) == (0, "no route", {}, False)
+    assert (found.partner, found.na, found.depths, found.healthy) == (0, "no route", {}, False)
 
 
 def test_the_noise_is_the_largest_that_is_known_and_larger_with_few_controls() -> None:

@@ -117,7 +117,7 @@ class TestName:
     def test_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = iter([(), (), ("10.0.0.5",)])
         monkeypatch.setattr(addresses, "resolve", lambda host: next(answers))
-        monkeypatch.setattr(addresses, "_ASK_AGAIN_S", 0.0)
+        monkeypatch.setattr(addresses, "_RETRY_S", 0.0)
         assert addresses.await_name("tcp://bench-0.bench", 30.0)
 
     def test_is_not_waited_for_without_end(self) -> None:

@@ -60,7 +60,7 @@ def test_nohup_is_respected() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals.handle()
     signal.raise_signal(signal.SIGHUP)
-    assert signals.heeded() == (signal.SIGINT, signal.SIGTERM)
+    assert signals.heeded_signals() == (signal.SIGINT, signal.SIGTERM)
     with signals.deferred():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -93,7 +93,7 @@ def test_a_call_that_never_returns_does_not_keep_it_from_being_heard() -> None:
         libc.pthread_mutex_unlock(lock)
 
     signals.handle()
-    with pytest.raises(Interrupted), signals.heard(tell):
+    with pytest.raises(Interrupted), signals.watch_signals(tell):
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGTERM)).start()
         libc.pthread_mutex_lock(lock)
     assert heard == [signal.SIGTERM]
@@ -101,7 +101,7 @@ def test_a_call_that_never_returns_does_not_keep_it_from_being_heard() -> None:
 
 def test_without_a_signal_nothing_is_sent() -> None:
     before, heard = signal.set_wakeup_fd(-1), list[int]()
-    with signals.heard(heard.append):
+    with signals.watch_signals(heard.append):
         assert any(thread.name == "collbench-signals" for thread in threading.enumerate())
     assert not any(thread.name == "collbench-signals" for thread in threading.enumerate())
     assert signal.set_wakeup_fd(before) == -1 and not heard
@@ -111,7 +111,7 @@ def test_other_threads_leave_signals_alone() -> None:
     found = []
 
     def elsewhere() -> None:
-        with signals.heard(lambda _: None), signals.deferred():
+        with signals.watch_signals(lambda _: None), signals.deferred():
             signals.settle()
         found.append(signal.getsignal(signal.SIGTERM))
 

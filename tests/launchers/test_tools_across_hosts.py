@@ -35,12 +35,12 @@ def test_pairs(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     words = ("--backend", "socket", "--max-time", "1", "--tools", "iperf3,fi_pingpong", "--out", str(tmp_path / "run"))
     done = under_srun(slurm_hosts, "pairs", *words)
     found = read_pairs(read_run(tmp_path / "run"))
-    assert found and not found.warnings and all(row.na is None and row.nodes == 2 for row in found.theirs), found
-    assert {row.flags for row in found.theirs} == {("their_tool", "unverified")}  # the counters of the links agree with the tools
+    assert found and not found.warnings and all(row.na is None and row.nodes == 2 for row in found.external), found
+    assert {row.flags for row in found.external} == {("their_tool", "unverified")}  # the counters of the links agree with the tools
     first, second = slurm_hosts.nodes
-    ends = [(row.backend, row.evidence["from"], row.evidence["to"]) for row in found.theirs]
+    ends = [(row.backend, row.evidence["from"], row.evidence["to"]) for row in found.external]
     assert ends == [(tool, a, b) for tool in ("iperf3", "fi_pingpong") for a, b in ((first, second), (second, first))]
-    rates = [row.algbw_bytes_per_s for row in found.theirs if row.backend == "iperf3"]
+    rates = [row.algbw_bytes_per_s for row in found.external if row.backend == "iperf3"]
     ours = found.matrix().bandwidth
     for rate, most in (*((rate, MOST) for rate in rates), (ours[0, 1], OURS_MOST), (ours[1, 0], OURS_MOST)):
         assert rate and 0.5 <= rate / LINK_BYTES_PER_S <= most * 1.002, (rates, ours)
@@ -75,8 +75,8 @@ def test_a_tool_that_bypasses_the_link_is_detected(slurm_hosts: SlurmBed, tmp_pa
     under_srun(slurm_hosts, "pairs", *words, str(tmp_path / "over"), env={"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"})
     around, over = (read_pairs(read_run(tmp_path / name)) for name in ("round", "over"))
     assert around and over
-    measured = [row for row in around.theirs if row.na is None]
+    measured = [row for row in around.external if row.na is None]
     assert measured and all("other_path" in row.flags for row in measured)
-    straight = [row for row in over.theirs if row.na is None and row.operation == "p2p_bandwidth"]
+    straight = [row for row in over.external if row.na is None and row.operation == "p2p_bandwidth"]
     assert straight and all("other_path" not in row.flags for row in straight)
     assert all(row.algbw_bytes_per_s and row.algbw_bytes_per_s / LINK_BYTES_PER_S <= MOST * 1.01 for row in straight)

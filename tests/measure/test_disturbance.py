@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from collbench.measure import monitored
-from collbench.measure.monitored import Disturbance, Watch, watched
+from collbench.measure.monitored import Disturbance, RoundMonitor, monitor_round
 
 
 def test_the_worst_rank_of_a_pair_counts() -> None:
-    watch = Watch([Disturbance(0.1, False), Disturbance(0.4, True), Disturbance(0.2, False)])
+    watch = RoundMonitor([Disturbance(0.1, False), Disturbance(0.4, True), Disturbance(0.2, False)])
     assert watch.of([0, 1]) == Disturbance(0.4, True)
     assert watch.of([0, 2]) == Disturbance(0.2, False)
     assert watch.of([7]) == Disturbance(0.0, False)
@@ -25,7 +25,7 @@ def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: 
     monkeypatch.setattr(monitored, "_waited_ns", lambda: waited.pop(0))
     world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
     probe: Any = SimpleNamespace(measure=lambda: probed.pop(0))
-    with watched(world, probe) as watch:
+    with monitor_round(world, probe) as watch:
         pass
     return watch.of([0])
 

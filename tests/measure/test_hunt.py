@@ -19,12 +19,12 @@ from collbench.launch.info import LaunchInfo
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
 from collbench.measure.tasks.rounds import (
-    Asked,
     HuntRequest,
     IdleRanks,
     NoRecommendation,
     PairsRequest,
     Places,
+    RoundOrder,
     _ceiling,
     _nodes,
     _of_pairs,
@@ -214,7 +214,7 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
 def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
     met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
                     (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
-    one = _of_pairs(0, Asked.told(ask("pairs", (0, 1), (2, 3))), [met], 120)
+    one = _of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
     assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
     assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
 

@@ -13,7 +13,7 @@ import pytest
 
 from collbench.addresses import is_loopback
 from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import Asked, Places, Streaming, rails_of
+from collbench.measure.tasks.rounds import Places, RoundOrder, Streaming, rails_of
 from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -63,7 +63,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     monkeypatch.setattr(rounds, "listen_at", lambda address: socket.socket())
     world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
-    return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
+    return Streaming(world, NODES, rails, 1.0).play(4, RoundOrder("nic", ((0, 1),), "alone", "isolation", "eth1"))
 
 
 GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None, int(1e9)]})
@@ -109,7 +109,7 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 STREAMED = """
 from collbench.addresses import is_loopback
 from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import Asked
+from collbench.measure.tasks.rounds import RoundOrder
 from collbench.measure.tasks.rounds import Places
 
 rounds._leaders = lambda world, places: list(world.members)  # each rank represents a node, though all are on this host
@@ -118,7 +118,7 @@ rounds._leaders = lambda world, places: list(world.members)  # each rank represe
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
     streaming = rounds.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
-    one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
+    one = streaming.play(3, RoundOrder("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
 LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.measure.tasks.rounds import Asked, _nothing, _of_pairs
+from collbench.measure.tasks.rounds import RoundOrder, _nothing, _of_pairs
 from collbench.results.rounds import PairRound
 
 SIZE = 1000
-ASKED = Asked("pairs", ((2, 3), (0, 1)), "again", "cross-check")
+ASKED = RoundOrder("pairs", ((2, 3), (0, 1)), "again", "cross-check")
 
 
 def measured(pairs: tuple[tuple[int, int], ...], forward: float, backward: float, **changes: object) -> PairRound:

@@ -9,7 +9,7 @@ from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import instruments as counters
 from collbench.measure.crossing import LeastBytes
-from collbench.measure.instruments import Counters, Instruments, told
+from collbench.measure.instruments import Counters, Instruments, moved_evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_case
 
@@ -28,7 +28,7 @@ def ready(device="cpu", size=8, driven=(0, 1)):
         operation=operations()["allreduce"],
         case=case,
         groups=((0, 1),),
-        mine=(Group((0, 1), driven),),
+        own_groups=(Group((0, 1), driven),),
         must=None,
         loop=SimpleNamespace(iterations_run=40),
     )
@@ -72,7 +72,7 @@ def test_iterations_are_those_between_the_readings(world, readings):
         "moved": {**counters.moved(Counters(), Counters()), "interfaces": {"lo": {"tx_bytes": 1000, "tx_packets": 1}}},
         "iterations": 25, "driven": [0, 1], "telemetry": [],
     }  # fmt: skip
-    moved = told(case, world, [found])
+    moved = moved_evidence(case, world, [found])
     assert (moved["iterations"], moved["other_path"], list(moved["hosts"])) == (25, None, [world.me.host])
     assert moved["inside"]["at_least_bytes"] == 2 * 8 * 25 and moved["inside"]["loopback_bytes"] == 1000 - 66
     instruments.close()
@@ -83,7 +83,7 @@ def test_what_must_cross_in_several_operations_is_asked_of_the_rank_that_joined_
     case.must = lambda host_of: asked.append(host_of) or LeastBytes({world.me.host: 7.0}, {}, 9.0)
     instruments.begin(case, world)
     case.loop.iterations_run += 25
-    moved = told(case, world, [instruments.end(case)])
+    moved = moved_evidence(case, world, [instruments.end(case)])
     assert moved["at_least_bytes"] == 9 * 25 and asked == [{0: world.me.host, 1: world.me.host}]
     assert moved["hosts"][world.me.host]["out"]["at_least_bytes"] == 7 * 25
     instruments.close()

@@ -59,6 +59,6 @@ def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_gpu_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "why_unavailable", lambda env: NoDriver())
+    monkeypatch.setattr(kernels, "gpu_obstacle", lambda env: NoDriver())
     with pytest.raises(UsageError, match="no NVIDIA driver"):
         measure_kernels({}, None, Shown())

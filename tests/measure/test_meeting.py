@@ -68,7 +68,7 @@ class Ranks:
         mine = tuple(group for ranks in self.groups for group in members(ranks))
         case = make_case(operation="barrier", redop=None)
         enter = SimpleNamespace(run=lambda n, slot: self.enter(self.processes[number][0]))
-        return SimpleNamespace(groups=self.groups, mine=mine, case=case, checking=enter)
+        return SimpleNamespace(groups=self.groups, own_groups=mine, case=case, checking=enter)
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ class RecordingListener:
     def round(self, done, total, pairs, eta_s):
         self.done.append((done, total, pairs))
 
-    def again(self, last):
+    def next_remeasurement(self, last):
         self.played.append([one.pairs for one in last])
         return {"pairs": self.rounds_again.pop(0), "pause_s": 0.0} if self.rounds_again else None
 

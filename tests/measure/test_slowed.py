@@ -7,7 +7,7 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import difference_of_what_is_asked
+from collbench.measure.resume import request_difference
 from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
@@ -61,7 +61,7 @@ def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
     assert info["slowed"] == ["by=2%", "by=10% sizes=64K"]
     assert "slowed" not in measured(name="plain").info
     request = Request("allreduce", Sweep((), None, ()), ("simulated",), budget=Budget(2, 20, 2))
-    assert "--slowed was by=2%; by=10% sizes=64K" in difference_of_what_is_asked(info, request)
+    assert "--slowed was by=2%; by=10% sizes=64K" in request_difference(info, request)
 
 
 def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):

@@ -10,7 +10,7 @@ from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import monitored as watched_module
 from collbench.measure.crossing import OtherPath
-from collbench.measure.monitored import MonitoredMeasurement, watch
+from collbench.measure.monitored import MonitoredMeasurement, measure_monitored
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement
 from collbench.reason import as_json
@@ -46,7 +46,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
         try:
-            return watch(ready, world, Budget(4.0), Bird(*songs) if songs else None, **more), budgets
+            return measure_monitored(ready, world, Budget(4.0), Bird(*songs) if songs else None, **more), budgets
         finally:
             world.close()
 
@@ -69,7 +69,7 @@ def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_r
     heard = []
     monkeypatch.setattr(Bird, "measure", lambda bird: heard.append("canary") or bird.songs.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
-    monkeypatch.setattr(watched_module, "told", lambda *_: {})
+    monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: {})
     seen(65e-9, 66e-9, instruments=instruments)
     assert heard == ["canary", "begin", "canary", "end"]
 

@@ -15,8 +15,8 @@ from collbench.measure.tasks import servers as workload_asynchronous
 from collbench.measure.tasks.servers import (
     CAPABLE,
     PERIOD,
-    Pupil,
     Shard,
+    Worker,
     _quantiles,
     differences,
     exact_updates,
@@ -55,7 +55,7 @@ class ScriptedWorkers:
 
     def __init__(self, roles):
         self.roles, self.shard = roles, Shard(roles, 0)
-        self.pupils = {rank: Pupil(roles, rank) for rank in roles.workers}
+        self.pupils = {rank: Worker(roles, rank) for rank in roles.workers}
         self.talks = {rank: self.shard.serve(rank) for rank in roles.workers}
         self.waiting = {rank: next(talk) for rank, talk in self.talks.items()}
         self.rounds = Counter()
@@ -123,7 +123,7 @@ def test_what_workers_pull_in_the_end_is_compared():
     for updates, wrong in (([1, 0], 0), ([1, 1], 150)):
         found = []
         (talk,) = played.pupils[2].compare(updates, 2, found).values()
-        assert carry(played.shard.tell(), talk) == (None, None)
+        assert carry(played.shard.send_updates(), talk) == (None, None)
         assert sum(each.wrong for each in found) == wrong
     assert found[0].hint == "the model that it pulled" and found[0].rank == 2
 
@@ -167,7 +167,7 @@ def test_workers_in_threads_of_their_own_lose_nothing():
                 out.put(message.data.copy())
 
     def work(rank):
-        pupil, (there, back) = Pupil(roles, rank), wires[rank]
+        pupil, (there, back) = Worker(roles, rank), wires[rank]
         for number in range(1, 31):
             (talk,) = pupil.round(number).values()
             hold(talk, back, there, threading.Lock())
@@ -189,7 +189,7 @@ def test_several_servers_have_a_shard_each():
     roles = roles_of(step(servers=(0, 3), worker=1), 5)
     assert (roles.servers, roles.workers) == ((0, 3), (1, 2, 4))
     assert (roles.elements(1), roles.largest, roles.moved_bytes) == (150, 150, 2 * 2 * 600)
-    assert set(Pupil(roles, 4).round(1)) == {0, 3}
+    assert set(Worker(roles, 4).round(1)) == {0, 3}
 
 
 def test_more_messages_than_can_be_held_ready_are_refused():
@@ -199,9 +199,9 @@ def test_more_messages_than_can_be_held_ready_are_refused():
 
 def test_rounds_of_two_kinds_are_doubtful():
     paces = np.random.default_rng(1).normal([1e-5] * 60 + [4e-3] * 60, 1e-7).tolist()
-    told = workload_asynchronous._told(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
+    told = workload_asynchronous._report(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
     assert "two_modes" in told["doubts"] and told["rounds"] == 120
-    assert workload_asynchronous._told(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
+    assert workload_asynchronous._report(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
 
 
 NIC = Ceiling("network", 120.0, "NIC eth0")

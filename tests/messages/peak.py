@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from collbench.machine.peak.collective import InputGiven, InputRead, SumsNotCounted, ceilings, lines
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitedBy, NicLimit, PcieLimit
-from collbench.machine.peak.node import Job, UserOverride, given_node, parse_gigabytes, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_gigabytes, parse_nic, parse_pcie
 from tests.messages import Message
 
 NICS = NicLimit(ports=((4, 100e9),))
 NVLINK = GpuLinkLimit(link="NVLink", count=12, bytes_per_s=25e9)
 SLOT = PcieLimit(generation=4, lanes=16)
-FOUR = Job((given_node(8, UserOverride(nic=(4, 100e9), nvlink=300e9)),) * 4)
-AMD = Job((given_node(8, UserOverride(nvlink=448e9)),))
+FOUR = Job((node_from_user(8, UserOverride(nic=(4, 100e9), nvlink=300e9)),) * 4)
+AMD = Job((node_from_user(8, UserOverride(nvlink=448e9)),))
 
 
 def _shown(operation: str, measured: float | None, job: Job) -> str:
@@ -49,9 +49,9 @@ MESSAGES: Mapping[str, Message] = {
     "peak above the hard limit": lambda: _shown("allreduce", 70e9, FOUR),
     "peak of all-to-all": lambda: _shown("alltoall", 4e9, FOUR),
     "peak of a barrier": lambda: _shown("barrier", 1e9, FOUR),
-    "peak against a given ceiling": lambda: _shown("allreduce", 42e9, replace(FOUR, given=84e9)),
+    "peak against a given ceiling": lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
     "peak of typed xGMI": lambda: _shown("allreduce", None, AMD),
-    "peak of an unknown link": lambda: _shown("allreduce", 1e9, Job((given_node(8, UserOverride()),))),
+    "peak of an unknown link": lambda: _shown("allreduce", 1e9, Job((node_from_user(8, UserOverride()),))),
     "not a number of NICs": lambda: parse_nic("4x"),
     "not a PCIe link": lambda: parse_pcie("gen7x16"),
     "not a rate": lambda: parse_gigabytes("--nvlink", "fast"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.node import BUS_FACTOR, Job, UserOverride, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.node import BUS_FACTOR, Job, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from tests.peak.made import GEN4, gpus, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
@@ -52,7 +52,7 @@ def switch(sizes, links, nics):
     """Nodes with an NVSwitch: GB/s of each GPU, of each node's NICs."""
     rate = {(word, rank): links for word in ("out", "in") for rank in range(sum(sizes))}
     rate |= {(word, node): nic for word in ("nic out", "nic in") for node, nic in enumerate(nics)}
-    nodes = [given_node(size, UserOverride(parse_nic(f"1x{nic * 8}Gb"), links * 1e9)) for size, nic in zip(sizes, nics, strict=True)]
+    nodes = [node_from_user(size, UserOverride(parse_nic(f"1x{nic * 8}Gb"), links * 1e9)) for size, nic in zip(sizes, nics, strict=True)]
     return Machine(sizes, rate), Job(tuple(nodes))
 
 
@@ -60,7 +60,7 @@ def single(sizes, nics):
     """Nodes with one GPU each, on PCIe Gen4 x16."""
     rate = {(word, rank): 31.507692 for word in ("pcie out", "pcie in") for rank in range(len(sizes))}
     rate |= {(word, node): nic for word in ("nic out", "nic in") for node, nic in enumerate(nics)}
-    nodes = [given_node(1, UserOverride(parse_nic(f"1x{nic * 8}Gb"), None, parse_pcie("gen4x16"))) for nic in nics]
+    nodes = [node_from_user(1, UserOverride(parse_nic(f"1x{nic * 8}Gb"), None, parse_pcie("gen4x16"))) for nic in nics]
     return Machine(sizes, rate, pcie=True), Job(tuple(nodes))
 
 
@@ -213,5 +213,5 @@ def test_two_levels_pass_the_links_inside():
     inside, between = 2 * 7 / 8 / 450, 2 * 3 / 4 / 400
     reached = 2 * 31 / 32 / max(inside, between)
     assert reached == pytest.approx(498.2, rel=1e-3)
-    job = Job((given_node(8, UserOverride(parse_nic("8x400Gb"), 450e9)),) * 4)
+    job = Job((node_from_user(8, UserOverride(parse_nic("8x400Gb"), 450e9)),) * 4)
     assert reached < ceilings("allreduce", job).bound.bytes_per_s / 1e9 == pytest.approx(500.0)

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import OPERATIONS, InputGiven, InputRead, SumsNotCounted, ceilings, doubtful_input
-from collbench.machine.peak.node import Job, UserOverride, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from tests.peak.made import GEN5, gpus, infiniband, switched, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 
 
 def typed(nic="4x100Gb", nvlink=300.0, pcie=None, each=8, nvls=False):
-    return given_node(
+    return node_from_user(
         each, UserOverride(parse_nic(nic) if nic else None, nvlink and nvlink * 1e9, parse_pcie(pcie) if pcie else None, nvls)
     )
 
@@ -109,7 +109,7 @@ def test_an_oversubscribed_fabric():
 
 
 def test_a_ceiling_that_is_given_replaces_all():
-    found = ceilings("alltoall", replace(FOUR, given=42e9))
+    found = ceilings("alltoall", replace(FOUR, ceiling_from_user=42e9))
     assert (found.ring.kind, found.ring.bytes_per_s, found.bound, found.achievable) == ("given", 42e9, None, None)
 
 
@@ -166,7 +166,7 @@ def test_an_unknown_operation_is_refused():
     [
         (Job((typed(nic=None),) * 2), "the rate between nodes is unknown: the NICs are unknown: add --nic, such as --nic 4x100Gb"),
         (Job((typed(each=1),)), "one rank moves nothing"),
-        (Job((given_node(8, UserOverride()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
+        (Job((node_from_user(8, UserOverride()),)), "the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
     ],
 )
 def test_what_is_unknown_is_reported_and_not_0(job, why):

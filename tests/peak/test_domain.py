@@ -7,10 +7,10 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.domain import joined, joined_by_clique
-from collbench.machine.peak.node import Job, UserOverride, given_node, node_of
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
 from tests.peak.made import infiniband, switched
 
-TRAY = given_node(4, UserOverride(nic=(4, 400e9), nvlink=900e9))
+TRAY = node_from_user(4, UserOverride(nic=(4, 400e9), nvlink=900e9))
 
 
 def gb200(clique):
@@ -52,7 +52,7 @@ def test_a_domain_of_one_node_changes_nothing():
     [
         ((TRAY,) * 2, 6, "not a multiple of the 4 GPUs"),
         ((TRAY,) * 2, 2, "not a multiple of the 4 GPUs"),
-        ((given_node(1, UserOverride(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
+        ((node_from_user(1, UserOverride(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
     ],
 )
 def test_domains_that_cannot_be(nodes, gpus, why):

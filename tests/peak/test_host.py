@@ -2,7 +2,7 @@
 
 import pytest
 
-from collbench.machine.peak.ceiling import HostRates, Rate, agreed, given_ceiling, memory_ceiling, no_ceiling, settled, stream_ceiling
+from collbench.machine.peak.ceiling import HostRates, Rate, agreed, ceiling_from_rate, memory_ceiling, no_ceiling, settled, stream_ceiling
 
 
 def exact(value):
@@ -96,5 +96,5 @@ def test_the_interval_of_a_model_follows_from_those_of_its_parts():
 
 
 def test_given_and_none():
-    assert (given_ceiling(50).kind, given_ceiling(50).bytes_per_s, given_ceiling(50).source) == ("given", 50e9, "--ceiling")
+    assert (ceiling_from_rate(50).kind, ceiling_from_rate(50).bytes_per_s, ceiling_from_rate(50).source) == ("given", 50e9, "--ceiling")
     assert (no_ceiling("no NIC").bytes_per_s, no_ceiling("no NIC").limited_by) == (None, "no NIC")

@@ -6,10 +6,10 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings, headline, lines
-from collbench.machine.peak.node import Job, UserOverride, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie
 from tests.peak.made import gpus, wired
 
-FOUR = Job((given_node(8, UserOverride((4, 100e9), 150e9)),) * 4)
+FOUR = Job((node_from_user(8, UserOverride((4, 100e9), 150e9)),) * 4)
 
 
 def said(measured, job=FOUR, operation="allreduce"):
@@ -26,7 +26,7 @@ def test_the_headline_has_both_percentages_for_any_rate():
 @pytest.mark.parametrize("nvls", [True, False])
 def test_nothing_flips_between_449_and_451(nvls):
     """8 GPUs with 450 GB/s each: with NVLink SHARP the hard limit is 700 GB/s, without it 450."""
-    job = Job((given_node(8, UserOverride(nvlink=450e9, nvls=nvls)),))
+    job = Job((node_from_user(8, UserOverride(nvlink=450e9, nvls=nvls)),))
     limit = 64 if nvls else 100
     bound = "700" if nvls else "450"
     shares = f"100 % of the ring reference, {limit} % of the hard limit ({bound} GB/s)"
@@ -37,16 +37,16 @@ def test_operations_with_one_ceiling_or_none():
     assert said(4, operation="alltoall") == "4.00 of 8.07 GB/s: 50 % of the hard limit"
     assert said(None, operation="alltoall") == "8.07 GB/s hard limit"
     assert said(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
-    assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
+    assert said(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
 def test_typed_xgmi_has_the_constants_of_rccl():
     """8 MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each."""
-    job = Job((given_node(8, UserOverride(nvlink=448e9)),))
+    job = Job((node_from_user(8, UserOverride(nvlink=448e9)),))
     shown = lines("allreduce", None, ceilings("allreduce", job), job)
     assert any("xGMI 7×64 GB/s (--nvlink)" in text for text in shown)
     assert any("RCCL" in text and " 336 GB/s" in text for text in shown)
-    nvidia = Job((given_node(8, UserOverride(nvlink=450e9)),))
+    nvidia = Job((node_from_user(8, UserOverride(nvlink=450e9)),))
     assert any("NCCL" in text and " 371 GB/s" in text for text in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia))
 
 

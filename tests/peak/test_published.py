@@ -4,14 +4,14 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.node import Job, UserOverride, given_node, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from collbench.machine.peak.published import Published, parse, published, rows
 from tests.peak.made import gpus, switched, wired
 
 
 def job(nodes, gpus_each, *, nvlink=None, nic=None, pcie=None, nvls=False):
     given = UserOverride(parse_nic(nic) if nic else None, nvlink * 1e9 if nvlink else None, parse_pcie(pcie) if pcie else None, nvls)
-    return Job((given_node(gpus_each, given),) * nodes)
+    return Job((node_from_user(gpus_each, given),) * nodes)
 
 
 def both(operation, found):

@@ -11,7 +11,7 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.tensorflow import TensorFlowBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
-from collbench.measure.tasks.servers import CAPABLE, JobRoles, Served, _compared, served_of, total
+from collbench.measure.tasks.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
@@ -204,7 +204,7 @@ def test_the_model_in_shards_on_two_servers_of_16_bit_numbers(tmp_path):
 
 
 def test_a_server_that_adds_up_wrong_is_found():
-    served = Served(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
+    served = ServedTraining(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
     right = np.resize(total(0, [1, 1]), 100).astype(np.float32)
     assert _compared(served, 0, [right[:60], right[60:]], (1, "the sum")) == []
     right[61] += 1

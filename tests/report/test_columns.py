@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.peak.ceiling import Ceiling, given_ceiling, no_ceiling
+from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
 from collbench.report.cases import (
     headline,
     interval,
@@ -63,7 +63,7 @@ def test_the_headline() -> None:
         ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring and hard limit)"),
         ({"ceiling": LIMIT, "hard_bound": LIMIT, "percent_of_ceiling": 65}, "42.0 of 64.6 GB/s (65 %)", "NIC 4×100 Gb/s (hard limit)"),
         ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
-        ({"ceiling": given_ceiling(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
+        ({"ceiling": ceiling_from_rate(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
         ({"ceiling": no_ceiling("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
         ({"ceiling": MEASURED, "percent_of_ceiling": 80}, "42.0 of 52.0 GB/s (80 %)", "memory copy (measured 51.2–53.0)"),
         ({"ceiling": replace(MEASURED, disturbed=True), "percent_of_ceiling": None}, "–", "memory copy (measured 51.2–53.0)"),

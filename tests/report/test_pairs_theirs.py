@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.report.pairs import their_lines, write_pairs
+from collbench.report.pairs import external_lines, write_pairs
 from collbench.results.flags import flag_names
 from collbench.results.folder import TOOLS, RunFolder
 from collbench.results.reader import read_run
@@ -36,7 +36,7 @@ def theirs(operation: str, time_s: float, size: int, ends: tuple[str, str] = ("n
 
 
 def text(*rows: Row) -> list[str]:
-    return [line.text for line in their_lines(rows, matrix(), "socket")]
+    return [line.text for line in external_lines(rows, matrix(), "socket")]
 
 
 def test_theirs_are_beside_ours() -> None:
@@ -72,7 +72,7 @@ def test_nothing_without_rows_and_not_too_many() -> None:
 @pytest.mark.parametrize("format", ["json", "csv", "table"])
 def test_programs_get_the_rows(format: str) -> None:
     row, out = theirs("p2p_bandwidth", 1e-3, MIB), io.StringIO()
-    write_pairs(matrix(), [], ABOUT, format, out, color=False, unsaid=[], theirs=[row])
+    write_pairs(matrix(), [], ABOUT, format, out, color=False, unsaid=[], external=[row])
     if format == "json":
         assert [Row.from_json(each) for each in json.loads(out.getvalue())["theirs"]] == [row]
     else:
@@ -88,5 +88,5 @@ def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> 
     with (tmp_path / "run" / TOOLS).open("a") as file:
         file.write('{"operation": 7}\n{"oper')
     found = read_pairs(read_run(tmp_path / "run"))
-    assert found and found.theirs == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
+    assert found and found.external == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
     assert len(found.warnings) == 2 and "the middle of line 3" in found.warnings[0], found.warnings

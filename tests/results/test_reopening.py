@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.results.store import LOCK, Appended, Lock
+from collbench.results.store import LOCK, AppendFile, Lock
 from tests.results.rows import make_row
 
 
@@ -113,7 +113,7 @@ def test_only_what_follows_the_last_end_of_a_line_is_cut(tmp_path_factory: pytes
     path = tmp_path_factory.mktemp("cut") / "file"
     lines, rest = b"".join(line + b"\n" for line in whole), torn.replace(b"\n", b"")
     path.write_bytes(lines + rest)
-    file = Appended(path, again=True)
+    file = AppendFile(path, again=True)
     assert file.cut_last_line() == len(rest)
     assert file.append(b"more\n") == len(lines)
     file.close()

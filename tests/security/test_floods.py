@@ -142,7 +142,7 @@ class TestLimits:
 
     def test_a_source_with_too_many_is_held_back_alone_until_half_are_gone(self, listening: socket.socket) -> None:
         pending = PendingConnections(most=100, most_of_source=3)
-        pending.listening = {listening.fileno()}
+        pending.listeners = {listening.fileno()}
         for number in range(4):
             assert self.reaches(listening, "127.0.0.9")
             pending.add(1000 + number, "127.0.0.9")
@@ -156,7 +156,7 @@ class TestLimits:
 
     def test_too_many_in_all_close_the_port_until_half_are_gone(self, listening: socket.socket) -> None:
         pending = PendingConnections(most=3, most_of_source=3)
-        pending.listening = {listening.fileno()}
+        pending.listeners = {listening.fileno()}
         for number in range(4):
             pending.add(1000 + number, f"127.0.0.{number}")
         assert not self.reaches(listening, "127.0.0.9")

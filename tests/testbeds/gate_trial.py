@@ -15,7 +15,7 @@ from typing import Any
 
 from collbench.gate.allocation import allocations_in
 from collbench.gate.baseline import load
-from collbench.gate.state import flipped, usual_canary
+from collbench.gate.state import flipped, typical_probe_s
 from collbench.units import parse_sizes
 from tests.cli.command import ROOT, run
 from tests.testbeds.bed import Finished
@@ -185,7 +185,7 @@ class Trials:
 
     def _steady(self, measured: Path) -> int:
         """Return the number of launches in the baseline's machine state, by the state probe; all if there is none."""
-        usual = usual_canary(load(self.baseline).allocations)
+        usual = typical_probe_s(load(self.baseline).allocations)
         return sum(not each for allocation in allocations_in([measured]) for each in flipped(allocation, usual))
 
     def _launch(self, suite: Path, out: Path, allocation: str, slowed: str = "") -> None:

@@ -37,7 +37,7 @@ from collbench.measure import instruments as counters
 from collbench.results.steps import document
 from collbench.measure.tasks.channels import nic_channels
 from collbench.measure.probing import together_or_alone
-from collbench.measure.wire_tools import Course, run_tool
+from collbench.measure.wire_tools import ToolPair, run_tool
 from collbench.measure.wire_tools import WIRE_TOOLS, version_here
 from collbench.measure.wire_tools import BANDWIDTH, ToolRequest
 from collbench.machine.readers import network
@@ -54,7 +54,7 @@ moved = counters.moved(before, counters.read())
 with together_or_alone({}, 240) as world:
     channels = document(nic_channels(world, this_machine(), {}, 0.3))["channels"]
     tool, ask = WIRE_TOOLS["ib_write_bw"], ToolRequest(BANDWIDTH, 4096)
-    (ran,) = run_tool(world, tool, ask, [Course(world.me, world.me)], [version_here(tool)])
+    (ran,) = run_tool(world, tool, ask, [ToolPair(world.me, world.me)], [version_here(tool)])
     theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
 seen = {"rdma": asdict(network.read(live)), "ethernet": asdict(network.read_ethernet(live)), "moved": moved, "channels": channels}
 seen["theirs"] = theirs

@@ -76,7 +76,7 @@ def test_the_shared_page_is_gone_from_the_folder_once_all_have_it(tmp_path):
     body = """
 from pathlib import Path
 from collbench.measure import sync
-sync._SHARED = Path("{folder}")
+sync._FOLDER = Path("{folder}")
 def main(world):
     made = sync.host_sync(world)
     world.allgather(None, "looking")

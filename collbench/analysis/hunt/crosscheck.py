@@ -20,10 +20,10 @@ from collbench.analysis.hunt.judging import (
     SLOW,
     Candidate,
     Measured,
-    PlaceCase,
+    PlaceCheck,
     Scale,
     SweepResult,
-    judged,
+    judge_trials,
     many_as_slow,
     mean_depth,
 )
@@ -38,7 +38,7 @@ _MOST = 2  # partners for each end
 
 
 @dataclass
-class PathCase:
+class PathCheck:
     """A slow pair, measured again.
 
     candidate  of two places; again: the pair itself
@@ -64,7 +64,7 @@ class PathCase:
             return False
         if self._pair != SLOW:
             return len(self.again) < _MOST_UNCLEAR
-        return all(self._well(place) for place in self.places) and self.outcome is RepeatOutcome.OPEN
+        return all(self._is_healthy(place) for place in self.places) and self.outcome is RepeatOutcome.OPEN
 
     @property
     def repeats(self) -> Repeats:
@@ -81,7 +81,7 @@ class PathCase:
         """Return the ends that were not as fast as others with a healthy partner, while they have partners left to try."""
         if self._pair != SLOW:
             return []
-        return [place for place in self.places if not self._well(place) and len(self.ends.get(place, ())) < _MOST]
+        return [place for place in self.places if not self._is_healthy(place) and len(self.ends.get(place, ())) < _MOST]
 
     def add(self, trial: Trial) -> None:
         """Add the result of a measurement."""
@@ -101,35 +101,35 @@ class PathCase:
         if self._like_others:
             return INCONCLUSIVE
         slow = self._pair == SLOW and self.outcome is RepeatOutcome.SLOW
-        return CONFIRMED if slow and all(self._well(place) for place in self.places) else INCONCLUSIVE
+        return CONFIRMED if slow and all(self._is_healthy(place) for place in self.places) else INCONCLUSIVE
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the path as a suspect in its current state."""
-        told = [trial for trial in self.again if trial.depths]
+        trials = [trial for trial in self.again if trial.depths]
         evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
         for place in self.places:
             evidence += [trial.evidence(names, end=True) for trial in self.ends.get(place, ())]
         partners = tuple(trial.partner for place in self.places for trial in self.ends.get(place, ()) if trial.depths)
         evidence += self._reason(names)
-        if not told:
+        if not trials:
             return Suspect("path", self.places, self.state(), self.candidate.ratio, partners=partners, evidence=tuple(evidence))
-        ratio, (low, high) = exp(-mean_depth(self.candidate, told)[0]), self.repeats.interval
+        ratio, (low, high) = exp(-mean_depth(self.candidate, trials)[0]), self.repeats.interval
         return Suspect("path", self.places, self.state(), ratio, low, high, partners, tuple(evidence))
 
     @property
     def _pair(self) -> str:
-        told = [trial for trial in self.again if trial.depths]
-        return judged(self.candidate, told) if told else ""
+        trials = [trial for trial in self.again if trial.depths]
+        return judge_trials(self.candidate, trials) if trials else ""
 
     @property
     def _like_others(self) -> bool:
         return many_as_slow(self.candidate, self.again)
 
-    def _well(self, place: int) -> bool:
+    def _is_healthy(self, place: int) -> bool:
         """Return whether an end is as fast as the others with a healthy partner, in both directions: either one may be slow."""
         ways = BANDWIDTH_WAYS if LATENCY not in self.candidate.ways else (LATENCY,)
-        told = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.ends.get(place, ())]
-        return any(depths and max(depths) < self.candidate.fast for depths in told)
+        trials = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.ends.get(place, ())]
+        return any(depths and max(depths) < self.candidate.fast for depths in trials)
 
     def _reason(self, names: Sequence[str]) -> Sequence[Fact]:
         if self.state() == CONFIRMED:
@@ -140,7 +140,7 @@ class PathCase:
             return [SlowOnce() if self._pair else NotRetested()]
         if self._like_others:
             return [ControlsAsSlow()]
-        ends = [EndNotCleared(names[place]) for place in self.places if not self._well(place)]
+        ends = [EndNotCleared(names[place]) for place in self.places if not self._is_healthy(place)]
         return ends or [self.repeats.counts, self.repeats.reason]
 
 
@@ -151,53 +151,53 @@ _MOST_PATHS = 16
 _PAUSE_S = 0.25  # between rounds, so that a burst of other work affects only one of them
 _PEERS = 3  # other suspects that each suspect is measured with, if there are so many
 
-Case = PlaceCase | PathCase
+SuspectCheck = PlaceCheck | PathCheck
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A pair that a case needs: `place` with `partner`. well: whether the partner counts as healthy."""
+class RequestedPair:
+    """A pair that a case needs: `place` with `partner`. healthy: whether the partner is healthy."""
 
-    case: Case
+    case: SuspectCheck
     place: int
     partner: int
-    well: bool
+    healthy: bool
 
 
 @dataclass
 class CrossCheck:
-    """The results of the sweep (`found`), the location of places (`hosts`, `leaves`), and everything measured (`book`)."""
+    """The results of the sweep (`found`), the location of places (`hosts`, `leaves`), and everything measured (`log`)."""
 
-    book: HuntLog
+    log: HuntLog
     found: SweepResult
     hosts: Sequence[str]
     leaves: Sequence[str] | None
     random: draws.Random
-    places: list[PlaceCase] = field(default_factory=list)
-    paths: list[PathCase] = field(default_factory=list)
+    places: list[PlaceCheck] = field(default_factory=list)
+    paths: list[PathCheck] = field(default_factory=list)
     left_out: int = 0
     _used: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Create one case per candidate; of the paths only for the slowest ones."""
-        self.places = [PlaceCase(each) for each in self.found.places]
-        self.paths = [PathCase(each) for each in self.found.paths[:_MOST_PATHS]]
+        self.places = [PlaceCheck(each) for each in self.found.places]
+        self.paths = [PathCheck(each) for each in self.found.paths[:_MOST_PATHS]]
         self.left_out = len(self.found.paths) - len(self.paths)
         self._share_chance()
-        usual = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
-        self.scale = Scale(self.alike, usual)
+        medians = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
+        self.scale = Scale(self.alike, medians)
 
     def run(self, room: int) -> Generator[RoundRequest, RoundResult, bool]:
         """Run rounds until no candidate needs another, at most `room`; return False if that was reached first."""
-        while wishes := self._wishes():
+        while requested := self._requested_pairs():
             if room <= 0:
                 return False
             room -= 1
-            yield from self._round(wishes)
+            yield from self._round(requested)
         return True
 
     def _share_chance(self) -> None:
-        cases: list[Case] = [*self.places, *self.paths]
+        cases: list[SuspectCheck] = [*self.places, *self.paths]
         for case in cases:
             case.chance = CHANCE / len(cases)
 
@@ -205,38 +205,38 @@ class CrossCheck:
         """Add the paths that may be slow instead of a place. They need their own rounds."""
         known = {(case.places, LATENCY in case.candidate.ways) for case in self.paths}
         for case in self.places:
-            path = None if self._wants(case) else case.path(self.book.names)
+            path = None if self._needs_partner(case) else case.path(self.log.names)
             if path is not None and (key := (path.places, LATENCY in path.ways)) not in known:
-                self.paths.append(PathCase(path))
+                self.paths.append(PathCheck(path))
                 known.add((self.paths[-1].places, key[1]))
         self._share_chance()
 
-    def _round(self, wishes: Sequence[Wish]) -> Generator[RoundRequest, RoundResult, None]:
-        pairs = [_pair(wish.place, wish.partner) for wish in wishes]
+    def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
+        pairs = [_pair(wish.place, wish.partner) for wish in requested]
         controls = self._controls(pairs)
         numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of places that are well beside them"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
-        answer = yield from self.book.asking(RoundRequest(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
+        answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.scale.learn(measured)
         added: set[tuple[int, int, int]] = set()
-        for wish, pair in zip(wishes, pairs, strict=True):
+        for wish, pair in zip(requested, pairs, strict=True):
             for case in self._cases_of(wish):
                 if (key := (id(case), wish.place, wish.partner)) not in added:
                     added.add(key)
-                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, _noise(case.candidate)))
-        self._tell_parts()
+                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.healthy, _noise(case.candidate)))
+        self._mark_parts()
         self._add_paths()
 
-    def _cases_of(self, wish: Wish) -> Sequence[Case]:
+    def _cases_of(self, wish: RequestedPair) -> Sequence[SuspectCheck]:
         """Return the cases for which a measurement counts: a place's or a path's bandwidth, and its latency."""
         inside = wish.case.candidate.inside
-        if isinstance(wish.case, PlaceCase):
+        if isinstance(wish.case, PlaceCheck):
             return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
         return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
-    def _tell_parts(self) -> None:
+    def _mark_parts(self) -> None:
         """Mark suspects that are fast with one another. They may form a part of the network, and others another part.
 
         A suspect that is slow with a place of its own leaf has another cause.
@@ -246,97 +246,99 @@ class CrossCheck:
             own = any(self._same_leaf(each, case.place) for each in case.partners())
             case.in_a_part = parts and not own
 
-    def _wishes(self) -> list[Wish]:
+    def _requested_pairs(self) -> list[RequestedPair]:
         """Return this round's pairs, with each place at most once. Pairs without a healthy place do not reduce the number of controls."""
         busy: set[int] = set()
-        wishes = [*self._peers(busy), *self._pairs_again(busy)]
-        free = [place for place in self.found.well if place not in busy]
+        requested = [*self._peers(busy), *self._pairs_again(busy)]
+        free = [place for place in self.found.healthy if place not in busy]
         kept = max(2, len(free) // _KEPT)
-        for case, place, again in self._wanting():
+        for case, place, again in self._unsettled():
             free = [each for each in free if each not in busy]
-            if place in busy or (len(free) <= kept and wishes):
+            if place in busy or (len(free) <= kept and requested):
                 continue
-            new = self._partner(case, place, free) if isinstance(case, PathCase) or case.needs_well or case.needs_rounds else None
+            new = self._partner(case, place, free) if isinstance(case, PathCheck) or case.needs_healthy or case.needs_rounds else None
             partner = again if new is None else new
-            if partner is None and isinstance(case, PlaceCase) and case.needs_rounds:
+            if partner is None and isinstance(case, PlaceCheck) and case.needs_rounds:
                 partner = self._partner(case, place, free, tried=())
             if partner is None or partner in busy:
                 continue
-            wishes.append(Wish(case, place, partner, True))
+            requested.append(RequestedPair(case, place, partner, True))
             busy |= {place, partner}
             self._used[partner] += 1
-        return wishes
+        return requested
 
-    def _wanting(self) -> Iterable[tuple[Case, int, int | None]]:
+    def _unsettled(self) -> Iterable[tuple[SuspectCheck, int, int | None]]:
         """Return (case, place, the partner to measure again) of each case that needs a healthy partner."""
         for case in self.places:
-            if self._wants(case):
-                yield case, case.place, case.once_more
+            if self._needs_partner(case):
+                yield case, case.place, case.partner_to_repeat
         for path in self._open_paths():
             for place in path.needs_ends:
                 yield path, place, None
 
-    def _open_paths(self) -> list[PathCase]:
+    def _open_paths(self) -> list[PathCheck]:
         """Return the slow paths that neither end explains. The paths of a candidate wait until it is cleared."""
-        waits = {case.place for case in self.places if self._wants(case) or case.state() == CONFIRMED}
+        waits = {case.place for case in self.places if self._needs_partner(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
-    def _wants(self, case: PlaceCase) -> bool:
+    def _needs_partner(self, case: PlaceCheck) -> bool:
         """Return whether a case's state can still change. False for a place that is already confirmed by bandwidth or latency."""
         others = [each for each in self.places if each.place == case.place and each is not case]
         if any(each.state() == CONFIRMED for each in others):
             return False
-        met = {each for each in self.found.well if each != case.place} <= case.tried
-        return case.once_more is not None or (case.needs_well and not met) or case.needs_rounds
+        met = {each for each in self.found.healthy if each != case.place} <= case.tried
+        return case.partner_to_repeat is not None or (case.needs_healthy and not met) or case.needs_rounds
 
-    def _pairs_again(self, busy: set[int]) -> list[Wish]:
-        wishes = []
+    def _pairs_again(self, busy: set[int]) -> list[RequestedPair]:
+        requested = []
         for path in self._open_paths():
             a, b = path.places
             if path.needs_pair and not busy & {a, b}:
-                wishes.append(Wish(path, a, b, False))
+                requested.append(RequestedPair(path, a, b, False))
                 busy |= {a, b}
-        return wishes
+        return requested
 
-    def _peers(self, busy: set[int]) -> list[Wish]:
+    def _peers(self, busy: set[int]) -> list[RequestedPair]:
         """Return pairs that show whether slow places are in one part of the network: with a fast partner, or with each other."""
-        wishes = []
+        requested = []
         for case in self.places:
             partner = case.fast_again
             if partner is None and case.slow_with_all and case.peers < _PEERS:
                 partner = self._peer(case, busy)
             if partner is None or busy & {case.place, partner}:
                 continue
-            wishes += [Wish(each, each.place, self._other(each, case.place, partner), False) for each in self._of(case.place, partner)]
+            requested += [
+                RequestedPair(each, each.place, self._other(each, case.place, partner), False) for each in self._of(case.place, partner)
+            ]
             busy |= {case.place, partner}
-        return wishes
+        return requested
 
-    def _of(self, *places: int) -> list[PlaceCase]:
+    def _of(self, *places: int) -> list[PlaceCheck]:
         return [case for case in self.places if case.place in places and case.slow_with_all]
 
-    def _other(self, case: PlaceCase, a: int, b: int) -> int:
+    def _other(self, case: PlaceCheck, a: int, b: int) -> int:
         return b if case.place == a else a
 
-    def _peer(self, case: PlaceCase, busy: set[int]) -> int | None:
+    def _peer(self, case: PlaceCheck, busy: set[int]) -> int | None:
         fast = [place for place in case.candidate.fast_with if place not in case.tried]
         others = [each.place for each in self.places if each is not case and each.slow_with_all and each.place not in case.tried]
-        wanted = [place for place in fast or self._nearest(case.place, others) if place not in busy]
-        return wanted[0] if wanted else None
+        candidates = [place for place in fast or self._nearest(case.place, others) if place not in busy]
+        return candidates[0] if candidates else None
 
     def _nearest(self, place: int, others: Sequence[int]) -> list[int]:
         """Return the other places, those on the same leaf first. Paths inside hosts have no such order."""
         apart = [each for each in others if self.hosts[each] != self.hosts[place]]
         return sorted(apart, key=lambda each: not self._same_leaf(each, place))
 
-    def _partner(self, case: Case, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
+    def _partner(self, case: SuspectCheck, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
         """Return the healthy partner that was used least, on the leaf that is next. tried: partners to exclude (None: all earlier ones)."""
         if tried is None:
-            tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
+            tried = case.tried if isinstance(case, PlaceCheck) else case.tried(place) | set(case.places)
         inside = case.candidate.inside
         those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == inside]
         if not those:
             return None
-        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCase) else ())) % 2 == 1
+        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCheck) else ())) % 2 == 1
         order = self.random.sample(those, len(those))
         return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
 
@@ -344,7 +346,7 @@ class CrossCheck:
         """Return pairs of free healthy places, of each measured kind of path; of other kinds if none of that kind are available."""
         taken = {place for pair in pairs for place in pair}
         slow = {path.places for path in self.paths}
-        free = [place for place in self.found.well if place not in taken]
+        free = [place for place in self.found.healthy if place not in taken]
         free = self.random.sample(free, len(free))
         kinds: list[Hashable] = list(dict.fromkeys(self.alike(*pair) for pair in pairs))
         found: list[tuple[int, int]] = []

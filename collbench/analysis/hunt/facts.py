@@ -113,9 +113,9 @@ class Retest(Evidence, frozen=True):
     endpoint: str = ""
 
     def render(self) -> str:
-        who = f"{self.endpoint} " if self.endpoint else ""
+        subject = f"{self.endpoint} " if self.endpoint else ""
         doubt = "" if self.healthy else " (a suspect too, or fast with it before)"
-        head = f"{who}again with {self.partner}{doubt}"
+        head = f"{subject}again with {self.partner}{doubt}"
         if self.na:
             return f"{head}: not measured ({self.na})"
         own = [f"{format_rate(rate)} GB/s {way}" for rate, way in ((self.sent, "sent"), (self.received, "received")) if rate is not None]
@@ -123,11 +123,11 @@ class Retest(Evidence, frozen=True):
         return f"{head}: {', '.join(own)}; {self._controls()}"
 
     def _controls(self) -> str:
-        usual = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
-        usual += [f"{format_time(self.usual_latency_s)} µs"] if self.usual_latency_s is not None else []
-        if not usual:
+        figures = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
+        figures += [f"{format_time(self.usual_latency_s)} µs"] if self.usual_latency_s is not None else []
+        if not figures:
             return "no control pair"
-        return f"{plural(self.controls, 'control pair') if self.controls else 'median of the sweep'}: {', '.join(usual)}"
+        return f"{plural(self.controls, 'control pair') if self.controls else 'median of the sweep'}: {', '.join(figures)}"
 
 
 class RetestCounts(Evidence, frozen=True):
@@ -583,8 +583,8 @@ class GroupNotMeasured(HuntNote, frozen=True):
     part: bool = False
 
     def render(self) -> str:
-        who = "all endpoints together" if not self.size else f"a {'part of a slow ' if self.part else ''}group of {self.size}"
-        return f"{who}: not measured ({self.why})"
+        subject = "all endpoints together" if not self.size else f"a {'part of a slow ' if self.part else ''}group of {self.size}"
+        return f"{subject}: not measured ({self.why})"
 
 
 class WholeSlow(HuntNote, frozen=True):

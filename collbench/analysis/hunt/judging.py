@@ -55,7 +55,7 @@ _WAYS: dict[tuple[str, ...], Ways] = {
 _FAST = 0.5  # of the depth: a place that is slow by less is as fast as the others
 _DOUBTFUL = 0.5  # of the effect that makes a place a suspect: a slower place is not used as a healthy partner
 _ALL_MEET = 8
-_LEAST_WELL = 3  # a partner and a control pair
+_LEAST_HEALTHY = 3  # a partner and a control pair
 _FAR_LESS = 0.25  # of the deepest candidate's depth; half of that depth counts as fast
 _WORST = 4  # one of so many places
 _INSIDE = "inside its host"
@@ -108,18 +108,18 @@ class Candidate:
 class SweepResult:
     """The result of the sweep.
 
-    well      healthy places to compare with; middle: the usual speed of a pair, bytes per second
+    healthy   places to compare with; middle: the usual speed of a pair, bytes per second
     deferred  candidates that are not measured again, since too few healthy places would remain for comparison
     """
 
     places: tuple[Candidate, ...]
     paths: tuple[Candidate, ...]
-    well: tuple[int, ...]
+    healthy: tuple[int, ...]
     middle: float | None = None
     deferred: tuple[Candidate, ...] = ()
 
 
-def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
+def find_candidates(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
     """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
@@ -128,10 +128,10 @@ def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
     out = {each.places[0] for each in places} | set(lost)
     bandwidth = [view for view in views if view.quantity == "bandwidth"]
     middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return SweepResult(places, paths, _well(views, matrix.n, out), middle, deferred)
+    return SweepResult(places, paths, _healthy_places(views, matrix.n, out), middle, deferred)
 
 
-def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> SweepResult:
+def candidates_of_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> SweepResult:
     """Return the same from the hints of groups, which do not show the slow way of a place, nor the part of chance."""
     level = PLACES["bandwidth"]
     tails = again_tails(level.chance, 2 * n)
@@ -162,7 +162,7 @@ def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candi
     """
     deepest = max((each.depth for each in places if LATENCY not in each.ways), default=0.0)
     slow = {each.places for each in places if LATENCY not in each.ways and each.depth >= _FAR_LESS * deepest}
-    if not slow or n - len({each.places for each in places}) >= _LEAST_WELL:
+    if not slow or n - len({each.places for each in places}) >= _LEAST_HEALTHY:
         return places, ()
     return tuple(each for each in places if each.places in slow), tuple(each for each in places if each.places not in slow)
 
@@ -181,10 +181,10 @@ def _places(view: MatrixView) -> Iterator[Candidate]:
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
     low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | _never_fast(view)
     effects = np.array([view.fit.rows, view.fit.columns])
-    level, told = PLACES[view.quantity], view.fit.told_rows | view.fit.told_columns
-    tests = max(1, int(told.sum())) * (1 if view.symmetric else 2)
-    noticed = (effects < -level.least) & told & view.tells_places & ~low.any(axis=0)
-    worst = [place for place in np.argsort(effects.min(axis=0)) if noticed[:, place].any()][: max(1, len(told) // _WORST)]
+    level, known = PLACES[view.quantity], view.fit.known_rows | view.fit.known_columns
+    tests = max(1, int(known.sum())) * (1 if view.symmetric else 2)
+    noticed = (effects < -level.least) & known & view.can_name_places & ~low.any(axis=0)
+    worst = [place for place in np.argsort(effects.min(axis=0)) if noticed[:, place].any()][: max(1, len(known) // _WORST)]
     for place in np.flatnonzero(low.any(axis=0)):
         yield _place(view, int(place), low[:, place], again_tails(level.chance, tests))
     for place in worst:
@@ -197,9 +197,9 @@ def _never_fast(view: MatrixView) -> Mask:
     With few places, of which all pairs are measured, medians decide.
     """
     behind = view.speeds - view.fit.middle
-    least, told = PLACES[view.quantity].least, np.array([view.fit.told_rows, view.fit.told_columns])
-    best = np.array([np.where(view.there, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
-    never: Mask = (best < -least) & told & (view.there.shape[0] > _ALL_MEET)
+    least, known = PLACES[view.quantity].least, np.array([view.fit.known_rows, view.fit.known_columns])
+    best = np.array([np.where(view.measured, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
+    never: Mask = (best < -least) & known & (view.measured.shape[0] > _ALL_MEET)
     return never
 
 
@@ -211,7 +211,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     slow = low | (effects < effects.min() * _FAST)
     ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
     depth = -float(effects[slow].mean())
-    fast, met = _fast_with(view, place, ways, depth), int(view.there[place].sum())
+    fast, met = _fast_with(view, place, ways, depth), int(view.measured[place].sum())
     why = SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
     noise, inside = max(view.noise, view.error), view.where == _INSIDE
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
@@ -224,12 +224,12 @@ def _paths(view: MatrixView) -> Iterator[Candidate]:
         noise = max(view.noise, view.error)
         tail = view.depth(twice=True) / noise if noise > 0 else 0.0
         yield _path(view, (a, b), mask, (tail, noise))
-    rest = np.where(view.there, view.fit.rest, np.nan)
-    if not mask.any() and view.tells_pairs and np.nanmin(rest) < -level.least:
+    rest = np.where(view.measured, view.fit.rest, np.nan)
+    if not mask.any() and view.can_name_pairs and np.nanmin(rest) < -level.least:
         ((a, b),) = _pairs(rest == np.nanmin(rest))[:1]
         others = rest.copy()
         others[[a, b], [b, a]] = np.nan
-        tail = quantile(level.chance / int(view.there.sum()), TAILS)  # the whole share, since the sweep does not count
+        tail = quantile(level.chance / int(view.measured.sum()), TAILS)  # the whole share, since the sweep does not count
         yield _path(view, (a, b), rest < -level.least, (tail, max(noise_scale(others), view.error)))
 
 
@@ -256,14 +256,14 @@ def _fast_with(view: MatrixView, place: int, ways: Sequence[str], depth: float) 
     return tuple(int(each) for each in fast[np.argsort(-behind[fast])])
 
 
-def _well(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
+def _healthy_places(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
     """Return the healthy places. One that is half as slow as candidates comes last, and is left out if three others remain."""
-    worst, told = np.zeros(n), np.zeros(n, dtype=bool)
+    worst, known = np.zeros(n), np.zeros(n, dtype=bool)
     for view in views:
         least = PLACES[view.quantity].least
         worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / least)
-        told |= view.there.any(axis=1) & view.there.any(axis=0)
-    those = [place for place in range(n) if place not in out and told[place]]
+        known |= view.measured.any(axis=1) & view.measured.any(axis=0)
+    those = [place for place in range(n) if place not in out and known[place]]
     sure = [place for place in those if worst[place] > -_DOUBTFUL]
     return tuple(sure) if len(sure) >= max(3, len(those) // 2) else tuple(those)
 
@@ -303,51 +303,53 @@ class Scale:
     """The comparison: controls of the same round and kind of path, and their scatter.
 
     alike   returns the kind of path between two places (host, leaf). Controls of other kinds are used only if there are none of that kind
-    usual   by way the sweep's result, for rounds without any control
+    typical  by way the sweep's result, for rounds without any control
     rests   by way the distances of single controls from the middle of their round
     errors  standard errors of controls from their own intervals
     """
 
     alike: Alike
-    usual: Mapping[str, float] = field(default_factory=dict)
+    typical: Mapping[str, float] = field(default_factory=dict)
     rests: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
     errors: list[float] = field(default_factory=list)
 
     def learn(self, controls: Sequence[Measured]) -> None:
         """Add the scatter of controls, once per round."""
         for figure in (figure for _, figure in controls if figure.low and figure.high and figure.high > figure.low):
-            self.errors.append(log(_known(figure.high) / _known(figure.low)) / _WIDTH)
+            self.errors.append(log(_not_none(figure.high) / _not_none(figure.low)) / _WIDTH)
         kinds = {self.alike(pair[0], pair[1]) for pair, _ in controls}
         for way in WAYS:
             for kind in kinds:
                 values = self._values(way, [each for each in controls if self.alike(each[0][0], each[0][1]) == kind])
                 self.rests[way] += list(values - np.median(values)) if len(values) > 1 else []
 
-    def trial(self, place: int, measured: Measured, controls: Sequence[Measured], well: bool, noise: Mapping[str, float]) -> Trial:
+    def trial(self, place: int, measured: Measured, controls: Sequence[Measured], healthy: bool, noise: Mapping[str, float]) -> Trial:
         """Return the trial of `place`, its pair compared with the controls. noise: the sweep's noise of the place, by way."""
         pair, figure = measured
         partner = pair[1] if place == pair[0] else pair[0]
         if figure.speed is None:
-            return Trial(place, partner, well, na=figure.na)
+            return Trial(place, partner, healthy, na=figure.na)
         kind = self.alike(pair[0], pair[1])
         own = [each for each in controls if self.alike(each[0][0], each[0][1]) == kind]
         those = own or list(controls)
-        values = {way: value for way, value in _seen_from(place == pair[0], figure).items() if value}
-        usual = {way: found for way in values if (found := self._usual(_told(way, place == pair[0]), those))}
-        depths = {way: log(usual[way] / values[way]) for way in usual}
-        scales = {way: self._noise(way, noise.get(way, 0.0), len(those)) for way in usual}
-        told = {way: self._values(_told(way, place == pair[0]), those) for way in usual}
-        beside = {way: tuple(float(log(usual[way]) - each) for each in told[way]) for way in usual}
+        values = {way: value for way, value in _rates_at(place == pair[0], figure).items() if value}
+        typical = {way: found for way in values if (found := self._typical(_measured_way(way, place == pair[0]), those))}
+        depths = {way: log(typical[way] / values[way]) for way in typical}
+        scales = {way: self._noise(way, noise.get(way, 0.0), len(those)) for way in typical}
+        controls_by_way = {way: self._values(_measured_way(way, place == pair[0]), those) for way in typical}
+        control_depths = {way: tuple(float(log(typical[way]) - each) for each in controls_by_way[way]) for way in typical}
         waited = max(0.0, figure.cpu_wait - float(np.median([control.cpu_wait for _, control in those] or [0.0])))
-        return Trial(place, partner, well, len(those), bool(own), depths, scales, values, usual, beside, None, waited, figure.flipped)
+        return Trial(
+            place, partner, healthy, len(those), bool(own), depths, scales, values, typical, control_depths, None, waited, figure.flipped
+        )
 
-    def _usual(self, way: str, controls: Sequence[Measured]) -> float | None:
+    def _typical(self, way: str, controls: Sequence[Measured]) -> float | None:
         """Return the controls' median, of an even number the faster one, since a control that is not healthy is slower."""
         values = np.sort(self._values(way, controls))
-        return float(np.exp(values[len(values) // 2])) if len(values) else self.usual.get(way)
+        return float(np.exp(values[len(values) // 2])) if len(values) else self.typical.get(way)
 
     def _values(self, way: str, controls: Sequence[Measured]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.log([value for _, figure in controls if (value := _seen_from(True, figure).get(way))])
+        return np.log([value for _, figure in controls if (value := _rates_at(True, figure).get(way))])
 
     def _noise(self, way: str, known: float, controls: int) -> float:
         rests = np.array(self.rests[way])
@@ -356,18 +358,18 @@ class Scale:
         return max(known, shown, error) * sqrt(1 + _MEDIAN_SHARE / max(1, controls))
 
 
-def _seen_from(first: bool, figure: GroupFigure) -> dict[str, float | None]:
+def _rates_at(first: bool, figure: GroupFigure) -> dict[str, float | None]:
     """Return by way the speeds and the latency as seen from the first place of a pair, or from the second."""
     there, back = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
     return {SENDS: there, RECEIVES: back, LATENCY: 1 / figure.latency_s if figure.latency_s else None}
 
 
-def _told(way: str, first: bool) -> str:
+def _measured_way(way: str, first: bool) -> str:
     """Return the way of the controls that was measured at the same time: the two directions of a pair follow each other."""
     return way if first or way == LATENCY else SENDS if way == RECEIVES else RECEIVES
 
 
-def _known(value: float | None) -> float:
+def _not_none(value: float | None) -> float:
     assert value is not None
     return value
 
@@ -383,7 +385,7 @@ _MOST_SLOW_CONTROLS = 0.3
 
 
 @dataclass
-class PlaceCase:
+class PlaceCheck:
     """A candidate place and its trials.
 
     in_a_part  other suspects show that the network has parts, and the place may be in one of them
@@ -405,15 +407,15 @@ class PlaceCase:
         """Add the result of a measurement. If groups did not show which way is slow, this does."""
         self.trials.append(trial)
         self._met.clear()
-        if self.candidate.any_way and trial.well and trial.depths:
-            self.candidate = _narrowed(self.candidate, self._of_well())
+        if self.candidate.any_way and trial.healthy and trial.depths:
+            self.candidate = _narrowed(self.candidate, self._healthy_trials())
 
-    def partners(self, well: bool = True) -> dict[int, str]:
+    def partners(self, healthy: bool = True) -> dict[int, str]:
         """Return the partners with a figure, and the outcome with each. well: the healthy partners, else the others."""
-        if well not in self._met:
-            met = dict.fromkeys(trial.partner for trial in self.trials if trial.well == well and self._told(trial))
-            self._met[well] = {partner: self._with(partner, well) for partner in met}
-        return self._met[well]
+        if healthy not in self._met:
+            met = dict.fromkeys(trial.partner for trial in self.trials if trial.healthy == healthy and self._has_figures(trial))
+            self._met[healthy] = {partner: self._with(partner, healthy) for partner in met}
+        return self._met[healthy]
 
     @property
     def tried(self) -> set[int]:
@@ -429,27 +431,27 @@ class PlaceCase:
         return UNCLEAR not in found or self._slow_in_the_mean()
 
     @property
-    def needs_well(self) -> bool:
+    def needs_healthy(self) -> bool:
         """Return whether another healthy partner is needed."""
         found = list(self.partners().values())
         agreed = self.slow_with_all or set(found) == {FAST}
         return not self._exhausted and len(found) < (_ENOUGH if agreed else _MOST_PARTNERS)
 
     @property
-    def once_more(self) -> int | None:
+    def partner_to_repeat(self) -> int | None:
         """Return a partner that differs from the others, or is unclear, and was not measured often enough; else None."""
         found = self.partners()
         if self._exhausted or len(found) < _ENOUGH or self.slow_with_all or set(found.values()) == {FAST}:
             return None
-        usual = max((SLOW, FAST), key=list(found.values()).count)
-        times = {partner: len(self._trials_with(partner)) for partner, how in found.items() if how != usual}
+        majority = max((SLOW, FAST), key=list(found.values()).count)
+        times = {partner: len(self._trials_with(partner)) for partner, how in found.items() if how != majority}
         odd = [partner for partner, met in times.items() if met < (_TIMES_UNCLEAR if found[partner] == UNCLEAR else _TIMES)]
         return min(odd, key=lambda partner: times[partner]) if odd else None
 
     @property
     def repeats(self) -> Repeats:
         """Return the counts of the trials with healthy partners."""
-        return repeats(self._of_well(), self.candidate.ways, self._as_deep.fast)
+        return repeats(self._healthy_trials(), self.candidate.ways, self._as_deep.fast)
 
     @property
     def outcome(self) -> RepeatOutcome:
@@ -466,18 +468,18 @@ class PlaceCase:
     @property
     def fast_again(self) -> int | None:
         """Return a partner, not known to be healthy, with which it was as fast as the others once, to measure again; else None."""
-        fast = [partner for partner, how in self.partners(well=False).items() if how != SLOW and len(self._trials_with(partner)) < 2]
+        fast = [partner for partner, how in self.partners(healthy=False).items() if how != SLOW and len(self._trials_with(partner)) < 2]
         return fast[0] if fast and self.slow_with_all and not self._exhausted else None
 
     @property
     def peers(self) -> int:
         """Return the number of its measured partners that are not known to be healthy."""
-        return len({trial.partner for trial in self.trials if not trial.well})
+        return len({trial.partner for trial in self.trials if not trial.healthy})
 
     @property
     def fast_with_peer(self) -> bool:
         """Return whether it is slow with healthy places, and not with another."""
-        return self.slow_with_all and FAST in self.partners(well=False).values()
+        return self.slow_with_all and FAST in self.partners(healthy=False).values()
 
     def state(self) -> str:
         """Return the current state."""
@@ -494,7 +496,7 @@ class PlaceCase:
     @property
     def like_others(self) -> bool:
         """Return whether many pairs of healthy places are as slow at the same time, or none of that kind of path was measured."""
-        return many_as_slow(self._as_deep, self._of_well())
+        return many_as_slow(self._as_deep, self._healthy_trials())
 
     @property
     def path_partner(self) -> int | None:
@@ -511,13 +513,13 @@ class PlaceCase:
 
     def depth(self) -> float:
         """Return how far it is behind the controls, over all trials with healthy partners."""
-        return self._mean(self._of_well())[0]
+        return self._mean(self._healthy_trials())[0]
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the place as a suspect in its current state."""
         state, counted = self.state(), self.repeats
         evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
-        if not self._of_well():
+        if not self._healthy_trials():
             return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=evidence)
         low, high = counted.interval
         return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), evidence)
@@ -540,7 +542,7 @@ class PlaceCase:
         """Return the facts that the trials add up to."""
         if state != INCONCLUSIVE:
             return [self.repeats.counts] if state == CONFIRMED else [BelowThreshold()] if self.slow_with_all else []
-        fast = [partner for partner, how in self.partners(well=False).items() if how == FAST]
+        fast = [partner for partner, how in self.partners(healthy=False).items() if how == FAST]
         if self.slow_with_all and fast:
             return [FastWithPeers(tuple(names[partner] for partner in fast))]
         if self.slow_with_all and self.in_a_part:
@@ -552,7 +554,9 @@ class PlaceCase:
     def _kind(self) -> str:
         """Return which of its ways are slow, by all trials with healthy partners."""
         means = {
-            way: float(np.mean(told)) for way in WAYS if (told := [each.depths[way] for each in self._of_well() if way in each.depths])
+            way: float(np.mean(depths))
+            for way in WAYS
+            if (depths := [each.depths[way] for each in self._healthy_trials() if way in each.depths])
         }
         worst = max((means.get(way, 0.0) for way in BANDWIDTH_WAYS), default=0.0)
         if LATENCY in self.candidate.ways:
@@ -563,7 +567,7 @@ class PlaceCase:
 
     def _slow_in_the_mean(self) -> bool:
         """Return whether all trials together are certain, by the known noise, or by their own scatter."""
-        depth, noise = self._mean(trials := self._of_well())
+        depth, noise = self._mean(trials := self._healthy_trials())
         if depth > self.candidate.pooled * noise:
             return True
         single = [self._mean([trial])[0] for trial in trials]
@@ -572,26 +576,28 @@ class PlaceCase:
         bound = t_quantile(1 - self.candidate.share, len(single) - 1) * float(np.std(single, ddof=1)) / sqrt(len(single))
         return depth > bound
 
-    def _of_well(self) -> list[Trial]:
-        return [trial for trial in self.trials if trial.well and self._told(trial)]
+    def _healthy_trials(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.healthy and self._has_figures(trial)]
 
     def _trials_with(self, partner: int) -> list[Trial]:
-        return [trial for trial in self.trials if trial.partner == partner and self._told(trial)]
+        return [trial for trial in self.trials if trial.partner == partner and self._has_figures(trial)]
 
-    def _told(self, trial: Trial) -> bool:
+    def _has_figures(self, trial: Trial) -> bool:
         return any(way in trial.depths for way in self.candidate.ways)
 
     def _with(self, partner: int, well: bool) -> str:
         """Return the outcome with one partner. Places that may be slow are judged by the sweep only: they must reach the usual speed."""
-        return judged(self._as_deep if well else self.candidate, [each for each in self._trials_with(partner) if each.well == well])
+        return judge_trials(
+            self._as_deep if well else self.candidate, [each for each in self._trials_with(partner) if each.healthy == well]
+        )
 
     @property
     def _as_deep(self) -> Candidate:
         """Return the candidate with its partners' depth if that is larger. Of two that differ, one must be wrong."""
-        met = dict.fromkeys(trial.partner for trial in self._of_well())
-        depths = sorted(self._mean([trial for trial in self._of_well() if trial.partner == partner])[0] for partner in met)
-        told = depths[len(depths) // 2] if depths else 0.0
-        return replace(self.candidate, depth=max(self.candidate.depth, self.candidate.least, told))
+        met = dict.fromkeys(trial.partner for trial in self._healthy_trials())
+        depths = sorted(self._mean([trial for trial in self._healthy_trials() if trial.partner == partner])[0] for partner in met)
+        middle = depths[len(depths) // 2] if depths else 0.0
+        return replace(self.candidate, depth=max(self.candidate.depth, self.candidate.least, middle))
 
     def _mean(self, trials: Sequence[Trial]) -> tuple[float, float]:
         return mean_depth(self.candidate, trials)
@@ -601,7 +607,7 @@ class PlaceCase:
         return len(self.trials) >= _MOST_TRIALS and not self.needs_rounds
 
 
-def judged(candidate: Candidate, trials: Sequence[Trial]) -> str:
+def judge_trials(candidate: Candidate, trials: Sequence[Trial]) -> str:
     """Return the outcome of trials with one partner, compared with half of the sweep's depth and with chance.
 
     Without controls at the same time a whole round may be slow, so the limit is that of a single pair.
@@ -620,17 +626,17 @@ def many_as_slow(candidate: Candidate, trials: Sequence[Trial]) -> bool:
     """
     if any(trial.controls for trial in trials) and not any(trial.alike for trial in trials):
         return True
-    beside = [depth > candidate.fast for trial in trials for way in candidate.ways for depth in trial.beside.get(way, ())]
-    return sum(beside) > _MOST_SLOW_CONTROLS * len(beside)
+    slow = [depth > candidate.fast for trial in trials for way in candidate.ways for depth in trial.control_depths.get(way, ())]
+    return sum(slow) > _MOST_SLOW_CONTROLS * len(slow)
 
 
 def mean_depth(candidate: Candidate, trials: Sequence[Trial]) -> tuple[float, float]:
     """Return (depth, its noise) over the candidate's ways in all of these trials; (0, 0) without trials."""
-    told = [(trial.depths[way], trial.noise[way]) for trial in trials for way in candidate.ways if way in trial.depths]
-    if not told:
+    measured = [(trial.depths[way], trial.noise[way]) for trial in trials for way in candidate.ways if way in trial.depths]
+    if not measured:
         return 0.0, 0.0
-    depths, noise = zip(*told, strict=True)
-    return fmean(depths), sqrt(fmean(each**2 for each in noise) / len(told))
+    depths, noise = zip(*measured, strict=True)
+    return fmean(depths), sqrt(fmean(each**2 for each in noise) / len(measured))
 
 
 def _narrowed(candidate: Candidate, trials: Sequence[Trial]) -> Candidate:

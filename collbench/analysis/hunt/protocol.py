@@ -212,36 +212,41 @@ _HARDLY = 1e-12  # an interval of a lower rate is not valid
 
 @dataclass
 class HuntLog:
-    """The log of a hunt. names: of the places; told: every request with its result, in order; hosts: of each place, (): each is its own."""
+    """The log of a hunt.
+
+    names      of the places
+    exchanges  every request with its result, in order
+    hosts      the host of each place; (): each place is its own host
+    """
 
     names: tuple[str, ...]
-    told: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
+    exchanges: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
     hosts: tuple[str, ...] = ()
 
-    def asking(self, ask: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
+    def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.
 
         Raises ValueError for a result without a figure for each group.
         """
-        answer = yield ask
-        if len(answer.figures) != len(ask.groups):
-            raise ValueError(f"{len(answer.figures)} figures for {len(ask.groups)} groups: {ask.why}")
+        answer = yield request
+        if len(answer.figures) != len(request.groups):
+            raise ValueError(f"{len(answer.figures)} figures for {len(request.groups)} groups: {request.why}")
         clean = replace(answer, figures=tuple(map(_clean, answer.figures)))
-        self.told.append((ask, clean))
+        self.exchanges.append((request, clean))
         return clean
 
     def rounds(self) -> dict[str, int]:
         """Return the number of rounds by stage."""
         found: dict[str, int] = {}
-        for ask, _ in self.told:
-            found[ask.stage] = found.get(ask.stage, 0) + 1
+        for request, _ in self.exchanges:
+            found[request.stage] = found.get(request.stage, 0) + 1
         return found
 
     def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], GroupFigure]]:
         """Yield (number of the round, group, figure), in the order of measurement."""
-        for number, (ask, answer) in enumerate(self.told):
-            if ask.kind == kind:
-                for group, figure in zip(ask.groups, answer.figures, strict=True):
+        for number, (request, answer) in enumerate(self.exchanges):
+            if request.kind == kind:
+                for group, figure in zip(request.groups, answer.figures, strict=True):
                     yield number, group, figure
 
     def matrix(self, level: bool = True) -> PairMatrix:
@@ -287,50 +292,50 @@ def _clean(figure: GroupFigure) -> GroupFigure:
     return replace(figure, speed=speed, backward=backward, latency_s=latency, low=low, high=high)
 
 
-def lost(book: HuntLog) -> dict[int, Evidence]:
+def lost(log: HuntLog) -> dict[int, Evidence]:
     """Return the places that no longer give figures, with the reason: all figures of at least the last two rounds (or ever) are missing.
 
     Figures that are missing because of such a partner do not count.
     """
     found: dict[int, Evidence] = {}
-    while worst := _most_lost(book, found):
+    while worst := _most_lost(log, found):
         found[worst[0]] = worst[1]
     return found
 
 
-def _most_lost(book: HuntLog, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
+def _most_lost(log: HuntLog, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
     missed: dict[int, list[str]] = {}
     met: dict[int, set[int]] = {}
-    asked: dict[int, int] = {}
-    for _, pair, figure in book.figures():
+    requested: dict[int, int] = {}
+    for _, pair, figure in log.figures():
         for place, other in (pair, pair[::-1]):
             if place in known or other in known:
                 continue
-            asked[place] = asked.get(place, 0) + 1
+            requested[place] = requested.get(place, 0) + 1
             missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
             met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
-    gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == asked[place] >= 2)]
+    gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
     if not gone:
         return None
     worst = max(gone, key=lambda place: (len(missed[place]), -place))
-    return worst, NoFigures(len(missed[worst]), asked[worst], missed[worst][-1])
+    return worst, NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
 
 
-def hardly_met(book: HuntLog, least: int) -> dict[int, Evidence]:
+def hardly_met(log: HuntLog, least: int) -> dict[int, Evidence]:
     """Return the places with figures of fewer than `least` partners, with the reason."""
-    met: list[set[int]] = [set() for _ in book.names]
-    for _, (a, b), figure in book.figures():
+    met: list[set[int]] = [set() for _ in log.names]
+    for _, (a, b), figure in log.figures():
         if figure.speed is not None:
             met[a].add(b)
             met[b].add(a)
     return {place: FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
 
 
-def wrong_data(book: HuntLog) -> dict[int, tuple[int, int]]:
+def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:
     """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
     found: dict[int, tuple[int, int]] = {}
-    for ask, answer in book.told:
-        for group, figure in zip(ask.groups, answer.figures, strict=True):
+    for request, answer in log.exchanges:
+        for group, figure in zip(request.groups, answer.figures, strict=True):
             for place in group:
                 bad, all_of_it = found.get(place, (0, 0))
                 found[place] = (bad + (figure.wrong > 0), all_of_it + 1)

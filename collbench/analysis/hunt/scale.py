@@ -62,11 +62,11 @@ _WAYS: dict[str, Ways] = {"sender": "sends", "receiver": "receives"}
 
 
 def most_rounds_isolation(options: Options) -> int:
-    """Return the largest number of rounds that `look_isolation` takes."""
+    """Return the largest number of rounds that `measure_isolation` takes."""
     return int(options.can_inside) + len(options.nics) if options.isolate else 0
 
 
-def look_isolation(
+def measure_isolation(
     suspects: Sequence[Suspect], good: Sequence[int], options: Options
 ) -> Generator[RoundRequest, RoundResult, tuple[Suspect, ...]]:
     """Return the suspects in their order. Confirmed single places have the result in `part` and `evidence`.
@@ -82,8 +82,8 @@ def look_isolation(
     by_pairs = {place: each for place, each in found.items() if each.suspect.kind != "scale"}
     for nic in options.nics if by_pairs else ():
         yield from _over(nic, by_pairs, good)
-    told = {place: each.told() for place, each in found.items()}
-    return tuple(told[suspect.places[0]] if suspect in alone else suspect for suspect in suspects)
+    with_part = {place: each.with_part() for place, each in found.items()}
+    return tuple(with_part[suspect.places[0]] if suspect in alone else suspect for suspect in suspects)
 
 
 def _is_one(suspect: Suspect) -> bool:
@@ -104,7 +104,7 @@ class _SuspectRatios:
         """The ratio below which a part is slow: half of the whole's loss (of its logarithm)."""
         return min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
 
-    def told(self) -> Suspect:
+    def with_part(self) -> Suspect:
         """Return the suspect with its part, if one was found."""
         kind, part = self._part()
         unsure = [InsideNotMeasured()] if self.inside is None and isinstance(part, WayToNetwork) else []
@@ -129,9 +129,9 @@ def _inside(found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generat
     controls = list(good[: max(_CONTROLS, len(found))])
     groups = tuple((place,) for place in [*found, *controls])
     answer = yield RoundRequest(INSIDE, groups, f"{_suspects(found)} inside, beside {len(controls)} that are well", stage="isolation")
-    usual = _median([figure.speed for figure in answer.figures[len(found) :]])
+    typical = _median([figure.speed for figure in answer.figures[len(found) :]])
     for each, figure in zip(found.values(), answer.figures, strict=False):
-        ratio = figure.speed / usual if figure.speed and usual else None
+        ratio = figure.speed / typical if figure.speed and typical else None
         each.inside = ratio
         each.evidence.append(
             PartNotMeasured("inside", _why_no_ratio(figure, len(controls))) if ratio is None else InsideRatio(ratio, len(controls))
@@ -150,11 +150,11 @@ def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) ->
     controls = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     why = f"{_suspects(taken)} over {nic} alone, beside {len(controls)} pairs that are well"
     answer = yield RoundRequest(NIC, tuple(tested + controls), why, stage="isolation", nic=nic)
-    usual = _median([speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward)])
+    typical = _median([speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward)])
     for place, pair, figure in zip(taken, tested, answer.figures, strict=False):
         each = found[place]
         speed = _judged(each.suspect.kind, figure, first=pair[0] == place)
-        ratio = each.nics[nic] = speed / usual if speed and usual else None
+        ratio = each.nics[nic] = speed / typical if speed and typical else None
         ways = _WAYS.get(each.suspect.kind, "sends and receives")
         each.evidence.append(
             PartNotMeasured(nic, _why_no_ratio(figure, len(controls))) if ratio is None else InterfaceRatio(nic, ways, ratio, len(controls))
@@ -203,11 +203,11 @@ def sizes(n: int) -> list[int]:
 
 
 def most_rounds(n: int, options: Options) -> int:
-    """Return how many rounds `look` takes at most: one for each size and for the whole, and those that divide slow groups."""
+    """Return how many rounds `measure_growing` takes at most: one for each size and for the whole, and those that divide slow groups."""
     return len(sizes(n)) + 1 + _dividing(n) if options.growing and sizes(n) else 0
 
 
-def look(
+def measure_growing(
     places: Sequence[int], options: Options, random: draws.Random
 ) -> Generator[RoundRequest, RoundResult, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
     """Return (hints of kind "scale", each of one place and confirmed as described above; notes). Below eight places only a note."""
@@ -226,9 +226,9 @@ def look(
 class _Growing:
     """The state of a search with growing groups.
 
-    places     those without a finding so far; well: by place the largest size at which its group was fast
+    places     those without a finding so far; healthy: by place the largest size at which its group was healthy
     room       rounds that are left to divide slow groups
-    usual      the median bus bandwidth of the fast groups of the largest size so far, bytes per second
+    typical    the median bus bandwidth of the healthy groups of the largest size so far, bytes per second
     unsettled  whether some place is slow, but it is unknown which
     """
 
@@ -237,15 +237,15 @@ class _Growing:
     room: int
     hints: list[Hint] = field(default_factory=list)
     notes: list[HuntNote] = field(default_factory=list)
-    well: dict[int, int] = field(default_factory=dict)
-    usual: float | None = None
+    healthy: dict[int, int] = field(default_factory=dict)
+    typical: float | None = None
     unsettled: bool = False
 
     def at(self, size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure one size (at most half of the remaining places)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
-        answer = yield _ask(groups, f"{len(groups)} groups of {size} beside one another")
+        answer = yield _request(groups, f"{len(groups)} groups of {size} beside one another")
         slow = self._judge(groups, answer, size)
         taken = (yield from self._divide(slow, size)) if slow else {}
         if taken:
@@ -253,39 +253,39 @@ class _Growing:
 
     def whole(self) -> Generator[RoundRequest, RoundResult, None]:
         """Measure all remaining places, compared with smaller groups; if they are slow and rounds are left, measure them again."""
-        if self.usual is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
+        if self.typical is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
             return
-        everybody, best = f"all {len(self.places)} places together", 0.0
+        all_places, best = f"all {len(self.places)} places together", 0.0
         for turn in ("once", "again")[: 1 + min(1, self.room)]:
-            answer = yield _ask([tuple(sorted(self.places))], f"{everybody}, {turn}")
+            answer = yield _request([tuple(sorted(self.places))], f"{all_places}, {turn}")
             if not answer.figures[0].speed:
                 self.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
                 return
-            best = max(best, answer.figures[0].speed / self.usual)
+            best = max(best, answer.figures[0].speed / self.typical)
             if best > WHOLE:
                 return
         self.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first, and store the others' speed. If most are slow, return none: they cannot be divided."""
-        told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
-        slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
-        well = [group for group in groups if told[group][0] >= SLOW]
-        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in told.values() if np.isnan(ratio)]
-        self.well |= {place: size for group in well for place in group}
-        if len(slow) > len(well):
+        by_group = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
+        slow = sorted((group for group in groups if by_group[group][0] < SLOW), key=lambda group: by_group[group][0])
+        healthy = [group for group in groups if by_group[group][0] >= SLOW]
+        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
+        self.healthy |= {place: size for group in healthy for place in group}
+        if len(slow) > len(healthy):
             self._leave(TooManySlowGroups(len(slow), len(groups), size))
             return []
-        if well:
-            self._tell_usual([speed for group in well if (speed := told[group][1].speed)], size)
+        if healthy:
+            self._note_typical([speed for group in healthy if (speed := by_group[group][1].speed)], size)
         return slow
 
-    def _tell_usual(self, speeds: Sequence[float], size: int) -> None:
+    def _note_typical(self, speeds: Sequence[float], size: int) -> None:
         """Add a note if the groups of this size are slower than those of the previous one."""
-        usual = float(np.median(speeds))
-        if self.usual and usual < WHOLE * self.usual:
-            self.notes.append(SizeSlow(size, usual / self.usual))
-        self.usual = usual
+        typical = float(np.median(speeds))
+        if self.typical and typical < WHOLE * self.typical:
+            self.notes.append(SizeSlow(size, typical / self.typical))
+        self.typical = typical
 
     def _divide(self, slow: list[Part], size: int) -> Generator[RoundRequest, RoundResult, dict[int, Part]]:
         """Divide slow groups. Return the slow single places, each with its partners in its last group."""
@@ -297,11 +297,11 @@ class _Growing:
             if not pieces:
                 break
             groups = _filled(pieces, size, others)
-            answer = yield _ask(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
-            told = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
-            blamed = [piece for piece in pieces if told[piece][0] < SLOW]
-            self.well |= {place: size for piece in pieces if told[piece][0] >= SLOW for place in piece}
-            self._tell_lost(parts, told, size)
+            answer = yield _request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
+            by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
+            blamed = [piece for piece in pieces if by_piece[piece][0] < SLOW]
+            self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
+            self._note_lost(parts, by_piece, size)
             partners = {piece[0]: tuple(set(group) - set(piece)) for piece, group in zip(pieces, groups, strict=False)}
             taken |= {piece[0]: partners[piece[0]] for piece in blamed if len(piece) == 1}
             parts = [piece for piece in blamed if len(piece) > 1]
@@ -322,8 +322,8 @@ class _Growing:
 
     def _others(self, suspected: Collection[int], size: int) -> list[int]:
         """Return the members of fast groups of this size, in random order."""
-        well = [place for place in self.places if self.well.get(place) == size and place not in suspected]
-        return self.random.sample(well, len(well))
+        healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
+        return self.random.sample(healthy, len(healthy))
 
     def _pieces(self, parts: Sequence[Part], size: int, others: int) -> tuple[list[Part], list[Part]]:
         """Return (the parts that can be divided now, the worst first; their pieces). Other places must complete the group of each piece."""
@@ -333,10 +333,10 @@ class _Growing:
         kept = list(parts[:most])
         return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
-    def _tell_lost(self, parts: Sequence[Part], told: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
+    def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
         """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
         for part in parts:
-            of_part = [told[piece] for piece in told if set(piece) <= set(part)]
+            of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
                 self.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
@@ -359,7 +359,7 @@ class _Growing:
             others = sorted(self._others(taken, size), key=lambda place: place in had)
             singles = [(place,) for place in suspects]
             groups = _filled(singles, size, others)
-            answer = yield _ask(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
+            answer = yield _request(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
             for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
                 suspects[place] |= {*group} - {place}
                 hint = Hint((place,), "scale", exp(ratio), (), CONFIRMED, tuple(sorted(suspects[place])))
@@ -377,10 +377,10 @@ class _Growing:
     def _name(self, hint: Hint, size: int) -> None:
         """Add the hint with its evidence."""
         slow = SlowAtScale(1 + _CONFIRMATIONS, size, hint.ratio)
-        self.hints.append(replace(hint, evidence=(slow, FastWithout(self.well.get(hint.places[0], 0)))))
+        self.hints.append(replace(hint, evidence=(slow, FastWithout(self.healthy.get(hint.places[0], 0)))))
 
 
-def _ask(groups: Sequence[Part], why: str) -> RoundRequest:
+def _request(groups: Sequence[Part], why: str) -> RoundRequest:
     return RoundRequest(GROUPS, tuple(groups), why, stage="growing")
 
 

@@ -103,8 +103,8 @@ def repeats(trials: Sequence[Trial], ways: Sequence[str], bound: float) -> Repea
     """Count trials of one suspect. bound: the depth, as a logarithm, above which a figure is slow."""
     usable = [trial for trial in trials if trial.controls and trial.alike and any(way in trial.depths for way in ways)]
     used = [trial for trial in usable if not trial.flipped]
-    usual = {way: _middle([value for trial in used for value in _controls(trial, way)]) for way in ways}
-    behind = [_behind(trial, ways, usual) for trial in used]
+    typical = {way: _middle([value for trial in used for value in _controls(trial, way)]) for way in ways}
+    behind = [_behind(trial, ways, typical) for trial in used]
     waited = [own > bound >= own - _explained(trial.cpu_wait) for trial, (own, _) in zip(used, behind, strict=True)]
     slow = sum(own > bound and not wait for (own, _), wait in zip(behind, waited, strict=True))
     others = [depth for _, depths in behind for depth in depths]
@@ -126,20 +126,20 @@ def fisher(slow: int, rounds: int, slow_controls: int, controls: int) -> float:
     return ways / comb(total, rounds)
 
 
-def _behind(trial: Trial, ways: Sequence[str], usual: dict[str, float]) -> tuple[float, list[float]]:
+def _behind(trial: Trial, ways: Sequence[str], typical: dict[str, float]) -> tuple[float, list[float]]:
     """Return how far the suspect, and each control, is behind the usual speed of all rounds, without the effect of a large round."""
     known = [way for way in ways if way in trial.depths]
-    own = [usual[way] - log(trial.values[way]) for way in known]
+    own = [typical[way] - log(trial.values[way]) for way in known]
     controls = [_controls(trial, way) for way in known]
     complete = min(map(len, controls))
-    others = np.array([usual[way] - np.array(values[:complete]) for way, values in zip(known, controls, strict=True)])
+    others = np.array([typical[way] - np.array(values[:complete]) for way, values in zip(known, controls, strict=True)])
     level = float(np.median(others)) if others.shape[1] >= _LEVELLED else 0.0
     return float(np.mean(own)) - level, [float(each) - level for each in others.mean(axis=0)]
 
 
 def _controls(trial: Trial, way: str) -> list[float]:
     """Return the logarithms of the controls' figures in a trial."""
-    return [log(trial.usual[way]) - each for each in trial.beside[way]] if way in trial.beside else []
+    return [log(trial.typical[way]) - each for each in trial.control_depths[way]] if way in trial.control_depths else []
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -166,13 +166,13 @@ class Trial:
 
     Speeds are in bytes per second, the latency is 1/s.
 
-    partner   the other place; well: whether it is known to be healthy
+    partner   the other place; healthy: whether it is known to be healthy
     depths    by way how far behind the controls, as a logarithm, above 0: slower
     noise     by way the scale of the depth
-    values    by way the figure; usual: that of the controls
+    values    by way the figure; typical: that of the controls
     controls  their number; 0: the median of the sweep is used instead
     alike     whether they are on the same kind of path (host, leaf)
-    beside    by way how far each of the controls was behind their middle
+    control_depths  by way how far each of the controls was behind their middle
     na        why figures are missing
     cpu_wait  share of the round in which a rank of the pair waited for a CPU, above the controls' median, which the same waits slow
     flipped   whether a rank's state probe changed during the round
@@ -180,14 +180,14 @@ class Trial:
 
     place: int
     partner: int
-    well: bool
+    healthy: bool
     controls: int = 0
     alike: bool = False
     depths: Mapping[str, float] = field(default_factory=dict)
     noise: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
-    usual: Mapping[str, float] = field(default_factory=dict)
-    beside: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    typical: Mapping[str, float] = field(default_factory=dict)
+    control_depths: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     na: str | None = None
     cpu_wait: float = 0.0
     flipped: bool = False
@@ -196,9 +196,9 @@ class Trial:
         """Return the trial as evidence. end: the suspect is a path, and `place` is one of its ends."""
         endpoint, partner = names[self.place] if end else "", names[self.partner]
         if self.na is not None:
-            return Retest(partner, self.well, na=self.na, endpoint=endpoint)
-        own, usual = ((each.get(SENDS), each.get(RECEIVES), _inverse(each.get(LATENCY))) for each in (self.values, self.usual))
-        return Retest(partner, self.well, self.controls, *own, *usual, endpoint=endpoint)
+            return Retest(partner, self.healthy, na=self.na, endpoint=endpoint)
+        own, typical = ((each.get(SENDS), each.get(RECEIVES), _inverse(each.get(LATENCY))) for each in (self.values, self.typical))
+        return Retest(partner, self.healthy, self.controls, *own, *typical, endpoint=endpoint)
 
 
 def _inverse(value: float | None) -> float | None:

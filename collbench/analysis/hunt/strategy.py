@@ -84,19 +84,19 @@ def rounds(n: int) -> int:
 
 def hunt_few(names: tuple[str, ...]) -> Hunt:
     """Return the figures of every pair, as notes, and why no place is named."""
-    book = HuntLog(names)
+    log = HuntLog(names)
     for number in range(rounds(len(names))):
-        yield from book.asking(RoundRequest(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
-    matrix = book.matrix()
+        yield from log.request(RoundRequest(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
+    matrix = log.matrix()
     speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
     why = OneEndpoint() if len(names) < 2 else TooFewEndpoints(2 if len(names) == 2 else 3)
-    wrong = [WrongElements(names[place], bad, met) for place, (bad, met) in wrong_data(book).items()]
+    wrong = [WrongElements(names[place], bad, met) for place, (bad, met) in wrong_data(log).items()]
     middle = float(np.median(speeds)) if len(speeds) else None
-    return HuntVerdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
+    return HuntVerdict(names, (), log.rounds(), rounds(len(names)), (*_figures(log), *wrong), why, middle)
 
 
-def _figures(book: HuntLog) -> list[HuntNote]:
-    return [_pair_note(book.names[a], book.names[b], figure) for _, (a, b), figure in book.figures()]
+def _figures(log: HuntLog) -> list[HuntNote]:
+    return [_pair_note(log.names[a], log.names[b], figure) for _, (a, b), figure in log.figures()]
 
 
 def _pair_note(a: str, b: str, figure: GroupFigure) -> HuntNote:
@@ -113,16 +113,16 @@ _FAST = 0.75  # the quantile of pairs that is the usual speed
 _LEAST_PAIRS = 6
 
 
-def told(suspects: Sequence[Suspect], book: HuntLog, alike: Alike) -> list[Suspect]:
+def demote_common(suspects: Sequence[Suspect], log: HuntLog, alike: Alike) -> list[Suspect]:
     """Return the suspects. Those as slow as many pairs of other places, on the same kind of path, become inconclusive."""
-    accused = {place for each in suspects if each.state == CONFIRMED for place in each.places}
-    if not accused:
+    confirmed_places = {place for each in suspects if each.state == CONFIRMED for place in each.places}
+    if not confirmed_places:
         return list(suspects)
-    matrices = {level: book.matrix(level) for level in (False, True)}
-    return [_one(each, matrices, accused, alike) if each.state == CONFIRMED else each for each in suspects]
+    matrices = {level: log.matrix(level) for level in (False, True)}
+    return [_demoted_if_common(each, matrices, confirmed_places, alike) if each.state == CONFIRMED else each for each in suspects]
 
 
-def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int], alike: Alike) -> Suspect:
+def _demoted_if_common(suspect: Suspect, matrices: Mapping[bool, PairMatrix], confirmed_places: set[int], alike: Alike) -> Suspect:
     """Return one suspect, judged with the round effects removed and with them.
 
     Their removal hides a part that met another part as a whole. Without it, rounds may differ by their modes.
@@ -130,7 +130,7 @@ def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int
     weak = -log(suspect.ratio) < CELLS["bandwidth"].least
     if weak and matrices[weak].n < 2 * PAIR_ROUNDS_LEAST_CELLS:
         return suspect  # the effect of rounds with so few pairs is not removed
-    speeds = _speeds(suspect, matrices[weak], accused, alike)
+    speeds = _speeds(suspect, matrices[weak], confirmed_places, alike)
     if len(speeds) < _LEAST_PAIRS:
         return suspect
     share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
@@ -139,11 +139,11 @@ def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int
     return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, OthersAsSlow(share)))
 
 
-def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
+def _speeds(suspect: Suspect, matrix: PairMatrix, confirmed: set[int], alike: Alike) -> Figures:
     """Return the logarithms of the sweep's pairs without suspects, on the kind of path on which the suspect was measured."""
     figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
     kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
-    pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
+    pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not confirmed & {int(a), int(b)}]
     return np.array([figures[pair] for pair in pairs if not kinds or alike(*pair) in kinds])
 
 
@@ -179,20 +179,20 @@ def _worst(found: Sequence[Suspect]) -> list[Suspect]:
 
 def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
     """Return the paths. If there are many without a common place, they are inconclusive: that is the structure of the network."""
-    accused = [each for each in paths if each.state == CONFIRMED]
-    apart = len({place for each in accused for place in each.places}) == 2 * len(accused)
-    if len(accused) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
+    confirmed = [each for each in paths if each.state == CONFIRMED]
+    apart = len({place for each in confirmed for place in each.places}) == 2 * len(confirmed)
+    if len(confirmed) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
         return paths
-    why = ManyPaths(len(accused))
-    return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in paths]
+    why = ManyPaths(len(confirmed))
+    return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in confirmed else each for each in paths]
 
 
-def as_they_were(found: SweepResult, why: Fact) -> list[Suspect]:
+def inconclusive_suspects(found: SweepResult, why: Fact) -> list[Suspect]:
     """Return the candidates as suspects, for a hunt without partners to clear or confirm them."""
     return [_open(each, why) for each in found.places]
 
 
-def silent(place: int, why: Evidence) -> Suspect:
+def suspect_without_figures(place: int, why: Evidence) -> Suspect:
     """Return a place without figures as a suspect."""
     return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown()))
 
@@ -207,10 +207,10 @@ def ordered(those: Iterable[Suspect]) -> list[Suspect]:
     return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
 
 
-def with_wrong(those: Sequence[Suspect], book: HuntLog) -> list[Suspect]:
+def with_wrong(those: Sequence[Suspect], log: HuntLog) -> list[Suspect]:
     """Return the suspects, with evidence about wrong data in their pairs or groups."""
-    wrong = wrong_data(book)
-    return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
+    wrong = wrong_data(log)
+    return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, log.names))) for each in those]
 
 
 def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
@@ -228,18 +228,18 @@ def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence
     return [AloneOnSwitch(leaf)]
 
 
-def notes(book: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
+def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
     """Return the undecided questions, and the properties that all places share."""
     named = {place for each in those for place in each.places}
-    wrong = wrong_data(book)
-    own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, book.names)
-    return [*own, *_missing(book, named), *_flags(book), *_not_met(book), *_alike(those, found, book)]
+    wrong = wrong_data(log)
+    own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, log.names)
+    return [*own, *_missing(log, named), *_flags(log), *_not_met(log), *_alike(those, found, log)]
 
 
-def usual(book: HuntLog) -> float | None:
+def typical_speed(log: HuntLog) -> float | None:
     """Return the usual speed of a pair, else of a group, in bytes per second."""
     for kind in (PAIRS, GROUPS):
-        speeds = [each for _, _, figure in book.figures(kind) for each in (figure.speed, figure.backward) if each]
+        speeds = [each for _, _, figure in log.figures(kind) for each in (figure.speed, figure.backward) if each]
         if speeds:
             return float(np.median(speeds))
     return None
@@ -260,44 +260,44 @@ def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
     return most or list(wrong)
 
 
-def _missing(book: HuntLog, named: set[int]) -> list[HuntNote]:
+def _missing(log: HuntLog, named: set[int]) -> list[HuntNote]:
     """Return the missing pairs of places that have other figures."""
-    lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
-    first = [PairNotMeasured(book.names[a], book.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
+    first = [PairNotMeasured(log.names[a], log.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
     return [*first, *([MorePairsNotMeasured(len(lost) - len(first))] if len(lost) > len(first) else [])]
 
 
-def _flags(book: HuntLog) -> list[RoundFlag]:
-    counts = Counter(flag for _, answer in book.told for flag in set(answer.flags))
-    return [RoundFlag(flag, number, len(book.told)) for flag, number in counts.items()]
+def _flags(log: HuntLog) -> list[RoundFlag]:
+    counts = Counter(flag for _, answer in log.exchanges for flag in set(answer.flags))
+    return [RoundFlag(flag, number, len(log.exchanges)) for flag, number in counts.items()]
 
 
-def _not_met(book: HuntLog) -> list[PairsNotCovered]:
+def _not_met(log: HuntLog) -> list[PairsNotCovered]:
     """Return the note that not every pair was measured, since a slow path is detected only if it was measured."""
-    n = len(book.names)
-    met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
+    n = len(log.names)
+    met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
     return [PairsNotCovered(met, possible)] if 0 < met < possible else []
 
 
-def _alike(those: Sequence[Suspect], found: SweepResult, book: HuntLog) -> list[HuntNote]:
+def _alike(those: Sequence[Suspect], found: SweepResult, log: HuntLog) -> list[HuntNote]:
     """Return the notes on a hunt without slow places."""
-    if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
+    if any(each.state != CLEARED for each in those) or (speed := found.middle or typical_speed(log)) is None:
         return []
-    uneven = _uneven(book)
+    uneven = _uneven(log)
     if uneven > _MOST_UNEVEN:
         return [DividedPairs(uneven)]
     return [AllAlike(speed)]
 
 
-def _uneven(book: HuntLog) -> float:
+def _uneven(hunt_log: HuntLog) -> float:
     """Return the share of pairs that are noticeably slower than the fastest tenth."""
-    speeds = [log(each) for _, _, figure in book.figures() for each in (figure.speed, figure.backward) if each]
+    speeds = [log(each) for _, _, figure in hunt_log.figures() for each in (figure.speed, figure.backward) if each]
     return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
 
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
-_MOST_ACCUSED = 3  # one of so many places
+_MOST_CONFIRMED_SHARE = 3  # one of so many places
 
 _T = TypeVar("_T")
 
@@ -346,22 +346,23 @@ def _shares(n: int, options: Options) -> _Shares:
     """Return the rounds of each stage. If they are limited, the sweep and the cross-check come first, then the isolation."""
     method = _method(n, options)
     by_groups = method == "groups"
-    wanted = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
-    least = wanted if by_groups else sweep.least_rounds(n, options)
-    if wanted < least:
+    sweep_rounds = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
+    least = sweep_rounds if by_groups else sweep.least_rounds(n, options)
+    if sweep_rounds < least:
         raise UsageError(
-            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} cannot distinguish a faulty one of {n} from a faulty partner: "
+            f"a sweep of {sweep_rounds} {'round' if sweep_rounds == 1 else 'rounds'} cannot distinguish a faulty one of {n} "
+            "from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
     grown = scale.most_rounds(n, options) if options.growing else 0
     alone = scale.most_rounds_isolation(options)
-    most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
+    most = options.most_rounds if options.most_rounds is not None else sweep_rounds + cross_check_rounds(n) + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
             f"{most} rounds are too few for {n} endpoints: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
             f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
-    swept = max(least, min(wanted, most - cross_check_rounds(n)))
+    swept = max(least, min(sweep_rounds, most - cross_check_rounds(n)))
     left = most - swept
     checked = min(cross_check_rounds(n), left)
     isolated = min(alone, left - checked)
@@ -395,12 +396,12 @@ class _Hunt:
     def run(self) -> Hunt:
         """Run the stages that are needed."""
         hints = yield from self._sweep()
-        found = self._seen(hints)
+        found = self._sweep_result(hints)
         too_many = self._too_many(found)
         if too_many:
-            return self._verdict(as_they_were(found, too_many), found, too_many)
+            return self._verdict(inconclusive_suspects(found, too_many), found, too_many)
         suspects = yield from self._cross_check(found)
-        good = self._good(suspects)
+        good = self._not_suspects(suspects)
         if self.options.growing and not _confirmed(suspects):
             suspects += yield from self._growing(good)
         if self.options.isolate and _confirmed(suspects):
@@ -410,28 +411,28 @@ class _Hunt:
     def _sweep(self) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
         if self.shares.method == "groups":
             self.notes.append(GroupSweep())
-            return (yield from self._heard(groups.sweep(len(self.names), self.options, self.random)))
+            return (yield from self._run_stage(groups.sweep(len(self.names), self.options, self.random)))
         yield from sweep.run(self.book, self.options, self.shares.sweep, self.random)
         return ()
 
-    def _seen(self, hints: Sequence[Hint]) -> SweepResult:
-        gone = list(self._untold())
+    def _sweep_result(self, hints: Sequence[Hint]) -> SweepResult:
+        gone = list(self._unknown_speeds())
         if self.shares.method == "groups":
-            return judging.from_hints(hints, len(self.names), gone)
-        return judging.seen(self.book.matrix(), gone)
+            return judging.candidates_of_hints(hints, len(self.names), gone)
+        return judging.find_candidates(self.book.matrix(), gone)
 
-    def _untold(self) -> dict[int, Evidence]:
+    def _unknown_speeds(self) -> dict[int, Evidence]:
         """Return the places of unknown speed, with the reason."""
         gone = lost(self.book)
         return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
 
     def _too_many(self, found: SweepResult) -> TooFewMeasured | TooManySuspects | None:
         """Return why no place can be judged, if healthy places are not a majority."""
-        n = len(self.names) - len(self._untold())
+        n = len(self.names) - len(self._unknown_speeds())
         slow = len({each.places for each in found.places})
         if n < LEAST_PLACES:
             return TooFewMeasured(n, len(self.names))
-        if slow and (len(found.well) < 2 or 2 * slow >= n):
+        if slow and (len(found.healthy) < 2 or 2 * slow >= n):
             return TooManySuspects(slow, n)
         return None
 
@@ -442,20 +443,20 @@ class _Hunt:
             self.notes.append(RoundsUsedUp(self.shares.cross_check))
         if check.left_out:
             self.notes.append(PathsNotRetested(check.left_out))
-        gone = self._untold()
-        judged = told(suspects(check, self.names), self.book, check.alike)
+        gone = self._unknown_speeds()
+        judged = demote_common(suspects(check, self.names), self.book, check.alike)
         places = [each for each in judged if not set(each.places) & gone.keys()]
-        return self._at_most_a_third(places) + [silent(place, why) for place, why in gone.items()]
+        return self._at_most_a_third(places) + [suspect_without_figures(place, why) for place, why in gone.items()]
 
     def _at_most_a_third(self, suspects: list[Suspect]) -> list[Suspect]:
-        accused = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
-        if _MOST_ACCUSED * len(accused) <= len(self.names):
+        confirmed = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
+        if _MOST_CONFIRMED_SHARE * len(confirmed) <= len(self.names):
             return suspects
-        why = TooManySuspects(len(accused), len(self.names))
+        why = TooManySuspects(len(confirmed), len(self.names))
         self.notes.append(why)
-        return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in suspects]
+        return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in confirmed else each for each in suspects]
 
-    def _good(self, suspects: Sequence[Suspect]) -> list[int]:
+    def _not_suspects(self, suspects: Sequence[Suspect]) -> list[int]:
         """Return the places that are not suspects."""
         out = {place for each in suspects if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
         return [place for place in range(len(self.names)) if place not in out]
@@ -465,7 +466,7 @@ class _Hunt:
         if needed > self.shares.growing:
             self.notes.append(StageSkipped("growing", needed, self.shares.growing))
             return []
-        hints, notes = yield from self._heard(scale.look(good, self.options, self.random))
+        hints, notes = yield from self._run_stage(scale.measure_growing(good, self.options, self.random))
         self.notes += notes
         return [of_hint(hint) for hint in hints]
 
@@ -474,15 +475,15 @@ class _Hunt:
         if needed > self.shares.isolation:
             self.notes.append(StageSkipped("isolation", needed, self.shares.isolation))
             return suspects
-        return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
+        return list((yield from self._run_stage(scale.measure_isolation(suspects, self._not_suspects(suspects), self.options))))
 
-    def _heard(self, others: Generator[RoundRequest, RoundResult, _T]) -> Generator[RoundRequest, RoundResult, _T]:
+    def _run_stage(self, others: Generator[RoundRequest, RoundResult, _T]) -> Generator[RoundRequest, RoundResult, _T]:
         """Run another generator of rounds, and store its rounds in the log."""
         try:
-            ask = next(others)
+            request = next(others)
             while True:
-                answer = yield from self.book.asking(ask)
-                ask = others.send(answer)
+                answer = yield from self.book.request(request)
+                request = others.send(answer)
         except StopIteration as stop:
             result: _T = stop.value
             return result
@@ -491,7 +492,7 @@ class _Hunt:
         own_notes = [*self.notes, *notes(self.book, suspects, found)]
         suspects = with_leaf(with_wrong(suspects, self.book), _path_ends(self.names, self.hosts), self.options.leaf_of)
         known = tuple(ordered(suspects))
-        middle = found.middle or usual(self.book)
+        middle = found.middle or typical_speed(self.book)
         return HuntVerdict(self.names, known, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle, self.hosts)
 
 
@@ -515,15 +516,15 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     It requests nothing with fewer than four places, or if half of all places are suspects, since no majority is healthy then.
     Suspects that are not returned were not measured again.
     """
-    found = judging.seen(matrix)
+    found = judging.find_candidates(matrix)
     slow = {each.places for each in found.places}
-    if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
+    if matrix.n < LEAST_PLACES or len(found.healthy) < 2 or 2 * len(slow) >= matrix.n:
         return []
     answers = [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds]
-    book = HuntLog(matrix.places, answers, matrix.hosts)
-    check = CrossCheck(book, found, _path_ends(matrix.places, matrix.hosts), None, draws.Random(f"pairs, {seed}"))
+    log = HuntLog(matrix.places, answers, matrix.hosts)
+    check = CrossCheck(log, found, _path_ends(matrix.places, matrix.hosts), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
-    return told(suspects(check, matrix.places), book, check.alike)
+    return demote_common(suspects(check, matrix.places), log, check.alike)
 
 
 def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:

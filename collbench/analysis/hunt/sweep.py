@@ -73,11 +73,11 @@ class Cover:
     def sentence(self) -> str:
         """Return how many cables are crossed, and which are not."""
         crossed = self.links - len(self.uncovered)
-        said = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
+        text = f"{len(self.pairs)} pairs in {len(self.rounds)} rounds cross {crossed} of {self.links} cables, both ways"
         left = f"; not crossed: {_listed(self.uncovered)}" if self.uncovered else ""
         claim = f"under each of {self.routings} routings that spread destinations evenly over equal paths"
         other = "" if self.otherwise == 1 else f" ({self.otherwise:.0%} of them under one that was not looked at)"
-        return f"{said}, {claim}{other}{left}"
+        return f"{text}, {claim}{other}{left}"
 
 
 def cover_links(path: Path, names: Sequence[str]) -> Cover:
@@ -139,7 +139,7 @@ class _Greedy:
             self._on[port.rail, port.leaf].append(port.host)
             self._joined[port.rail, self.routes[port.rail].part(port.leaf)].append(port.host)
         self._sent: dict[tuple[str, Attached], tuple[Element, ...]] = {}
-        self._crossers = self._who_crosses()
+        self._crossers = self._pairs_by_element()
         self._left = set(self._crossers)
 
     def pairs(self) -> tuple[CoverPair, ...]:
@@ -185,7 +185,7 @@ class _Greedy:
         apart = f"{_listed(lonely)}: no path to any other host that takes part, on the same port of both"
         return [several] * (self.rails > 1) + [apart] * bool(lonely)
 
-    def _who_crosses(self) -> dict[Element, list[tuple[str, Attached]]]:
+    def _pairs_by_element(self) -> dict[Element, list[tuple[str, Attached]]]:
         """Return by direction and routing some of the leaves and destinations of the messages over it."""
         found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
         once: dict[Element, Element] = {}  # there are millions, but few different ones
@@ -247,8 +247,8 @@ def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
 def _too_few(names: Sequence[str], hosts: Mapping[str, object], found: int) -> str:
     there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
     what = "none" if not found else "one"
-    asked = list(dict.fromkeys(names))
-    return f"has {what} of the {len(asked)} hosts of this job ({_listed(asked)}): {there}; save it on this cluster"
+    required = list(dict.fromkeys(names))
+    return f"has {what} of the {len(required)} hosts of this job ({_listed(required)}): {there}; save it on this cluster"
 
 
 def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
@@ -258,8 +258,8 @@ def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
 
 def _odd(fabric: Fabric) -> list[str]:
     slow = [f"{fabric.port(cable.a)} - {fabric.port(cable.b)} ({cable.rate})" for cable in slower(fabric)]
-    said = f"cables slower than others between the same switches, so look at them first: {_listed(slow)}"
-    return [said] * bool(slow) + list(fabric.doubts)
+    text = f"cables slower than others between the same switches, so look at them first: {_listed(slow)}"
+    return [text] * bool(slow) + list(fabric.doubts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -279,8 +279,8 @@ def _listed(names: Sequence[str]) -> str:
 
 LEAST_PLACES = 8  # with fewer a round has too few groups to compare
 LEAST_RATIO = 1e-9  # the ratio of places that could not be measured
-_MOST_SICK = 8
-_EXPECTED_SICK = 16  # one of so many places is expected to be slow
+_MOST_FAULTY = 8
+_EXPECTED_FAULTY = 16  # one of so many places is expected to be slow
 _LARGEST_GROUP = 16
 _FORGIVEN = 5  # figures from which on one fast group is regarded as chance
 _LEAST_DEPTH = 0.04
@@ -294,8 +294,8 @@ Ratios = NDArray[np.float64]
 
 def group_size(n: int) -> int:
     """Return the places in a group, for four groups per expected slow place: 2 of 8, 4 of 16 to 128, 16 of 512."""
-    sick = min(_MOST_SICK, max(1, n // _EXPECTED_SICK))
-    return max(2, min(_LARGEST_GROUP, n // (4 * sick)))
+    faulty = min(_MOST_FAULTY, max(1, n // _EXPECTED_FAULTY))
+    return max(2, min(_LARGEST_GROUP, n // (4 * faulty)))
 
 
 def rounds_groups(n: int, options: Options) -> int:
@@ -414,8 +414,8 @@ def rounds(n: int, options: Options) -> int:
     With an odd number of places each is left out once, so it takes one more.
     """
     every = n - 1 + n % 2
-    wanted = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
-    return max(min(wanted, every), len(cover_rounds(options)))
+    count = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
+    return max(min(count, every), len(cover_rounds(options)))
 
 
 def least_rounds(n: int, options: Options) -> int:
@@ -446,10 +446,10 @@ def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterato
         yield from schedule(n, most=left, seed=random.getrandbits(32)).rounds()
 
 
-def run(book: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
-    """Run all rounds of the plan, and store them in the log."""
-    for at, pairs in enumerate(plan(len(book.names), options, number, random)):
-        yield from book.asking(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
+def run(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
+    """Run all rounds of the plan and store them in log."""
+    for at, pairs in enumerate(plan(len(log.names), options, number, random)):
+        yield from log.request(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
 
 
 def _free(n: int, pairs: Sequence[Pair], met: set[Pair], random: draws.Random) -> Iterator[Pair]:

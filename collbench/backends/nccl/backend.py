@@ -59,7 +59,7 @@ _SCRATCH_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Driven:
+class RankGpu:
     """One rank that this process drives: its GPU, the stream of its calls, the events of a sample, and GPU memory for synchronization."""
 
     gpu: OpenGpu
@@ -70,14 +70,14 @@ class Driven:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenNccl:
     """The result of opening NCCL: library, this process's ranks, PCI address of every rank's GPU, and number of ranks per own GPU.
 
     shared: whether any two ranks drive one GPU.
     """
 
     library: NcclLibrary
-    driven: tuple[Driven, ...]
+    driven: tuple[RankGpu, ...]
     gpus: tuple[str, ...]
     drivers: Mapping[str, int]
     shared: bool
@@ -85,9 +85,9 @@ class Opened:
 
 def probe(env: Mapping[str, str]) -> Available | Unavailable:
     """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    missing = why_unavailable(env)
+    missing = gpu_obstacle(env)
     if missing:
         return Unavailable.because(missing)
     try:
@@ -96,22 +96,22 @@ def probe(env: Mapping[str, str]) -> Available | Unavailable:
         return Unavailable.because(error.obstacle)
 
 
-def open_nccl(world: World, k: int) -> Opened:
+def open_nccl(world: World, k: int) -> OpenNccl:
     """Claim each process's k GPUs and test the checker on them. All ranks must call it.
 
     Raises UsageError on all ranks if the GPUs do not fit together.
     """
-    library, indices, mine = _look(world, k)
-    everyone = world.allgather(mine, "opening nccl: which GPUs")
-    wrong = next((said["wrong"] for said in everyone if said.get("wrong")), None) or _versions_differ(everyone)
+    library, indices, own = _look(world, k)
+    all_ranks = world.allgather(own, "opening nccl: which GPUs")
+    wrong = next((failure["wrong"] for failure in all_ranks if failure.get("wrong")), None) or _versions_differ(all_ranks)
     if wrong or library is None:
         raise UsageError(wrong or "no NCCL library is found")
-    places = [ProcessPlace.from_json(said["place"]) for said in everyone]
+    places = [ProcessPlace.from_json(failure["place"]) for failure in all_ranks]
     if misfit := trouble(places, k):
         raise UsageError(misfit)
     here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
     gpus = tuple(gpu for place in places for gpu in place.driven)
-    return Opened(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
+    return OpenNccl(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
@@ -137,10 +137,10 @@ def _our_place(world: World, k: int) -> tuple[list[int], ProcessPlace]:
     return indices, ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
 
 
-def _versions_differ(everyone: Sequence[Mapping[str, Any]]) -> str | None:
+def _versions_differ(all_ranks: Sequence[Mapping[str, Any]]) -> str | None:
     """Reject different versions of NCCL, which are incompatible: some versions only hang."""
-    first = everyone[0]
-    other = next((said for said in everyone if said["version"] != first["version"]), None)
+    first = all_ranks[0]
+    other = next((place for place in all_ranks if place["version"] != first["version"]), None)
     if other is None:
         return None
     return (
@@ -149,19 +149,19 @@ def _versions_differ(everyone: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
-def _claimed(indices: Sequence[int], world: World) -> tuple[Driven, ...]:
+def _claimed(indices: Sequence[int], world: World) -> tuple[RankGpu, ...]:
     try:
         return tuple(_claim(index) for index in indices)
     except (CollbenchError, MemoryError) as error:
         raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
 
 
-def _claim(index: int) -> Driven:
+def _claim(index: int) -> RankGpu:
     from collbench.device.buffers import prove
     from collbench.device.gpu import OpenGpu
 
     gpu = OpenGpu(index)
-    driven = Driven(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
+    driven = RankGpu(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
     prove(gpu, driven.stream)
     return driven
 
@@ -204,56 +204,56 @@ class NcclBackend(BackendBase):
 
         The process of the first rank creates the unique id.
         """
-        mine = [place for place, rank in enumerate(ranks) if rank in self._ours]
+        own = [place for place, rank in enumerate(ranks) if rank in self._own_ranks]
         what = f"making a communicator of {len(ranks)} ranks"
         with self._world.watchdog.phase(what):
             identity = self._identity(ranks[0], what)
-            comms, wrong, code = self._made(ranks, mine, identity, tuning)
+            comms, wrong, code = self._made(ranks, own, identity, tuning)
             self._agree(comms, wrong, code, what)
-        return Group(tuple(ranks), tuple(mine), comms) if mine else None
+        return Group(tuple(ranks), tuple(own), comms) if own else None
 
-    def _made(self, ranks: Sequence[int], mine: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
+    def _made(self, ranks: Sequence[int], own: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
         """Return this process's part of a communicator, the error ("" for none), and NCCL's error code."""
-        gpus = [self._rank(ranks[place]).gpu for place in mine]
+        gpus = [self._rank(ranks[place]).gpu for place in own]
         try:
             with tuned(tuning):
-                return self._communicators.make(gpus, mine, len(ranks), identity) if mine else (), "", 0
+                return self._communicators.make(gpus, own, len(ranks), identity) if own else (), "", 0
         except RunFailed as error:
             return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
 
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
         """Raise RunFailed on all ranks if any rank failed, with the error of a rank that knows the cause."""
         try:
-            everyone = self._world.allgather([wrong, code], what)
+            all_ranks = self._world.allgather([wrong, code], what)
         except CollbenchError:
             if wrong:
                 raise RunFailed(wrong) from None
             raise
-        failed = sorted((said for said in everyone if said[0]), key=lambda said: said[1] == REMOTE_ERROR)
+        failed = sorted((place for place in all_ranks if place[0]), key=lambda said: said[1] == REMOTE_ERROR)
         if failed:
             self._communicators.abort(comms)
             raise RunFailed(str(failed[0][0]))
 
     @property
-    def _ours(self) -> range:
+    def _own_ranks(self) -> range:
         """The ranks of the job that this process drives."""
         return range(self._first, self._first + len(self._driven))
 
-    def _rank(self, rank: int) -> Driven:
+    def _rank(self, rank: int) -> RankGpu:
         return self._driven[rank - self._first]
 
-    def _ranks_of(self, group: Group) -> list[Driven]:
+    def _ranks_of(self, group: Group) -> list[RankGpu]:
         return [self._rank(group.ranks[place]) for place in group.driven]
 
     def _identity(self, first: int, what: str) -> str:
         """Return the unique id. Raises the same error on all ranks."""
-        said: list[str | None] = [None, None]
-        if first in self._ours:
+        place: list[str | None] = [None, None]
+        if first in self._own_ranks:
             try:
-                said = [self._library.unique_id(), None]
+                place = [self._library.unique_id(), None]
             except CollbenchError as error:
-                said = [None, str(error)]
-        identity, wrong = self._world.allgather(said, what)[first // len(self._driven)]
+                place = [None, str(error)]
+        identity, wrong = self._world.allgather(place, what)[first // len(self._driven)]
         if wrong or not identity:
             raise RunFailed(wrong or "NCCL gave no identity for a communicator")
         return identity
@@ -297,7 +297,7 @@ class NcclBackend(BackendBase):
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
-                self._ask_room(gpu, needed)
+                self._request_memory(gpu, needed)
             return DeviceBuffers(operation, case, group, slots, gpus, streams, take)
 
         made = self._in_step(case, make) if case.registration == "symmetric" else make()
@@ -313,7 +313,7 @@ class NcclBackend(BackendBase):
         self._memories.add(memory)
         return memory
 
-    def _ask_room(self, gpu: OpenGpu, needed: int) -> None:
+    def _request_memory(self, gpu: OpenGpu, needed: int) -> None:
         """Raise MemoryError if the GPU has less free memory than a rank needs. This check comes first, because CUDA's errors vary."""
         free = gpu.free_bytes() // self._drivers[gpu.bus_id]
         if needed > free:
@@ -341,7 +341,7 @@ class NcclBackend(BackendBase):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
             slots.append(together([list(steps(binding)) for binding in bound], self._library))
             bindings += bound
-        program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.given_up)
+        program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.explain_abort)
         return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
@@ -372,7 +372,7 @@ class NcclBackend(BackendBase):
         for comm, rank in zip(group.handle, self._ranks_of(group), strict=True):
             scratch = rank.scratch.address
             calls.append([NativeCall("ncclAllReduce", function, (scratch, scratch, *words, comm, rank.stream.address))])
-        return Program((together(calls, self._library),), explain=self._library.given_up)
+        return Program((together(calls, self._library),), explain=self._library.explain_abort)
 
     def clock(self) -> DeviceClock:
         """Return a clock of events on the stream of each rank that this process drives."""
@@ -386,13 +386,13 @@ class NcclBackend(BackendBase):
 
     def _stuck(self, sentence: str) -> str:
         """Query which ranks lag while NCCL still answers, then abort the communicators. Return the message."""
-        gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._ours, self._driven, strict=True))
-        said = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
+        gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._own_ranks, self._driven, strict=True))
+        place = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
         with suppress(Exception):  # the error must be reported even if this fails
-            said += self._world.watchdog.suspects() if self._world.watchdog.suspects else []
-            said += [answer] if (answer := self.ask_ras()) else []
+            place += self._world.watchdog.suspects() if self._world.watchdog.suspects else []
+            place += [answer] if (answer := self.ask_ras()) else []
         self.abort(sentence)
-        return "; ".join(said)
+        return "; ".join(place)
 
     def fence(self, deadline_s: float) -> None:
         """Wait until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""

@@ -18,7 +18,7 @@ from collbench.operations.program import Call, NativeCall, PythonCall
 from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.backends.nccl.backend import Driven
+    from collbench.backends.nccl.backend import RankGpu
     from collbench.device.gpu import Graph, OpenGpu
 
 
@@ -30,9 +30,9 @@ _OLD_DRIVER = "driver version is insufficient"  # NCCL has no error code for it
 @contextmanager
 def tuned(tuning: Tuning | None) -> Iterator[None]:
     """Set NCCL_ALGO and NCCL_PROTO to the tuning inside the block; NCCL reads them when it creates a communicator."""
-    asked = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
-    before = {name: os.environ.get(name) for name in asked}
-    os.environ.update({name: value for name, value in asked.items() if value})
+    variables = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: value for name, value in variables.items() if value})
     try:
         yield
     finally:
@@ -174,7 +174,7 @@ class NcclBinding(NativeBinding):
     Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags or requests.
     """
 
-    def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
+    def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: RankGpu, turn: tuple[int, int]) -> None:
         (index, slot), case = turn, buffers.case
         place, width, version = buffers.places[index], case.dtype.size, library.version
         super().__init__(library.handle, case, place.rank, group.n, place.count)
@@ -257,7 +257,7 @@ class Graphs:
         self._comms, self._explain = frozenset(comms), explain
         self._held: list[Graph] = []
 
-    def capture(self, ranks: Sequence[Driven], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
+    def capture(self, ranks: Sequence[RankGpu], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
         """Return the launch of a graph of these calls per driven rank. `launch` is the address of cuGraphLaunch.
 
         Raises NcclFailed if a call cannot be captured.

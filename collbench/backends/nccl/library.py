@@ -30,7 +30,7 @@ from collbench.operations.unsupported import (
 
 Version = tuple[int, ...]
 OLDEST: Version = (2, 7)  # the first with ncclSend and ncclRecv
-SAYS_WHY: Version = (2, 13)  # the first with ncclGetLastError
+LAST_ERROR_SINCE: Version = (2, 13)  # the first with ncclGetLastError
 SYMMETRIC_FLAG = 1  # NCCL_WIN_COLL_SYMMETRIC
 UNIQUE_ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 FP8_REDUCES_FROM = 90  # compute capability times 10: "FP8 reduction support begins with sm90 capable devices" (enqueue.cc)
@@ -181,10 +181,10 @@ class NcclLibrary:
         """Return an error code as text: "ncclSystemError (2): unhandled system error; last error: …"."""
         self.handle.ncclGetErrorString.restype = ctypes.c_char_p
         name = RESULTS[code].name if code in RESULTS else "a code that nccl.h 2.32 does not have"
-        said = self._last_error()
-        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {said}" if said else "")
+        last_error = self._last_error()
+        return f"{name} ({code}): {_text(self.handle.ncclGetErrorString(code))}" + (f"; last error: {last_error}" if last_error else "")
 
-    def given_up(self, code: int) -> str:
+    def explain_abort(self, code: int) -> str:
         """Return `explain`'s text for a call that ended a program early. Ends open groups, in which later calls would only wait."""
         words = self.explain(code)
         for _ in range(_DEEPEST):
@@ -192,7 +192,7 @@ class NcclLibrary:
         return words
 
     def _last_error(self) -> str:
-        if self.version < SAYS_WHY:
+        if self.version < LAST_ERROR_SINCE:
             return ""
         self.handle.ncclGetLastError.restype = ctypes.c_char_p
         return " ".join(_text(self.handle.ncclGetLastError(None)).split())

@@ -11,16 +11,16 @@ GROUP = JobSetting(
 )
 _ALONE = ("probe", "doctor")
 _POLL_S = 5
-_OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def _render(job: LaunchJob) -> str:
-    if taken := [name for name in _OURS if name in job.environment]:
+    if taken := [name for name in _RESERVED if name in job.environment]:
         raise UsageError(f"--env {taken[0]} is set by the playbook for each host: omit it")
     if job.command[0] not in _ALONE:
         return _launch(job)
     _check_collected(job)
-    hosts = _hosts(job) if "nodes" in job.said else job["group"]
+    hosts = _hosts(job) if "nodes" in job.explicit else job["group"]
     return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.option("--format") is not None)
 
 

@@ -50,9 +50,9 @@ _FLAVOURS = {
 }
 
 
-def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {wanted}")
+        raise UsageError(f"{text!r} is not {what}")
     return text
 
 
@@ -112,7 +112,7 @@ def _render(job: LaunchJob) -> str:
         limits=_limits(job),
         seconds=int(job["minutes"]) * 60,
         patience=_patience(job),
-        shm=job["shm"] if job.ranks > 1 or "shm" in job.said else "",
+        shm=job["shm"] if job.ranks > 1 or "shm" in job.explicit else "",
         folder=_folder(job),
         runs=_runs(job),
         runtime=job["runtime"] or "torch-distributed",
@@ -197,13 +197,13 @@ def _mpirun(job: LaunchJob) -> list[str]:
 def _limits(job: LaunchJob) -> list[tuple[str, str, str]]:
     """Return (resource, amount, reason) of each resource of a pod. Raises UsageError for one that is requested twice."""
     plain = {"nvidia.com/gpu": job.gpus, "cpu": (job["cpus-per-rank"] or 0) * job.ranks, "memory": job["memory"]}
-    asked = [f"{name}={value}" for name, value in plain.items() if value]
-    asked += [*(job["rdma"] or ()), *(f"hugepages-{each}" for each in job["hugepages"] or ())]
-    names = [each.partition("=")[0] for each in asked]
+    limits = [f"{name}={value}" for name, value in plain.items() if value]
+    limits += [*(job["rdma"] or ()), *(f"hugepages-{each}" for each in job["hugepages"] or ())]
+    names = [each.partition("=")[0] for each in limits]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name} is requested twice: remove one")
-    return [(name, each.partition("=")[2], _why(name)) for name, each in zip(names, asked, strict=True)]
+    return [(name, each.partition("=")[2], _why(name)) for name, each in zip(names, limits, strict=True)]
 
 
 def _why(resource: str) -> str:

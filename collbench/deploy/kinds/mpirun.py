@@ -46,10 +46,10 @@ def _render(job: LaunchJob) -> str:
 
 def _bound(job: LaunchJob) -> str:
     """Return the binding of ranks. Raises UsageError if --cpus-per-rank and --bind contradict each other."""
-    said, cores = job["bind"], job["cpus-per-rank"]
-    if cores and said not in (None, "core"):
-        raise UsageError(f"--cpus-per-rank {cores} binds a rank to {cores} cores and contradicts --bind {said}: omit one of them")
-    return str(said or ("none" if job.gpus and not cores else "core"))
+    bind, cores = job["bind"], job["cpus-per-rank"]
+    if cores and bind not in (None, "core"):
+        raise UsageError(f"--cpus-per-rank {cores} binds a rank to {cores} cores and contradicts --bind {bind}: omit one of them")
+    return str(bind or ("none" if job.gpus and not cores else "core"))
 
 
 KIND = LauncherKind(

@@ -95,9 +95,9 @@ def _odd(
     for place, view in enumerate(views):
         if (value := shown(view)) is not None:
             groups.setdefault(value, []).append(view.machine.hostname or f"machine {place + 1}")
-    (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1])) or [("", [])]
+    (common, most), *others = sorted(groups.items(), key=lambda item: -len(item[1])) or [("", [])]
     for value, hosts in others:
-        evidence = f"{listed(hosts)}: {value}; {listed(most, 4)}: {usual}"
+        evidence = f"{listed(hosts)}: {value}; {listed(most, 4)}: {common}"
         verb = "differs" if len(hosts) == 1 else "differ"
         yield Finding(code, severity, None, f"{what}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}", evidence, remedy)
 

@@ -36,15 +36,15 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
         for gpu, state in _of(MachineView(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
             found.setdefault(state, []).append(host + gpu_name(gpu))
     total = sum(map(len, found.values()))
-    usual = max(found, key=lambda each: len(found[each]), default=None)
-    return [line for state in STATES if (line := _line(state, found, usual, total))]
+    common = max(found, key=lambda each: len(found[each]), default=None)
+    return [line for state in STATES if (line := _line(state, found, common, total))]
 
 
-def _line(state: str, found: dict[Capability, list[str]], usual: Capability | None, total: int) -> str | None:
+def _line(state: str, found: dict[Capability, list[str]], common: Capability | None, total: int) -> str | None:
     groups = sorted(((each, names) for each, names in found.items() if each.state == state), key=lambda group: -len(group[1]))
     if not groups:
         return None
-    known = "; ".join(each.why if each == usual else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
+    known = "; ".join(each.why if each == common else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
     return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({known})"
 
 
@@ -100,7 +100,7 @@ def far(view: MachineView) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def beside_others(view: MachineView) -> Iterator[Finding]:
+def shares_switch(view: MachineView) -> Iterator[Finding]:
     """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
     without, near = _staged(view), _with_nearest(view, CLOSE)
     if without and near:
@@ -221,12 +221,12 @@ def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
 
 def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
     numbers = [place.links for place in places if place.links is not None]
-    usual = max(numbers, default=0)
-    evidence = _have(numbers.count(usual), len(places), usual)
+    common = max(numbers, default=0)
+    evidence = _have(numbers.count(common), len(places), common)
     for place in places:
-        if place.links is not None and place.links < usual:
-            yield _lost(place, usual, evidence, "severe" if place.view.machine.switched else "warning")
-    yield from _uncounted(places, usual, evidence)
+        if place.links is not None and place.links < common:
+            yield _lost(place, common, evidence, "severe" if place.view.machine.switched else "warning")
+    yield from _uncounted(places, common, evidence)
 
 
 def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -267,8 +267,8 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     if {end for pair in ways for end in pair} != set(keys) or len(keys) < _FEWEST_IN_MESH:
         return
     counts = {pair: min(ways.get(pair, 0), ways.get(pair[::-1], 0)) for pair in combinations(keys, 2)}
-    usual, many = Counter(counts.values()).most_common(1)[0]
-    fewer = {pair: count for pair, count in counts.items() if count < usual}
+    common, many = Counter(counts.values()).most_common(1)[0]
+    fewer = {pair: count for pair, count in counts.items() if count < common}
     touched = {key for pair in fewer for key in pair}
     minority = len(fewer) == 1 or 2 * len(touched) < len(keys)
     if not minority or 2 * many <= len(counts) or len(fewer) + many != len(counts):
@@ -276,29 +276,29 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     names = _names(view.machine)
     for (a, b), count in fewer.items():
         if ways.get((a, b), 0) == ways.get((b, a), 0):  # otherwise one end is down, which is another finding
-            what = f"{names[a]} and {names[b]} have {count} of {usual} links to each other"
-            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {usual}", _look(view, a))
+            what = f"{names[a]} and {names[b]} have {count} of {common} links to each other"
+            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {common}", _look(view, a))
 
 
 def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
     """Yield a finding if most machines have more links at this position. `counts`: those of all machines. Two machines cannot decide."""
     links = place.links or 0
-    usual, many = Counter(counts).most_common(1)[0]
+    common, many = Counter(counts).most_common(1)[0]
     if len(counts) < _FEWEST_MACHINES:
-        usual, many = max(counts), counts.count(max(counts))
-    fewer = sum(number < usual for number in counts)
-    if links < usual and (2 * fewer < len(counts) or len(counts) < _FEWEST_MACHINES):
-        evidence = f"at the same position on {many} of {len(counts)} machines: {plural(usual, 'link')}"
-        yield _lost(place, usual, evidence, "severe" if len(counts) >= _FEWEST_MACHINES else "warning")
+        common, many = max(counts), counts.count(max(counts))
+    fewer = sum(number < common for number in counts)
+    if links < common and (2 * fewer < len(counts) or len(counts) < _FEWEST_MACHINES):
+        evidence = f"at the same position on {many} of {len(counts)} machines: {plural(common, 'link')}"
+        yield _lost(place, common, evidence, "severe" if len(counts) >= _FEWEST_MACHINES else "warning")
 
 
 def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding]:
     """Yield a finding if most GPUs of the machine have more links. A warning where far ends are known: the design may explain it."""
     links = place.links or 0
-    usual, many = Counter(numbers).most_common(1)[0]
-    if links < usual and 2 * many > len(numbers):
+    common, many = Counter(numbers).most_common(1)[0]
+    if links < common and 2 * many > len(numbers):
         counted = all(link.b is None for link in place.view.machine.gpu_links)
-        yield _lost(place, usual, _have(many, len(numbers), usual), "severe" if counted and links else "warning")
+        yield _lost(place, common, _have(many, len(numbers), common), "severe" if counted and links else "warning")
 
 
 def _ways(machine: Machine) -> dict[tuple[str, str], int]:
@@ -322,11 +322,11 @@ def _look(view: MachineView, key: str) -> str:
     return _LOOK.get(vendor, _LOOK_ANY)
 
 
-def _have(many: int, of: int, usual: int) -> str:
-    return f"{many} of {plural(of, 'GPU')} compared {'has' if many == 1 else 'have'} {usual}"
+def _have(many: int, of: int, common: int) -> str:
+    return f"{many} of {plural(of, 'GPU')} compared {'has' if many == 1 else 'have'} {common}"
 
 
-def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding:
+def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:
     """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
     gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK_ANY)
     bare = not place.links and not place.view.machine.switched
@@ -334,15 +334,15 @@ def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding
     remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
     if severity == "warning" and not bare:
         remedy = f"compare with a node that is known to be healthy (`--since`): designs of meshes differ; if links are lost, {look}"
-    what = f"{gpu_name(gpu)} has {place.links} of {usual} links to other GPUs"
+    what = f"{gpu_name(gpu)} has {place.links} of {common} links to other GPUs"
     return place.view.finding("CB2301", severity, what, f"{place.links} up{off}; {others}", remedy)
 
 
-def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
+def _uncounted(places: Sequence[_Place], common: int, others: str) -> Iterator[Finding]:
     """Yield findings for GPUs that a source leaves out while it counts the links of the other GPUs on the switch."""
     uncounted: dict[MachineView, list[Gpu]] = {}
     for place in places:
-        if usual and place.view.machine.switched and place.links is None:
+        if common and place.view.machine.switched and place.links is None:
             uncounted.setdefault(place.view, []).append(place.gpu)
     for view, bare in uncounted.items():
         names = listed([gpu_name(gpu) for gpu in bare])
@@ -357,10 +357,10 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
     off = [(place, place.gpu.links_off) for place in places if place.gpu.links_off is not None]
     if not off:
         return
-    usual, many = Counter(number for _, number in off).most_common(1)[0]
+    common, many = Counter(number for _, number in off).most_common(1)[0]
     for place, number in off:
-        if number > usual and 2 * many > len(off):
-            others = f"{number} off; {plural(many, 'GPU')} of the same model {'has' if many == 1 else 'have'} {usual}"
+        if number > common and 2 * many > len(off):
+            others = f"{number} off; {plural(many, 'GPU')} of the same model {'has' if many == 1 else 'have'} {common}"
             what = f"{gpu_name(place.gpu)} has {number} links to other GPUs off"
             yield place.view.finding("CB2301", "severe", what, others, _look(place.view, place.gpu.key))
 
@@ -393,5 +393,5 @@ def memory_nodes(view: MachineView) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (no_peer_access, memory_nodes, far, beside_others, not_capable, all_at_host)
+RULES = (no_peer_access, memory_nodes, far, shares_switch, not_capable, all_at_host)
 JOB_RULES = (lost_links,)

@@ -63,10 +63,10 @@ def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue
 
 def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
     """CB2805: NCCL_IB_GID_INDEX is not the index of a RoCE v2 address on RoCE ports."""
-    given = configured.get("NCCL_IB_GID_INDEX")
-    if given is None or not given.value.strip().isdigit():
+    index_setting = configured.get("NCCL_IB_GID_INDEX")
+    if index_setting is None or not index_setting.value.strip().isdigit():
         return
-    index = int(given.value)
+    index = int(index_setting.value)
     wrong = {name: kinds.get(index, "empty") for name, kinds in _gid_types(root).items() if kinds.get(index) != _ROCE_V2}
     if wrong:
         types = sorted(set(wrong.values()))
@@ -75,7 +75,7 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
             "warning",
             hostname,
             f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(wrong))}",
-            f"set in {given.source}; index {index} is {listed(types)} in /sys/class/infiniband/*/ports/*/gid_attrs/types",
+            f"set in {index_setting.source}; index {index} is {listed(types)} in /sys/class/infiniband/*/ports/*/gid_attrs/types",
             "set the index of the RoCE v2 GID with the IPv4 address (`show_gids`), or remove the variable with NCCL 2.21 or later",
         )
 
@@ -164,9 +164,9 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
     found, torch = _version("torchcomms", path), _version("torch", path)
     if found is None or torch is None:
         return
-    said = _failure("import torch.distributed", env)
-    if said is not None and "torchcomms" in said:
-        last = (said.strip().splitlines() or [""])[-1].strip()
+    output = _failure("import torch.distributed", env)
+    if output is not None and "torchcomms" in output:
+        last = (output.strip().splitlines() or [""])[-1].strip()
         yield Finding(
             "CB2801", "severe", hostname, f"`import torch` fails, since the installed torchcomms {found} is broken",
             f"{sys.executable} -P -c 'import torch.distributed' ends with: {last[:200]}",

@@ -204,11 +204,11 @@ def _nvls(summary: LogSummary) -> str:
 def _algorithms(summary: LogSummary) -> str:
     if not summary.choices:
         return "algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)"
-    told = [
+    parts = [
         f"{each.collective or 'calls'} {'/'.join(filter(None, (each.algorithm, each.protocol))) or '?'} ({each.calls})"
         for each in summary.choices
     ]
-    return f"algorithms: {listed(told, _MOST_CHOICES)}"
+    return f"algorithms: {listed(parts, _MOST_CHOICES)}"
 
 
 def _plugins(log: NcclLog) -> dict[str, str]:

@@ -316,15 +316,15 @@ def unused_sharp(log: NcclLog, views: Sequence[MachineView]) -> Iterator[Finding
     complete = log.stated and log.lines_of("NET") and log.job
     if not devices or not complete or log.collnet or not log.job or log.job.nodes < 2:
         return
-    asked = log.settings.get("NCCL_COLLNET_ENABLE", "0") != "0"
+    enabled = log.settings.get("NCCL_COLLNET_ENABLE", "0") != "0"
     yield finding_of(
         log,
         "CB2523",
-        "warning" if asked else "note",
-        "SHARP is enabled and not in use" if asked else "SHARP is available and not in use",
+        "warning" if enabled else "note",
+        "SHARP is enabled and not in use" if enabled else "SHARP is available and not in use",
         f"{listed(devices)} {'offers' if len(devices) == 1 else 'offer'} SHARP; no COLLNET connection on {log.job.nodes} nodes",
         "check the aggregation manager (`sharp_am`) and `sharp_hello` on the nodes"
-        if asked
+        if enabled
         else "measure with NCCL_COLLNET_ENABLE=1 (and NCCL_ALGO unset); the fabric needs an aggregation manager (sharp_am)",
     )
 

@@ -65,13 +65,13 @@ def waits(view: MachineView) -> Iterator[Finding]:
     ports = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _WAIT in port.counters]
     if len(ports) < _COUNTERS_FEWEST_SIBLINGS:
         return
-    usual = median(port.counters[_WAIT] for _, port in ports)
-    long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES * usual, _LONG_WAIT)]
+    common = median(port.counters[_WAIT] for _, port in ports)
+    long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES * common, _LONG_WAIT)]
     if long:
         evidence = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
         yield view.finding(
             "CB2225", "note", f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}",
-            f"{evidence}; the median of all is {usual:g}", f"check the switch port, and the receivers on this rail; {_TWICE}",
+            f"{evidence}; the median of all is {common:g}", f"check the switch port, and the receivers on this rail; {_TWICE}",
         )  # fmt: skip
 
 
@@ -207,12 +207,12 @@ def slow_rails(view: MachineView) -> Iterator[Finding]:
     models = {(nic.model, port.link_layer) for nic, port in rails}
     for model in sorted(models, key=str):
         same = [(nic, port) for nic, port in rails if (nic.model, port.link_layer) == model]
-        (usual, many), *_ = Counter(port.rate_bits_per_s or 0.0 for _, port in same).most_common(1)
-        slow = [(nic, port) for nic, port in same if (port.rate_bits_per_s or 0.0) < _SLACK * usual]
+        (common, many), *_ = Counter(port.rate_bits_per_s or 0.0 for _, port in same).most_common(1)
+        slow = [(nic, port) for nic, port in same if (port.rate_bits_per_s or 0.0) < _SLACK * common]
         if slow and len(same) >= _FEWEST_SIBLINGS and 2 * many > len(same):
             yield view.finding(
                 "CB2208", "warning", f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}",
-                f"{listed(_rates([nic for nic, _ in slow]))}; the others {usual / 1e9:g} Gb/s",
+                f"{listed(_rates([nic for nic, _ in slow]))}; the others {common / 1e9:g} Gb/s",
                 "check the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
             )  # fmt: skip
 

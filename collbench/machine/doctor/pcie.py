@@ -212,7 +212,7 @@ def _redirecting(view: MachineView) -> list[PciDevice]:
         below.setdefault(None, set()).add(_card(endpoint))
     gpus = {_card(endpoint) for endpoint in view.endpoints if endpoint.kind == "gpu"}
     on = [port for port in ports.values() if not port.virtual and _REDIRECTS & set(port.acs or ())]
-    return [port for port in on if below[port.address] < (beside := below.get(port.parent, set())) and gpus & beside]
+    return [port for port in on if below[port.address] < (siblings := below.get(port.parent, set())) and gpus & siblings]
 
 
 def _card(device: PciDevice) -> str:

@@ -72,7 +72,7 @@ _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limi
 CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
 
 
-def given_ceiling(gigabytes_per_s: float) -> Ceiling:
+def ceiling_from_rate(gigabytes_per_s: float) -> Ceiling:
     """Return the ceiling that the user gave, in GB/s."""
     return Ceiling("given", gigabytes_per_s * 1e9, "the ceiling given", source="--ceiling")
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given_ceiling, no_ceiling, percent_of
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, ceiling_from_rate, no_ceiling, percent_of
 from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
@@ -53,8 +53,8 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
     operation = like(operation)
-    if cluster.given is not None:
-        return CollectiveCeilings(given_ceiling(cluster.given / 1e9), None, None)
+    if cluster.ceiling_from_user is not None:
+        return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None, None)
     if operation == "barrier":
         return CollectiveCeilings(None, None, None)
     why = _why_none(cluster)
@@ -122,7 +122,7 @@ def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | Sum
     if any(part.fabric != 1 for part in parts):
         return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
     for link in limiting:
-        if link.is_given:
+        if link.is_from_user:
             return InputGiven(link.name, link.source)
     if operation == "allreduce" and not cluster.several and not any(node.nvls for node, _ in cluster.kinds):
         return SumsNotCounted("--nvls")
@@ -226,8 +226,8 @@ def _achievable(operation: str, job: Job) -> Ceiling | None:
     links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
     if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
         return None
-    theirs = job.as_nccl_takes_it()
-    found = _ring(theirs) if operation in _RINGS else _bound(operation, theirs)
+    as_nccl = job.as_nccl_takes_it()
+    found = _ring(as_nccl) if operation in _RINGS else _bound(operation, as_nccl)
     return replace(found, source=f"{_library(job)}'s constants for these links") if found.bytes_per_s else None
 
 
@@ -301,7 +301,11 @@ def lines(operation: str, measured: float | None, found: CollectiveCeilings, job
 
 def assumed(operation: str, job: Job) -> list[str]:
     """Return what the reference rates assume, one sentence each."""
-    if job.given is not None or operation == "barrier" or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds):
+    if (
+        job.ceiling_from_user is not None
+        or operation == "barrier"
+        or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds)
+    ):
         return []
     operation, nodes = like(operation), [node for node, _ in job.kinds]
     found = [
@@ -363,11 +367,11 @@ def uneven(job: Job) -> tuple[float, Side | None]:
     node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
     needs = []
     for index, node in enumerate(job.nodes):
-        mine = node_of == index
+        own = node_of == index
         if job.several:
-            crossing = max(bytes_between[mine][:, ~mine].sum(), bytes_between[~mine][:, mine].sum())
+            crossing = max(bytes_between[own][:, ~own].sum(), bytes_between[~own][:, own].sum())
             needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
-        needs += _of_gpus(job.of_gpus(node), bytes_between[mine].sum(axis=1), bytes_between[:, mine].sum(axis=0))
+        needs += _of_gpus(job.of_gpus(node), bytes_between[own].sum(axis=1), bytes_between[:, own].sum(axis=0))
     time, side = max(needs, key=lambda need: need[0])
     return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)
 

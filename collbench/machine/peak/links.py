@@ -47,7 +47,7 @@ class Link:
         return cls(bytes_per_s, part.render(), source, nccl, library, part)
 
     @property
-    def is_given(self) -> bool:
+    def is_from_user(self) -> bool:
         """Whether an option set it."""
         return self.source in _OPTIONS
 
@@ -279,9 +279,9 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
 
 def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
     """Return the GPUs without a link count, when others have links to a switch or to unknown ends."""
-    told = {end for link in machine.gpu_links for end in (link.a, link.b)}
+    linked = {end for link in machine.gpu_links for end in (link.a, link.b)}
     elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
-    return [key for key in keys if key not in told] if elsewhere else []
+    return [key for key in keys if key not in linked] if elsewhere else []
 
 
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:

@@ -223,30 +223,30 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[Ni
     """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
     chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
     roads = [(tree.above(nic.address), nic) for nic in nics]
-    beside: dict[str, float] = {}
+    nic_rates: dict[str, float] = {}
     for road, nic in roads:
         for bridge in road:
-            beside[bridge] = beside.get(bridge, 0.0) + nic.link.known
+            nic_rates[bridge] = nic_rates.get(bridge, 0.0) + nic.link.known
     found = []
     for depth in range(max(map(len, chains.values()), default=0)):
         below: dict[str, list[str]] = {}
         for key, chain in chains.items():
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
         if 1 < len(below) < len(gpus):
-            found.append(tuple(_subtree(bridge, keys, wires, tree, beside) for bridge, keys in below.items()))
+            found.append(tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items()))
     return found
 
 
-def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, beside: Mapping[str, float]) -> Side:
+def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
     up = tree.shared(bridge) if bridge in tree.devices else inf
     inside = set(keys)
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
     out += sum(wires.switch.get(key, 0.0) for key in keys)
-    rate = up + out + beside.get(bridge, 0.0)
+    rate = up + out + nic_rates.get(bridge, 0.0)
     return Side(len(keys), rate, (Link.of(rate, BridgeLimit(address=bridge), source_of(tree.machine, f"pci/{bridge}/link")),))
 
 
-NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
+NO_PCIE_RATE = unknown("the GPUs' PCIe links are not given")
 _NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that sums
 
 
@@ -271,9 +271,9 @@ class Node:
     gpus: int
     injection: Link
     egress: Link
-    pcie: Link = NOT_GIVEN
-    pair: Link = NOT_GIVEN
-    neighbours: Link = NOT_GIVEN
+    pcie: Link = NO_PCIE_RATE
+    pair: Link = NO_PCIE_RATE
+    neighbours: Link = NO_PCIE_RATE
     apart: bool = True
     nics: tuple[NicRate, ...] = ()
     nvls: bool = False
@@ -528,22 +528,22 @@ def parse_gigabytes(option: str, text: str) -> float:
     return value * 1e9
 
 
-def given_node(gpus: int, given: UserOverride) -> Node:
+def node_from_user(gpus: int, override: UserOverride) -> Node:
     """Return a node of `gpus` GPUs with only the hardware that the user gave."""
     none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
-    pcie = given.pcie
-    egress = given.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
+    pcie = override.pcie
+    egress = override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
     if pcie is None:
-        return with_given(Node(gpus, none, egress), given)
-    return with_given(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), given)
+        return with_override(Node(gpus, none, egress), override)
+    return with_override(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), override)
 
 
-def with_given(node: Node, given: UserOverride) -> Node:
+def with_override(node: Node, override: UserOverride) -> Node:
     """Return the node with the GPU links that the user gave in place of the probed ones."""
-    if given.nvlink and node.gpus > 1:
-        link = _between_gpus(given.nvlink, node.gpus)
+    if override.nvlink and node.gpus > 1:
+        link = _between_gpus(override.nvlink, node.gpus)
         node = replace(node, injection=link, pair=link, neighbours=link, apart=True, cuts=())
-    return replace(node, nvls=node.nvls or given.nvls)
+    return replace(node, nvls=node.nvls or override.nvls)
 
 
 def _between_gpus(rate: float, gpus: int) -> Link:
@@ -583,7 +583,7 @@ class Job:
     sharp               whether the fabric's switches reduce data (InfiniBand SHARP)
     ring_edges          number of edges of the sendrecv ring that leave the busiest node
     pairs               number of simultaneous point-to-point pairs that send over the busiest node's NICs in the same direction
-    given               a rate that the user gave, bytes per second
+    ceiling_from_user   a rate that the user gave, bytes per second
     traffic             alltoallv: bytes from rank (row) to rank (column), ranks in the nodes' order; None: even
     """
 
@@ -592,7 +592,7 @@ class Job:
     sharp: bool = False
     ring_edges: int = 1
     pairs: int = 1
-    given: float | None = None
+    ceiling_from_user: float | None = None
     traffic: Sequence[Sequence[float]] | None = None
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.machine.peak.domain import joined
-from collbench.machine.peak.node import Job, UserOverride, given_node, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_nic, parse_pcie
 from collbench.units import format_rate
 
 _FILE = Path(__file__).with_name("published.toml")
@@ -38,13 +38,13 @@ class Published:
 
     def job(self) -> Job:
         """Return the job of the measurement, from its given hardware."""
-        given = UserOverride(
+        override = UserOverride(
             parse_nic(self.nic) if self.nic else None,
             self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
             parse_pcie(self.pcie) if self.pcie else None,
             self.nvls,
         )
-        nodes = (given_node(self.gpus_per_node, given),) * self.nodes
+        nodes = (node_from_user(self.gpus_per_node, override),) * self.nodes
         return Job(joined(nodes, self.nvlink_domain) if self.nvlink_domain else nodes)
 
 
@@ -96,8 +96,8 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
 
     Machines are alike if they have the same number of GPUs and the same rate of their links; across nodes also of their NICs.
     """
-    mine = _traits(job)
-    alike = [row for row in rows() if row.operation == operation and _same(mine, _traits(row.job()))]
+    own = _traits(job)
+    alike = [row for row in rows() if row.operation == operation and _same(own, _traits(row.job()))]
     groups: dict[tuple[Any, ...], list[Published]] = {}
     for row in alike:
         groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
@@ -118,7 +118,7 @@ class _Traits:
 
 def _traits(job: Job) -> _Traits | None:
     """Return the traits of a job on machines of one kind; None for a mixed one."""
-    if len(job.kinds) > 1 or job.given is not None:
+    if len(job.kinds) > 1 or job.ceiling_from_user is not None:
         return None
     node = job.nodes[0]
     leaving = node.egress.bytes_per_s if job.several else None

@@ -198,9 +198,9 @@ def gpu_model(name: str | None) -> GpuModel | None:
 def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | None:
     """Return the NVLink of a GPU by its architecture, else its model, else its number of links where only one rate has that many."""
     row = gpu_model(model)
-    wanted = architecture or (row.architecture if row else None)
-    if wanted:
-        return next((link for link in rates().nvlink if wanted in link.architectures), None)
+    name = architecture or (row.architecture if row else None)
+    if name:
+        return next((link for link in rates().nvlink if name in link.architectures), None)
     fitting = {known.architecture for known in rates().gpu if known.links == count}
     found = [link for link in rates().nvlink if fitting & set(link.architectures)]
     return min(found, key=lambda link: link.nccl_gb_per_s) if len({link.gb_per_s for link in found}) == 1 else None

@@ -181,11 +181,11 @@ _LIMITS = FileLimits("a machine's hwloc XML", "save it again with `lstopo --of x
 
 
 @dataclass(frozen=True, eq=False)
-class Thing:
+class HwlocObject:
     """An <object> element, and the one that contains it."""
 
     element: Element
-    inside: Thing | None
+    inside: HwlocObject | None
 
     @property
     def type(self) -> str:
@@ -203,7 +203,7 @@ class Thing:
         """The <info> children by name."""
         return infos(self.element)
 
-    def up(self) -> Iterator[Thing]:
+    def up(self) -> Iterator[HwlocObject]:
         """Yield the containing objects, innermost first."""
         at = self.inside
         while at:
@@ -219,13 +219,13 @@ def root(text: str, name: str) -> Element:
     return top
 
 
-def things(topology: Element) -> list[Thing]:
+def hwloc_objects(topology: Element) -> list[HwlocObject]:
     """Return every <object>, outer ones first."""
-    found: list[Thing] = []
-    waiting: list[tuple[Element, Thing | None]] = [(topology, None)]
+    found: list[HwlocObject] = []
+    waiting: list[tuple[Element, HwlocObject | None]] = [(topology, None)]
     while waiting:
         element, inside = waiting.pop()
-        thing = Thing(element, inside) if element.tag == "object" else inside
+        thing = HwlocObject(element, inside) if element.tag == "object" else inside
         if element.tag == "object" and thing:
             found.append(thing)
         waiting += [(child, thing) for child in reversed(element) if child.tag == "object"]
@@ -237,7 +237,7 @@ def infos(element: Element) -> dict[str, str]:
     return {child.get("name", ""): printable(child.get("value", "")) for child in element if child.tag == "info"}
 
 
-def number_of(thing: Thing, attribute: str) -> int | None:
+def number_of(thing: HwlocObject, attribute: str) -> int | None:
     """Return the integer in an attribute; None when it is invalid."""
     return whole(thing.element.get(attribute), 0, 1 << 60)
 
@@ -264,7 +264,7 @@ class Devices:
     doubts: list[str] = field(default_factory=list)
 
 
-def devices(things: Sequence[Thing], version: int, numa_ids: frozenset[int]) -> Devices:
+def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int]) -> Devices:
     """Return everything below the bridges of a topology. `version` is the format's major version, 1 to 3."""
     found = Devices()
     drivers = _drivers(things)
@@ -282,9 +282,9 @@ def devices(things: Sequence[Thing], version: int, numa_ids: frozenset[int]) -> 
     return found
 
 
-def _drivers(things: Sequence[Thing]) -> dict[str | None, list[Thing]]:
+def _drivers(things: Sequence[HwlocObject]) -> dict[str | None, list[HwlocObject]]:
     """Return the operating system's devices by the PCI function they belong to (None: no function)."""
-    drivers: dict[str | None, list[Thing]] = {}
+    drivers: dict[str | None, list[HwlocObject]] = {}
     for thing in things:
         if thing.type == "OSDev":
             on = next((above.address for above in thing.up() if above.type == "PCIDev"), None)
@@ -292,7 +292,7 @@ def _drivers(things: Sequence[Thing]) -> dict[str | None, list[Thing]]:
     return drivers
 
 
-def _pci(thing: Thing, address: str, model: str | None, numa_ids: frozenset[int], unknown: dict[str, str]) -> PciDevice:
+def _pci(thing: HwlocObject, address: str, model: str | None, numa_ids: frozenset[int], unknown: dict[str, str]) -> PciDevice:
     class_id, vendor, device_id = _ids(thing.element.get("pci_type", ""))
     kind = pci_parts.kind_of(address, vendor, class_id)
     kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else "bridge" if thing.type == "Bridge" else kind
@@ -316,25 +316,25 @@ def _ids(text: str) -> tuple[int | None, int | None, int | None]:
     return class_id or None, int(match[2], 16) or None, int(match[3], 16) or None
 
 
-def _name(thing: Thing) -> str | None:
+def _name(thing: HwlocObject) -> str | None:
     """Return the name: version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
     infos = thing.infos
     called = " ".join(infos[word] for word in ("PCIVendor", "PCIDevice") if infos.get(word))
     return called or printable(thing.element.get("name", "")) or None
 
 
-def _numa(thing: Thing, numa_ids: frozenset[int]) -> int | None:
+def _numa(thing: HwlocObject, numa_ids: frozenset[int]) -> int | None:
     """Return the nearest NUMA node: of the first containing object with a node set, if that is one node with CPUs."""
     near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
     nodes = (cpu_mask(near) or frozenset()) & numa_ids
     return next(iter(nodes)) if len(nodes) == 1 else None
 
 
-def _model(drivers: Sequence[Thing]) -> str | None:
+def _model(drivers: Sequence[HwlocObject]) -> str | None:
     return next((model for driver in drivers if (model := driver.infos.get("GPUModel"))), None)
 
 
-def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
+def _gpu(device: PciDevice, drivers: Sequence[HwlocObject]) -> Gpu:
     """Return the GPU with the index, model and serial number of NVML or ROCm, if hwloc was built with them."""
     infos = {word: value for driver in drivers for word, value in driver.infos.items()}
     index = next((int(match[2]) for driver in drivers if (match := _GPU_NAME.match(driver.element.get("name", "")))), None)
@@ -343,7 +343,7 @@ def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
     return replace(gpu, memory_bytes=int(kib) * 1024 if kib else None)
 
 
-def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thing]], version: int) -> list[Nic]:
+def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[HwlocObject]], version: int) -> list[Nic]:
     """Return RDMA devices with their interfaces, other interfaces, and functions without a driver's name."""
     nics: list[Nic] = []
     functions = {device.address: device for device in found}
@@ -363,14 +363,14 @@ def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thin
     return list({nic.name: nic for nic in reversed(nics)}.values())[::-1]
 
 
-def _is(thing: Thing, numbers: Mapping[int, int], version: int) -> bool:
+def _is(thing: HwlocObject, numbers: Mapping[int, int], version: int) -> bool:
     kind = number_of(thing, "osdev_type")
     if kind is None or not thing.element.get("name"):
         return False
     return bool(kind & numbers[3]) if version >= 3 else kind == numbers[2]
 
 
-def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bool) -> Nic:
+def _nic(thing: HwlocObject, device: PciDevice | None, nets: Sequence[HwlocObject], rdma: bool) -> Nic:
     infos = thing.infos
     numbers = sorted({int(match[1]) for word in infos if (match := _PORT.match(word))})
     return Nic(
@@ -391,7 +391,7 @@ def _port(number: int, infos: Mapping[str, str]) -> Port:
     return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
 
 
-def _ends(things: Sequence[Thing], found: Mapping[str, PciDevice]) -> list[tuple[str, str]]:
+def _ends(things: Sequence[HwlocObject], found: Mapping[str, PciDevice]) -> list[tuple[str, str]]:
     """Return GPUs and NVSwitches by their names in distance matrices."""
     ends: list[tuple[str, str]] = []
     for thing in things:
@@ -416,7 +416,7 @@ def looks_like(text: str, name: str) -> bool:
 def read(text: str, name: str) -> Machine:
     """Return the machine. Raises Unreadable for other, broken or hostile XML, and for several machines in one file."""
     topology = root(text, name)
-    found = things(topology)
+    found = hwloc_objects(topology)
     machines = [thing for thing in found if thing.type == "Machine"]
     if len(machines) != 1:
         raise Unreadable(f"{printable(name)} has {len(machines)} objects of type Machine: give the XML of one machine")
@@ -452,7 +452,7 @@ def _lists(parts: Devices) -> dict[str, str]:
     return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have left them out"}
 
 
-def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
+def _restricted(found: Sequence[HwlocObject], architecture: str | None) -> list[str]:
     """Return a doubt where CPU numbers have gaps. POWER numbers threads that are switched off; other processors do not."""
     cpus = frozenset(number for thing in found if thing.type == "PU" and (number := number_of(thing, "os_index")) is not None)
     if architecture not in ("x86_64", "aarch64") or len(cpus) == max(cpus, default=-1) + 1:
@@ -462,7 +462,7 @@ def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
     ]
 
 
-def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
+def _numa_nodes(found: Sequence[HwlocObject], machine: HwlocObject) -> tuple[NumaNode, ...]:
     """Return the nodes that are not GPU memory. Version 1 writes none for a machine with one node."""
     nodes: dict[int, NumaNode] = {}
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
@@ -476,23 +476,23 @@ def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
     return tuple(nodes[number] for number in sorted(nodes))
 
 
-def _cpus(thing: Thing) -> str | None:
+def _cpus(thing: HwlocObject) -> str | None:
     return written(cpu_mask(thing.element.get("cpuset")) or ()) or None
 
 
-def _system(found: Sequence[Thing], told: Mapping[str, str], nodes: Sequence[NumaNode]) -> System:
+def _system(found: Sequence[HwlocObject], infos: Mapping[str, str], nodes: Sequence[NumaNode]) -> System:
     packages = [thing for thing in found if thing.type == "Package"]
     chip = packages[0].infos if packages else {}
     memory = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     return System(
-        architecture=told.get("Architecture"),
-        cpu_model=chip.get("CPUModel") or told.get("CPUModel"),
-        cpu_vendor=chip.get("CPUVendor") or told.get("CPUVendor"),
+        architecture=infos.get("Architecture"),
+        cpu_model=chip.get("CPUModel") or infos.get("CPUModel"),
+        cpu_vendor=chip.get("CPUVendor") or infos.get("CPUVendor"),
         sockets=len(packages) or None,
         cores=sum(thing.type == "Core" for thing in found) or None,
         threads=sum(thing.type == "PU" for thing in found) or None,
         memory_bytes=sum(memory) if memory and len(memory) == len(nodes) else None,
-        kernel=told.get("OSRelease"),
+        kernel=infos.get("OSRelease"),
     )
 
 

@@ -36,17 +36,17 @@ def state(files: Files, addresses: frozenset[str], system: System) -> tuple[Stat
     types = _types(files, groups, addresses)
     if types:
         return ("passthrough" if types == {"identity"} else "translating"), None
-    told = _told(_words(system.command_line or "", system.cpu_vendor), bool(groups))
-    return told, None if told else f"{_GROUPS} and the kernel's command line do not show it"
+    found = _state_of_command_line(_words(system.command_line or "", system.cpu_vendor), bool(groups))
+    return found, None if found else f"{_GROUPS} and the kernel's command line do not show it"
 
 
 def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> set[str]:
-    ours = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
-    texts = (files.text(f"{_GROUPS}/{group}/type") for group in ours or groups if whole(group) is not None)
+    own = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
+    texts = (files.text(f"{_GROUPS}/{group}/type") for group in own or groups if whole(group) is not None)
     return {text for text in texts if text in _TYPES}
 
 
-def _told(words: Mapping[str, str], groups: bool) -> State | None:
+def _state_of_command_line(words: Mapping[str, str], groups: bool) -> State | None:
     """Return the state in the command line. Requested passthrough does not prove an IOMMU: groups do, or its own "on"."""
     if not groups and "off" in words.values():
         return "off"
@@ -384,9 +384,9 @@ def read(files: Files) -> Machine:
     numa = {device.address: device.numa for device in devices}
     found = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in gpus.gpus)
     system, reasons = read_system(files, compute)
-    ours = [device for device in devices if device.kind in ("gpu", "nic")]
-    iommu, why = state(files, frozenset(device.address for device in ours), system)
-    unknown = {**compute.unknown, **reasons, **bus.unknown, **gpus.unknown, **_placeless(ours, found)}
+    own = [device for device in devices if device.kind in ("gpu", "nic")]
+    iommu, why = state(files, frozenset(device.address for device in own), system)
+    unknown = {**compute.unknown, **reasons, **bus.unknown, **gpus.unknown, **_placeless(own, found)}
     return Machine(
         hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, devices, found, gpus.links,
         unknown={**unknown, "system/iommu": why} if why else unknown, doubts=bus.doubts + gpus.doubts,

@@ -170,7 +170,7 @@ class CallChoice:
 
 # not frozen, which would take longer than parsing the message; no eq, since equal messages give one object
 @dataclass(slots=True, eq=False)
-class Words:
+class LineFacts:
     """The facts of a message other than connections; None and () where it has none.
 
     devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
@@ -203,17 +203,17 @@ class Words:
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
-def words(message: bytes) -> Words | None:
+def parse_line(message: bytes) -> LineFacts | None:
     """Return the facts of a message; None without any. The cheap tests come first, since most messages pass none."""
     if b" Bytes -> " in message and (choice := _choice(message)):
-        return Words(choice=choice)
+        return LineFacts(choice=choice)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
         startup = tree_facts(message)
-        return Words(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
+        return LineFacts(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
     if message[:4] in _LISTING and (listing := _listing(message)):
-        return Words(listing=listing)
-    found = dict(_said(message))
-    return Words(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
+        return LineFacts(listing=listing)
+    found = dict(_parse_words(message))
+    return LineFacts(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
@@ -255,7 +255,7 @@ def _connection(parts: list[bytes], way: str, found: str) -> Connection:
     )  # fmt: skip
 
 
-def _said(message: bytes) -> Iterator[tuple[str, Any]]:
+def _parse_words(message: bytes) -> Iterator[tuple[str, Any]]:
     if b"anks " in message and (match := _RANKS.search(message)):
         yield "ranks", int(match[1])
     if b"Using " in message:
@@ -364,7 +364,7 @@ _Value = TypeVar("_Value")
 
 
 class LogFacts:
-    """The facts of a log, collected line by line; `_told` converts them to an `NcclLog`."""
+    """The facts of a log, collected line by line; `_seen_lines` converts them to an `NcclLog`."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -395,8 +395,8 @@ class LogFacts:
         self.provider: tuple[str | None, int | None] = (None, None)
         self.groups = 0
         self._hosts_of: dict[bytes, str] = {}  # by the text before a message, which is constant for a thread of a rank
-        self._told: dict[tuple[Words, str], bool] = {}
-        self._said: dict[bytes, Words] = {}
+        self._seen_lines: dict[tuple[LineFacts, str], bool] = {}
+        self._words: dict[bytes, LineFacts] = {}
         self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
         self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before the message and its end: "[send] via NET/IB/0"
         self._kept = 0  # number of these
@@ -433,14 +433,14 @@ class LogFacts:
 
     def add_up(self) -> None:
         """Add what was only counted. Call it after the last line."""
-        for message, said in self._said.items():
-            self._add(said, self._times[message])
+        for message, found in self._words.items():
+            self._add(found, self._times[message])
         for key, times in ((key, times) for here in self._paths.values() for key, times in here.items() if times):
             if name := transport(key.partition(b" via ")[2][:_LONGEST_PATH]):
                 _count(self.transports, name, times)
                 self.left_out += times
         self._kept = 0
-        for remembered in (self._said, self._times, self._paths):
+        for remembered in (self._words, self._times, self._paths):
             remembered.clear()
 
     def _other(self, line: bytes) -> None:
@@ -500,17 +500,17 @@ class LogFacts:
         if len(message) > LONGEST:
             self._other(head + message)
             return
-        said = words(message)
+        found = parse_line(message)
         if not self.rccl and OF_A_CALL not in message:
             self.rccl = only_rccl(message)
-        if said is None or not said.of_host:
+        if found is None or not found.of_host:
             self._times[message] = self._times.get(message, 0) + 1
-            if said:
-                self._said[message] = said
-        elif (said, host := self._host(head)) not in self._told:
-            _remember(self._told, (said, host), True)
-            self._network(said, host)
-            self._add(said, 1)
+            if found:
+                self._words[message] = found
+        elif (found, host := self._host(head)) not in self._seen_lines:
+            _remember(self._seen_lines, (found, host), True)
+            self._network(found, host)
+            self._add(found, 1)
 
     def _path(self, message: bytes, middle: int, head: bytes) -> None:
         """Add a connection. Beyond a limit, further ones of the same rank and transport are only counted."""
@@ -537,15 +537,15 @@ class LogFacts:
             ways = self.local.get((host, found.gpu)) or _keep(self.local, (host, found.gpu), set(), _MOST_HOSTS)
             ways.add(found.way if direct else "staged")
 
-    def _network(self, said: Words, host: str) -> None:
-        self._start(said.startup, host)
-        if said.network:
-            self.networks.pop(said.network, None)  # the last one in the log becomes the last entry
-            _keep(self.networks, said.network, None, _MOST)
-        if said.devices:
-            self._devices(*said.devices, host)
-        if said.nic:
-            _keep(self.nics, (host, said.nic[0]), said.nic[1], _MOST_HOSTS)
+    def _network(self, found: LineFacts, host: str) -> None:
+        self._start(found.startup, host)
+        if found.network:
+            self.networks.pop(found.network, None)  # the last one in the log becomes the last entry
+            _keep(self.networks, found.network, None, _MOST)
+        if found.devices:
+            self._devices(*found.devices, host)
+        if found.nic:
+            _keep(self.nics, (host, found.nic[0]), found.nic[1], _MOST_HOSTS)
 
     def _devices(self, kind: str, named: Iterable[tuple[int, str]], ordered: bool, host: str) -> None:
         for number, name in named:
@@ -554,30 +554,30 @@ class LogFacts:
         if kind == "IB":
             self.ordering.add(ordered)
 
-    def _add(self, said: Words, times: int) -> None:
-        if said.choice:
-            _count(self.choices, said.choice, times)
-        if said.listing:
-            self.listings[said.listing[1]] = max(said.listing[0], self.listings.get(said.listing[1], 0))
-        if said.gdr:
-            _keep(self.gdr[said.gdr[0]], said.gdr[1], None, _MOST)
-        for answers, answer in ((self.nvls, said.nvls), (self.dma_buf, said.dma_buf)):
+    def _add(self, found: LineFacts, times: int) -> None:
+        if found.choice:
+            _count(self.choices, found.choice, times)
+        if found.listing:
+            self.listings[found.listing[1]] = max(found.listing[0], self.listings.get(found.listing[1], 0))
+        if found.gdr:
+            _keep(self.gdr[found.gdr[0]], found.gdr[1], None, _MOST)
+        for answers, answer in ((self.nvls, found.nvls), (self.dma_buf, found.dma_buf)):
             if answer is not None:
                 answers.add(answer)
-        for width in said.widths:
+        for width in found.widths:
             _keep(self.graph, width, None, _MOST)
-        for kind in said.paths:
+        for kind in found.paths:
             if kind != _BELOW_SWITCH:
                 _count(self.paths, kind, times)
-        self._add_rest(said)
+        self._add_rest(found)
 
-    def _add_rest(self, said: Words) -> None:
-        self.ranks = max(self.ranks, said.ranks or 0)
-        if said.default_speed:
-            _keep(self.speeds, said.default_speed, None, _MOST)
-        self.provider = said.provider or self.provider
-        self.groups = max(self.groups, -1 if said.group is None else said.group + 1)
-        for kind, count in said.stated:  # of several communicators the one with the most
+    def _add_rest(self, found: LineFacts) -> None:
+        self.ranks = max(self.ranks, found.ranks or 0)
+        if found.default_speed:
+            _keep(self.speeds, found.default_speed, None, _MOST)
+        self.provider = found.provider or self.provider
+        self.groups = max(self.groups, -1 if found.group is None else found.group + 1)
+        for kind, count in found.stated:  # of several communicators the one with the most
             self.stated[kind] = max(count, self.stated.get(kind, 0))
 
 
@@ -621,7 +621,7 @@ def _count(known: Counter[_Key], key: _Key, times: int = 1) -> None:
 
 
 KIND = "NCCL log"
-_OURS = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE)\b|\b[NR]CCL version\b")
+_NCCL_LINE = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE)\b|\b[NR]CCL version\b")
 _Fact = TypeVar("_Fact", bound=StartupFact)
 _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
@@ -742,7 +742,7 @@ class NcclLog:
 
 def looks_like(text: str, name: str) -> bool:
     """Return whether the first 64 KiB have a line of NCCL or RCCL."""
-    return bool(_OURS.search(text[:HEAD]))
+    return bool(_NCCL_LINE.search(text[:HEAD]))
 
 
 def read(text: str, name: str) -> NcclLog:
@@ -770,10 +770,10 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
     facts.add_up()
     if not facts.lines:
         raise Unreadable(f"{printable(name)} has no line of NCCL: run with NCCL_DEBUG=INFO and save what the ranks print")
-    return _told(facts, printable(name))
+    return _nccl_log(facts, printable(name))
 
 
-def _told(facts: LogFacts, name: str) -> NcclLog:
+def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
     net = _net(facts)
     ranks = max(facts.ranks, facts.listings.get(False, 0)) or None
     startup = tuple(facts.startup)

@@ -123,9 +123,9 @@ def interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _counters(place: PortPlace, folder: str, wanted: Sequence[str]) -> dict[str, int]:
+def _counters(place: PortPlace, folder: str, names: Sequence[str]) -> dict[str, int]:
     there = set(place.files.names(f"{place.folder}/{folder}"))
-    values = {name: whole(place.text(f"{folder}/{name}")) for name in wanted if name in there}
+    values = {name: whole(place.text(f"{folder}/{name}")) for name in names if name in there}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -201,9 +201,9 @@ def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
     """Return the network interfaces of an RDMA device: under a software device, on the same PCI function, and in its address tables."""
     folder = f"{CLASS}/{device}"
     below, function = _word(files, f"{folder}/parent"), _function(files, device)
-    beside = files.names(f"{function}/net") if function and not below else ()
+    siblings = files.names(f"{function}/net") if function and not below else ()
     named = [name for port in files.names(f"{folder}/ports") for name in interfaces_of_port(files, f"{folder}/ports/{port}")]
-    return tuple(dict.fromkeys(name for name in (below, *map(printable, beside), *named) if name))
+    return tuple(dict.fromkeys(name for name in (below, *map(printable, siblings), *named) if name))
 
 
 def owned_interfaces(files: Files) -> set[str]:

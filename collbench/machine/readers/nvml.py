@@ -36,7 +36,7 @@ class Session:
     unknown: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
 
-    def ask(self, path: str, function: str, *arguments: Any) -> Any:
+    def query(self, path: str, function: str, *arguments: Any) -> Any:
         """Return the answer of an NVML function; None on an error, which becomes the reason of the fact path."""
         answer, why = self.try_to(function, *arguments)
         if why:
@@ -57,19 +57,19 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
     `known` are the keys of this machine's GPUs. Links to a CPU (POWER9) are not links between GPUs.
     """
     speeds: dict[str | None, list[float | None]] = {}
-    off = asked = 0
+    off = queried = 0
     why = ""
     for link in range(_MOST_LINKS):
         active, why = session.try_to("nvmlDeviceGetNvLinkState", handle, link)
         if why:
             break
-        asked += 1
+        queried += 1
         off += not active
         remote = session.try_to("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)[0] if active else None
         if active and remote != _CPU:
             end = SWITCH if remote == _SWITCH else _peer(session, handle, link, known)
             speeds.setdefault(end, []).append(_speed(session, handle, link))
-    if not asked or why not in _NO_SUCH_LINK:
+    if not queried or why not in _NO_SUCH_LINK:
         session.unknown[f"gpus/{key}/links_off"] = f"NVML does not show the NVLinks of this GPU: {why}"
         return [], None
     if not speeds:
@@ -79,13 +79,13 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
 
 def _link(session: Session, key: str, end: str | None, speeds: list[float | None]) -> GpuLink:
     """Return the links to one far end, with their speed if all have the same."""
-    told = sorted({speed for speed in speeds if speed is not None})
-    if len(told) > 1:
-        session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {told[0] / 1e9:g} to {told[-1] / 1e9:g} GB/s")
-    if len(told) != 1:
-        why = "the links run at different speeds" if told else "NVML does not report the speed of an NVLink"
+    rates = sorted({speed for speed in speeds if speed is not None})
+    if len(rates) > 1:
+        session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
+    if len(rates) != 1:
+        why = "the links run at different speeds" if rates else "NVML does not report the speed of an NVLink"
         session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
-    return GpuLink(key, end, len(speeds), "nvlink", told[0] if len(told) == 1 else None)
+    return GpuLink(key, end, len(speeds), "nvlink", rates[0] if len(rates) == 1 else None)
 
 
 def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | None:
@@ -102,8 +102,8 @@ def _speed(session: Session, handle: Any, link: int) -> float | None:
     Older drivers have one speed for all links.
     """
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
-    for asked in ((of_link, link), of_all):
-        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [asked])
+    for query in ((of_link, link), of_all):
+        values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [query])
         megabytes = _value(values[0]) if values else None
         if megabytes and 0 < megabytes <= _MOST_MEGABYTES:
             return megabytes * 1e6
@@ -181,7 +181,7 @@ def _why_no_driver(error: str) -> str:
 
 
 def _machine(session: Session) -> Machine:
-    count = session.ask("gpus", "nvmlDeviceGetCount") or 0
+    count = session.query("gpus", "nvmlDeviceGetCount") or 0
     cards = [_card(session, index) for index in range(count)]
     handles = {card.gpu.key: card.handle for card in cards if card.handle is not None}
     gpus: list[Gpu] = []
@@ -192,7 +192,7 @@ def _machine(session: Session) -> Machine:
         links += up
     return Machine(
         sources=(KIND,),
-        system=System(driver=_name(session.ask("system/driver", "nvmlSystemGetDriverVersion"))),
+        system=System(driver=_name(session.query("system/driver", "nvmlSystemGetDriverVersion"))),
         pci=tuple(card.device for card in cards if card.device),
         gpus=tuple(gpus),
         gpu_links=tuple(links),
@@ -204,23 +204,23 @@ def _machine(session: Session) -> Machine:
 
 def _card(session: Session, index: int) -> _Card:
     """Return one GPU. Its key is its PCI address; "gpu3" where NVML does not show it."""
-    handle = session.ask(f"gpus/gpu{index}/address", "nvmlDeviceGetHandleByIndex", index)
+    handle = session.query(f"gpus/gpu{index}/address", "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return _Card(Gpu(f"gpu{index}", index=index, vendor="nvidia"), None, None)
-    info = session.ask(f"gpus/gpu{index}/address", "nvmlDeviceGetPciInfo", handle)
+    info = session.query(f"gpus/gpu{index}/address", "nvmlDeviceGetPciInfo", handle)
     address = pci_address(_name(getattr(info, "busId", None)) or "")
     key = address or f"gpu{index}"
-    capability = session.ask(f"gpus/{key}/architecture", "nvmlDeviceGetCudaComputeCapability", handle)
-    memory = session.ask(f"gpus/{key}/memory_bytes", "nvmlDeviceGetMemoryInfo", handle)
+    capability = session.query(f"gpus/{key}/architecture", "nvmlDeviceGetCudaComputeCapability", handle)
+    memory = session.query(f"gpus/{key}/memory_bytes", "nvmlDeviceGetMemoryInfo", handle)
     gpu = Gpu(
         key=key,
         index=index,
         address=address,
         vendor="nvidia",
-        model=_name(session.ask(f"gpus/{key}/model", "nvmlDeviceGetName", handle)),
+        model=_name(session.query(f"gpus/{key}/model", "nvmlDeviceGetName", handle)),
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else None,
         memory_bytes=_within(getattr(memory, "total", None), _MOST_MEMORY),
-        uuid=_name(session.ask(f"gpus/{key}/uuid", "nvmlDeviceGetUUID", handle)),
+        uuid=_name(session.query(f"gpus/{key}/uuid", "nvmlDeviceGetUUID", handle)),
         memory_numa=numa_of(str(session.try_to("nvmlDeviceGetNumaNodeId", handle)[0])),
         clique=_clique(session, handle),
     )
@@ -253,17 +253,17 @@ def _device(session: Session, address: str, info: Any, model: str | None, handle
 
 
 def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
-    def told(field: str, function: str, known: Callable[[Any], Any]) -> Any:
-        return known(session.ask(f"pci/{address}/link.{field}", function, handle))
+    def value_of(field: str, function: str, known: Callable[[Any], Any]) -> Any:
+        return known(session.query(f"pci/{address}/link.{field}", function, handle))
 
     def width(value: Any) -> int | None:
         return lanes(str(value))
 
     return PcieLink(
-        speed_gt_per_s=told("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration", _GT_PER_S.get),
-        width=told("width", "nvmlDeviceGetCurrPcieLinkWidth", width),
-        max_speed_gt_per_s=told("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration", _GT_PER_S.get),
-        max_width=told("max_width", "nvmlDeviceGetMaxPcieLinkWidth", width),
+        speed_gt_per_s=value_of("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration", _GT_PER_S.get),
+        width=value_of("width", "nvmlDeviceGetCurrPcieLinkWidth", width),
+        max_speed_gt_per_s=value_of("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration", _GT_PER_S.get),
+        max_width=value_of("max_width", "nvmlDeviceGetMaxPcieLinkWidth", width),
     )
 
 

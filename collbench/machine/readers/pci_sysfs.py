@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
-class KfdFound:
+class KfdGpus:
     """GPUs in the driver's order, and the xGMI links between them, from both ends."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -35,14 +35,14 @@ class KfdFound:
     doubts: tuple[str, ...] = ()
 
 
-def read_kfd(files: Files) -> KfdFound:
+def read_kfd(files: Files) -> KfdGpus:
     """Return GPUs, and xGMI links between GPUs (without links to CPUs). Never raises. Without the folder the result is empty."""
     doubts: list[str] = []
     nodes = sorted(int(name) for name in files.names(_NODES) if name.isascii() and name.isdigit() and len(name) < 6)
     properties = {node: _properties(files.text(f"{_NODES}/{node}/properties")) for node in nodes}
     gpus = _gpus(files, {node: each for node, each in properties.items() if each.get("simd_count", 0) > 0}, doubts)
     links = [link for node in gpus for link in _links(files, node, gpus, doubts)]
-    return KfdFound(tuple(gpus.values()), tuple(links), tuple(dict.fromkeys(doubts)))
+    return KfdGpus(tuple(gpus.values()), tuple(links), tuple(dict.fromkeys(doubts)))
 
 
 def architecture(version: int | None) -> str | None:
@@ -190,7 +190,7 @@ def _link(files: Files, folder: str, names: frozenset[str]) -> PcieLink:
     def text(name: str) -> str:
         return (files.text(f"{folder}/{name}") or "") if name in names else ""
 
-    speeds = [gigatransfers(said) if _SPEED.match(said := text(f"{which}_link_speed")) else None for which in ("current", "max")]
+    speeds = [gigatransfers(text_) if _SPEED.match(text_ := text(f"{which}_link_speed")) else None for which in ("current", "max")]
     widths = [lanes(text(f"{which}_link_width")) for which in ("current", "max")]
     return PcieLink(speeds[0], widths[0], speeds[1], widths[1])
 
@@ -240,7 +240,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class LinuxGpusFound:
+class LinuxGpus:
     """GPUs in the order of their addresses, their links, `devices` with kinds that only a driver knows, and reasons and doubts."""
 
     gpus: tuple[Gpu, ...]
@@ -250,11 +250,11 @@ class LinuxGpusFound:
     doubts: tuple[str, ...] = ()
 
 
-def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFound:
+def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpus:
     """Return the GPUs of `devices`. Never raises. Virtual functions for guests are not GPUs of the host."""
     listed = _nvidia_listed(files)
     amd = read_kfd(files)
-    kinds = tuple(_told_by_driver(device, listed) for device in devices)
+    kinds = tuple(_with_driver_facts(device, listed) for device in devices)
     by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
     for device in kinds:
         vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
@@ -269,7 +269,7 @@ def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFoun
         + [_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd]
         + _numbered("intel", by_vendor["intel"])
     )
-    return LinuxGpusFound(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), few(doubts))
+    return LinuxGpus(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), few(doubts))
 
 
 def _nvidia_listed(files: Files) -> dict[str, str]:
@@ -277,7 +277,7 @@ def _nvidia_listed(files: Files) -> dict[str, str]:
     return {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
 
 
-def _told_by_driver(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
+def _with_driver_facts(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
     """Return the device as a GPU if it is a display function without its vendor that the driver lists."""
     known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
     return replace(device, kind="gpu") if known else device

@@ -545,8 +545,8 @@ def read_fabric(path: Path) -> Fabric:
     try:
         data = read_file(path, _MOST_BYTES)
     except OSError as error:
-        said = f"fabric file '{printable(str(path))}' cannot be read ({error.strerror or error})"
-        raise Unreadable(f"{said}: save the output of `ibnetdiscover` into a file and name it") from error
+        problem = f"fabric file '{printable(str(path))}' cannot be read ({error.strerror or error})"
+        raise Unreadable(f"{problem}: save the output of `ibnetdiscover` into a file and name it") from error
     return read(decoded(data, f"fabric file '{printable(str(path))}'"), str(path))
 
 
@@ -613,9 +613,9 @@ class _ParsedLines:
         self._cable(near, far, *((tail[2], tail[3]) if tail else (None, None)))
 
     def _row(self, row: re.Match[str]) -> None:
-        mine, theirs = (part.strip().strip("'") for part in (*row[11].split("' - '", 1), "")[:2])
+        near, far = (part.strip().strip("'") for part in (*row[11].split("' - '", 1), "")[:2])
         ends = []
-        for kind, lid, port, guid, description in ((*row.group(1, 2, 3, 4), mine), (*row.group(7, 8, 9, 10), theirs)):
+        for kind, lid, port, guid, description in ((*row.group(1, 2, 3, 4), near), (*row.group(7, 8, 9, 10), far)):
             node = self._known(guid, kind, description)
             ends.append((node, int(port)))
             self._lid(ends[-1] if self.nodes[node].kind != "switch" else (node, 0), lid)

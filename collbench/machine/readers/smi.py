@@ -456,8 +456,8 @@ def _cell(text: str) -> bool:
 
 
 def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
-    told = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
-    is_access = not told and not found.affinities and len(found.columns) > 1
+    has_paths = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
+    is_access = not has_paths and not found.affinities and len(found.columns) > 1
     places = {column: place for place, column in enumerate(found.columns)}
     rows: dict[str, tuple[str, ...]] = {}
     rest: dict[str, str] = {}
@@ -632,9 +632,9 @@ def _node(affinity: Mapping[str, str]) -> int | None:
     For a GPU with a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux
     numbers the nodes with CPUs first.
     """
-    told = affinity.get("NUMA Affinity", "")
+    affinity_text = affinity.get("NUMA Affinity", "")
     coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
-    return min(cpu_list(told), default=None) if coherent else numa_of(told)
+    return min(cpu_list(affinity_text), default=None) if coherent else numa_of(affinity_text)
 
 
 def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
@@ -652,8 +652,8 @@ def _why(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
     if "NUMA Affinity" not in table.affinities:
         cpus = affinity.get("CPU Affinity", "")
         return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'unknown'}"
-    told = affinity.get("NUMA Affinity", "")
-    return f"its NUMA Affinity is {printable(told, 40)}" if told else "its NUMA Affinity is empty, as in a container"
+    affinity_text = affinity.get("NUMA Affinity", "")
+    return f"its NUMA Affinity is {printable(affinity_text, 40)}" if affinity_text else "its NUMA Affinity is empty, as in a container"
 
 
 def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:

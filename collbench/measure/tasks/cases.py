@@ -14,7 +14,7 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import MonitoredMeasurement, state_probe, watch
+from collbench.measure.monitored import MonitoredMeasurement, measure_monitored, state_probe
 from collbench.measure.prepared_case import (
     BackendContext,
     DataError,
@@ -31,8 +31,8 @@ from collbench.measure.row import RowContext, check_fields, make_row, row_withou
 from collbench.measure.session import (
     BackendNotMeasured,
     Launch,
-    Listener,
     OpenBackend,
+    ProgressListener,
     RunContext,
     Work,
     WrongDataStop,
@@ -103,12 +103,12 @@ def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> BackendRunne
 
 def _reasons(items: list[Work], world: World) -> list[Fact | None]:
     """Return for each case None, or why it cannot be measured: the reason of the first rank that has one."""
-    mine = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
+    own = [as_fact(one.reason) or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
             for operation, case, one in items]  # fmt: skip
-    everyone = world.allgather(
-        [None if reason is None else as_json(reason) for reason in mine], f"asking {items[0][2].name} what it can do"
+    all_ranks = world.allgather(
+        [None if reason is None else as_json(reason) for reason in own], f"asking {items[0][2].name} what it can do"
     )
-    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*everyone, strict=True)]
+    return [decode_reason(next((reason for reason in column if reason), None)) for column in zip(*all_ranks, strict=True)]
 
 
 def stage_of(launch: Launch, items: list[Work], backend: Backend) -> BackendContext:
@@ -154,7 +154,7 @@ class BackendRunner:
             return self.without(operation, case, ready, place)
         on_host = not backend.virtual and ready.case.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
-        watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
+        watched = measure_monitored(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
         checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}
@@ -242,8 +242,8 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     read = world.allgather([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
-        theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        world.refuse(f"{world.members[other]} has other traffic ({theirs}) than rank 0 ({ours}): copy the same file to every node")
+        other_list, own_list = (", ".join(read[rank]) or "none" for rank in (other, 0))
+        world.refuse(f"{world.members[other]} has other traffic ({other_list}) than rank 0 ({own_list}): copy the same file to every node")
 
 
 def check_memory(work: list[Work], world: World) -> None:
@@ -259,10 +259,10 @@ def _too_large(work: list[Work], world: World) -> str | None:
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Case, str]] = []
     fitting: set[int] = set()
-    for operation, asked, one in work:
+    for operation, case_requested, one in work:
         if one.backend is None:
             continue
-        case = placed(asked, operation, one.backend)
+        case = placed(case_requested, operation, one.backend)
         ranks, device = ranks_of(one, world), one.backend.free_bytes(case)
         n = group_size(operation, case, ranks)
         need, free = bytes_needed(operation, case, n), device
@@ -271,8 +271,8 @@ def _too_large(work: list[Work], world: World) -> str | None:
         if need <= free:
             fitting.add(case.size_bytes)
         else:
-            whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
-            missing.append((need - free, case, f"{format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free"))
+            subject = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+            missing.append((need - free, case, f"{format_bytes(need)} on {world.me.host} {subject}, but only {format_bytes(free)} is free"))
     if not missing:
         return None
     _, case, why = max(missing, key=lambda one: one[0])
@@ -341,7 +341,7 @@ def notes(launch: Launch, opened: list[OpenBackend]) -> Iterator[Fact]:
 # One launch: open the backends, measure every case on all ranks together, store each row at once.
 
 
-def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure the request on all ranks of `world` and return the exit code, the same on all ranks. Raises CollbenchError.
 
     `ended` receives the exit code before the libraries are closed, so that a crash there does not affect the results.
@@ -389,7 +389,7 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     launch.folder = stored.folder
 
 
-def _begin(listener: Listener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
+def _begin(listener: ProgressListener, world: World, opened: list[OpenBackend], work: list[Work], stored: Stored) -> None:
     """Pass the cases to measure, and those already stored, to the listener."""
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""

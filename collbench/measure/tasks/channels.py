@@ -34,13 +34,13 @@ from collbench.measure.request import Budget
 from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement
 from collbench.measure.session import missing_anywhere, open_everywhere
-from collbench.measure.tcp_streams import COUNTED, HostPair, Told, attempt, in_turn, pairs, patience
+from collbench.measure.tcp_streams import COUNTED, HostPair, Reply, attempt, in_turn, pairs, patience
 from collbench.measure.wire_tools import (
     BANDWIDTH,
     FLAGS,
     LATENCY,
     PERFTEST,
-    Course,
+    ToolPair,
     ToolRequest,
     ToolResult,
     Tools,
@@ -93,8 +93,8 @@ class ChannelJob:
 
 def against(channel: Channel, link: Link) -> Channel:
     """Return the channel with the link that limits it, or with the reason if that link is unknown."""
-    told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
-    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
+    name = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
+    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=name)
 
 
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
@@ -162,11 +162,11 @@ def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
 def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
     place = f"{host}/numa{node.id}"
     channel = Channel("host_memory", place, place)
-    ours = node_cpus(node, cpus)
-    return _job(channel, ours, seconds, patience_s) if ours else ChannelJob(_not_ours(channel))
+    own = node_cpus(node, cpus)
+    return _job(channel, own, seconds, patience_s) if own else ChannelJob(_outside_cpu_set(channel))
 
 
-def _not_ours(channel: Channel) -> Channel:
+def _outside_cpu_set(channel: Channel) -> Channel:
     from dataclasses import replace
 
     return replace(channel, na="the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher")
@@ -178,8 +178,8 @@ def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: floa
     about = (
         f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
-    told = replace(channel, limited_by=about)
-    return ChannelJob(told, lambda: _copied(told, cpus, seconds, patience_s))
+    row = replace(channel, limited_by=about)
+    return ChannelJob(row, lambda: _copied(row, cpus, seconds, patience_s))
 
 
 def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Channel:
@@ -187,8 +187,8 @@ def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: f
 
     from collbench.measure.references import copy_memory
 
-    wanted = max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus))
-    copied = copy_memory(cpus, min(wanted, int(psutil.virtual_memory().available) // _PART), seconds, patience_s)
+    n_bytes = max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus))
+    copied = copy_memory(cpus, min(n_bytes, int(psutil.virtual_memory().available) // _PART), seconds, patience_s)
     return from_times(channel, copied.seconds, copied.n_bytes, copied.wrong)
 
 
@@ -289,9 +289,9 @@ def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: floa
         from collbench.device.gpu import open_peer
 
         direct = open_peer(a, b)
-        told = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
+        described = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
         with a.use():
-            return _measured(told, [_across(a, b)], seconds)
+            return _measured(described, [_across(a, b)], seconds)
 
     return ChannelJob(row, measure)
 
@@ -434,9 +434,13 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     wrong = verify_case(ready, world, 1)
     if measured is None:
         return row
-    told = _told(row, way, links, backend)
-    told = replace(told, limited_by=f"{told.limited_by}; MPI does not report whether it uses GPUDirect RDMA") if device == "cuda" else told
-    return _figures(told, ready, measured, wrong[0].sentence() if wrong else None)
+    described = _with_path(row, way, links, backend)
+    described = (
+        replace(described, limited_by=f"{described.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
+        if device == "cuda"
+        else described
+    )
+    return _figures(described, ready, measured, wrong[0].sentence() if wrong else None)
 
 
 def _bytes_each(ready: PreparedCase) -> float:
@@ -448,7 +452,7 @@ def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: st
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
 
 
-def _told(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
     """Return the row compared with the link that the counters show, or without a link if they show none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
@@ -528,12 +532,12 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
 
     `machine` and `gpus` are known at the first rank of each host.
     """
-    mine = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
+    own = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
     tools = [why_not(), why_not(cuda=True)] if machine else None
-    told: list[Any] = world.allgather([mine, tools], "looking for RDMA devices")
+    replies: list[Any] = world.allgather([own, tools], "looking for RDMA devices")
     rows: list[Channel] = []
     for pair in pairs(world):
-        (sources, why), (targets, other) = told[pair.source.rank], told[pair.target.rank]
+        (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
         ends = _rails([_device(each) for each in sources], [_device(each) for each in targets])
         lacking = [first or second for first, second in zip(why, other, strict=True)]
         rows += _of_pair(pair, ends, lacking, world, seconds)
@@ -584,16 +588,16 @@ def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: W
         return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
     address = LOOPBACK if pair.inside else pair.target.address
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
-    said = _with_server(ToolServer(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
-    if "value" not in said:
-        return replace(row, na=said.get("why", "perftest printed nothing"), flags=())
-    rates, sent = said["value"]
+    reply = _with_server(ToolServer(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
+    if "value" not in reply:
+        return replace(row, na=reply.get("why", "perftest printed nothing"), flags=())
+    rates, sent = reply["value"]
     if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
 
 
-def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, honest_s: float) -> Told:
+def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, honest_s: float) -> Reply:
     if world.rank == pair.target.rank:
         with server:
             return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
@@ -615,8 +619,8 @@ def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[R
     return same or list(zip(sources, targets, strict=False))
 
 
-def _device(told: dict[str, Any]) -> RdmaDevice:
-    return RdmaDevice(**{**told, "link": Link(**told["link"])})
+def _device(fields: dict[str, Any]) -> RdmaDevice:
+    return RdmaDevice(**{**fields, "link": Link(**fields["link"])})
 
 
 def _software(nic: Nic) -> bool:
@@ -658,12 +662,12 @@ def links_of(world: World) -> dict[str, Link]:
     from collbench.machine.interfaces import interface_with, read_interface
     from collbench.machine.peak.links import tcp_link
 
-    mine: tuple[float | None, str, str] | None = None
+    own: tuple[float | None, str, str] | None = None
     if len(world.hosts) > 1 and world.on_host()[0] == world.me:
         link = tcp_link(read_interface(interface_with(world.me.address)))
-        mine = (link.bytes_per_s, link.name, link.source)
-    told = world.allgather(mine, "reading the interfaces")
-    return {member.host: Link(*words) for member in world.members if (words := told[member.rank])}
+        own = (link.bytes_per_s, link.name, link.source)
+    replies = world.allgather(own, "reading the interfaces")
+    return {member.host: Link(*words) for member in world.members if (words := replies[member.rank])}
 
 
 def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
@@ -687,21 +691,21 @@ def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> C
             each.close()
 
 
-def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
+def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Reply, Reply]:
     """Return (the source's report, the target's report), at all ranks."""
     (address, port, key), waits = offer, patience(world)
     send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
-    mine: dict[str, Told] = {}
+    own: dict[str, Reply] = {}
     with world.extend_timeout(way.seconds + 2 * waits):
-        sender = threading.Thread(target=lambda: mine.update(source=attempt(send)), daemon=True)
+        sender = threading.Thread(target=lambda: own.update(source=attempt(send)), daemon=True)
         if world.me == way.pair.source:
             sender.start()
         if listener:
-            mine["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
+            own["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
         if world.me == way.pair.source:
             sender.join()
-        told = world.allgather(mine, "measuring TCP")
-    return told[way.pair.source.rank].get("source", {}), told[way.pair.target.rank].get("target", {})
+        replies = world.allgather(own, "measuring TCP")
+    return replies[way.pair.source.rank].get("source", {}), replies[way.pair.target.rank].get("target", {})
 
 
 def _received(way: _TimedStreams, listener: socket.socket, key: bytes, waits: float) -> list[object]:
@@ -709,8 +713,8 @@ def _received(way: _TimedStreams, listener: socket.socket, key: bytes, waits: fl
     return [arrived.rates.tolist(), arrived.wrong]
 
 
-def _row_tcp(way: _TimedStreams, row: Channel, said: tuple[Told, Told], address: str) -> Channel:
-    source, target = said
+def _row_tcp(way: _TimedStreams, row: Channel, reply: tuple[Reply, Reply], address: str) -> Channel:
+    source, target = reply
     if "why" in source:
         return replace(row, na=f"{way.pair.source.host} does not reach {way.pair.target.host} at {address}: {source['why']}")
     if "why" in target:
@@ -743,10 +747,10 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
 def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, how: tuple[dict[str, Link], float]) -> Channel:
     links, seconds = how
     operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
-    ask = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, ask, [Course(pair.source, pair.target)], tools.versions[tool.name])
-    row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": ask.size_bytes, **ran.evidence(tool)})
-    return _told_tools(row, ask, ran)
+    request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
+    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], tools.versions[tool.name])
+    row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
+    return _with_tool_figure(row, request, ran)
 
 
 def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
@@ -759,16 +763,16 @@ def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channe
     return against(row, unclear or min(ends, key=lambda link: link.known))
 
 
-def _told_tools(row: Channel, ask: ToolRequest, ran: ToolResult) -> Channel:
+def _with_tool_figure(row: Channel, request: ToolRequest, ran: ToolResult) -> Channel:
     if ran.figure is None:
         return replace(row, na=ran.why, flags=FLAGS[:1])
     flags = [*row.flags, *(["other_path"] if ran.other_path else [])]
     of = None if ran.other_path else row.of_bytes_per_s
-    return replace(row, bytes_per_s=ask.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
+    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
 
 
 _AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
-Tell = Callable[[Sequence[Channel]], None]
+Report = Callable[[Sequence[Channel]], None]
 
 
 @dataclass(frozen=True)
@@ -784,8 +788,8 @@ class _Host:
     no_gpu: str
 
 
-def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, tell: Tell, tools: Sequence[str] = ()) -> int:
-    """Measure for about `seconds` per channel, call `tell` with all rows at rank 0, and return the exit code on all ranks.
+def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = ()) -> int:
+    """Measure for about `seconds` per channel, call `report` with all rows at rank 0, and return the exit code on all ranks.
 
     Exit codes: 0 if a channel was measured, 2 if none could be, 4 if wrong bytes arrived. The first rank of each host
     measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
@@ -797,7 +801,7 @@ def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, t
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
         rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
-            tell(rows)
+            report(rows)
         return world.broadcast(exit_code(rows), "sending the results")
 
 
@@ -820,9 +824,9 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
     """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
-    from collbench.device.present import why_unavailable
+    from collbench.device.present import gpu_obstacle
 
-    why = why_unavailable(env)
+    why = gpu_obstacle(env)
     if why:
         return [], why.render()
     from collbench.device.gpu import OpenGpu, gpu_count
@@ -839,9 +843,9 @@ def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
     jobs = _jobs(world, host, seconds) if host else []
     most = max(world.allgather(len(jobs), "counting the channels"))
     with world.extend_timeout(most * (seconds + _AROUND_S)):
-        mine = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
-        told = world.gather(mine, "measuring the hosts")
-    return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in told or [] for row in rows]
+        own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
+        replies = world.gather(own, "measuring the hosts")
+    return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
 
 
 def _jobs(world: World, host: _Host, seconds: float) -> list[ChannelJob]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from collbench.control.world import World
 from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
 from collbench.device.gpu import OpenGpu, gpu_count
-from collbench.device.present import why_unavailable
+from collbench.device.present import gpu_obstacle
 from collbench.errors import FINE, RunFailed, UsageError
 from collbench.measure.ceilings import link_between
 from collbench.measure.probing import together_or_alone
@@ -77,7 +77,7 @@ def _wait(world: World) -> int:
 
 
 def _open(env: Mapping[str, str]) -> list[OpenGpu]:
-    if (reason := why_unavailable(env)) is not None:
+    if (reason := gpu_obstacle(env)) is not None:
         raise UsageError(f"no GPU to run kernels on: {reason.render()}")
     return [OpenGpu(index) for index in range(gpu_count())]
 

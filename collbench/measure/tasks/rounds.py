@@ -30,7 +30,7 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, Collbenc
 from collbench.launch import signals
 from collbench.measure import counters, tcp_streams
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.monitored import StateProbe, state_probe, watched
+from collbench.measure.monitored import StateProbe, monitor_round, state_probe
 from collbench.measure.prepared_case import (
     BackendContext,
     MoreWrongData,
@@ -59,8 +59,8 @@ from collbench.measure.session import (
     run_with_cleanup,
 )
 from collbench.measure.tasks.cases import check_memory, notes, stage_of
-from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
-from collbench.measure.wire_tools import FLAGS, LATENCY, Course, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
+from collbench.measure.tcp_streams import COUNTED, Reply, attempt, patience
+from collbench.measure.wire_tools import FLAGS, LATENCY, ToolPair, ToolRequest, ToolResult, Tools, WireTool, installed_tools, run_tool
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.case import Case
@@ -235,11 +235,11 @@ class Places:
         return tuple(ranks for a, b in each for ranks in zip(self.ranks[a], self.ranks[b], strict=True))
 
 
-def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
+def places_of(request: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
     """Return the places of a launch, from its hosts and the ranks on each. Raises UsageError for fewer than two places."""
     if sum(map(len, by_host)) < 2:
-        raise UsageError(f"{asked.launch.command} needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)")
-    by = asked.by or ("node" if len(hosts) > 1 else "rank")
+        raise UsageError(f"{request.launch.command} needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)")
+    by = request.by or ("node" if len(hosts) > 1 else "rank")
     if by == "node" and len(hosts) < 2:
         raise UsageError(f"--by node needs two nodes, but all ranks are on {hosts[0]}: start ranks on more nodes, or use --by rank")
     if by == "node":
@@ -251,13 +251,13 @@ def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Seque
     return Places(by, names, tuple(host for _, host in host_of), tuple((rank,) for rank, _ in host_of))
 
 
-def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
+def schedule_of(request: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
     """Return the schedule of rounds. Raises UsageError for a sample or a rank that does not fit the places."""
-    if asked.sample is not None and asked.sample >= places.n:
-        raise UsageError(f"--sample {asked.sample} exceeds the partners of each of {places.n} {places.by}s: use {_up_to(places.n - 1)}")
-    center = None if asked.one_to_all is None else _place_of(asked.one_to_all, places, by_host)
-    most = int(asked.budget_s / (MEASUREMENTS * asked.launch.budget.max_time_s))
-    return schedule(places.n, at_once=asked.concurrent, center=center, partners=asked.sample, most=most, seed=seed)
+    if request.sample is not None and request.sample >= places.n:
+        raise UsageError(f"--sample {request.sample} exceeds the partners of each of {places.n} {places.by}s: use {_up_to(places.n - 1)}")
+    center = None if request.one_to_all is None else _place_of(request.one_to_all, places, by_host)
+    most = int(request.budget_s / (MEASUREMENTS * request.launch.budget.max_time_s))
+    return schedule(places.n, at_once=request.concurrent, center=center, partners=request.sample, most=most, seed=seed)
 
 
 def _place_of(rank: int, places: Places, by_host: Sequence[Sequence[int]]) -> int:
@@ -271,18 +271,18 @@ def _up_to(most: int) -> str:
     return "1" if most == 1 else f"1 to {most}"
 
 
-def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> PairsSampled | None:
+def sampled(request: PairsRequest, plan: Schedule, visited: int) -> PairsSampled | None:
     """Return how many of the pairs were measured, and why not all of them; None if all were."""
     if visited >= plan.possible:
         return None
     whole = plan.whole_rounds
-    wanted = whole if asked.sample is None else min(asked.sample + plan.least - 1, whole)
-    found = PairsSampled(visited, plan.possible, asked.budget_s)
-    if visited * whole >= wanted * plan.possible:
-        return structs.replace(found, sample=asked.sample)
-    needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s
+    needed = whole if request.sample is None else min(request.sample + plan.least - 1, whole)
+    found = PairsSampled(visited, plan.possible, request.budget_s)
+    if visited * whole >= needed * plan.possible:
+        return structs.replace(found, sample=request.sample)
+    needed_s = plan.whole_rounds * plan.parts * MEASUREMENTS * request.launch.budget.max_time_s
     # work between the rounds used the rest of the time
-    return found if needed_s <= asked.budget_s else structs.replace(found, needed_s=needed_s)
+    return found if needed_s <= request.budget_s else structs.replace(found, needed_s=needed_s)
 
 
 def _duration(seconds: float) -> str:
@@ -311,7 +311,7 @@ class HuntRequest:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RoundOrder:
     """The hunt's request of one round; see `results.rounds.HuntRound` for the fields."""
 
     kind: str
@@ -322,7 +322,7 @@ class Asked:
     pause_s: float = 0.0
 
     @classmethod
-    def told(cls, values: Mapping[str, Any]) -> Asked:
+    def from_json(cls, values: Mapping[str, Any]) -> RoundOrder:
         """Return the request from the fields received over the control plane, in which tuples have become lists."""
         groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
         return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))
@@ -340,8 +340,8 @@ def rails_of(world: World, places: Places) -> Rails:
     if places.by != "node":
         return {}
     leaders = _leaders(world, places)
-    told = world.allgather(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
-    each = [told[leader.rank] for leader in leaders]
+    replies = world.allgather(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
+    each = [replies[leader.rank] for leader in leaders]
     return {name: known for name in sorted(each[0]) if (known := _common([one.get(name, {}) for one in each]))}
 
 
@@ -410,7 +410,7 @@ def _since(before: int | None, after: int | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Carried:
+class _StreamResult:
     """The rate of a stream in bytes per second with its interval, or why it is unknown. proven: whether both interfaces counted it."""
 
     speed: float | None = None
@@ -430,18 +430,18 @@ class Streaming:
     rails: Rails
     seconds: float
 
-    def play(self, number: int, ask: Asked) -> HuntRound | None:
+    def play(self, number: int, order: RoundOrder) -> HuntRound | None:
         """Measure a round on all ranks, one direction after the other. Return it at rank 0, None elsewhere."""
-        nic = ask.nic or ""
+        nic = order.nic or ""
         leaders, addresses = _leaders(self.world, self.places), self.rails[nic]
-        ways = [_Way(nic, leaders[a], leaders[b], addresses[a], addresses[b]) for a, b in ask.groups]
+        ways = [_Way(nic, leaders[a], leaders[b], addresses[a], addresses[b]) for a, b in order.groups]
         there, back = self._carried(ways), self._carried([way.reversed for way in ways])
-        return _round(number, ask, list(zip(there, back, strict=True))) if self.world.rank == 0 else None
+        return _round(number, order, list(zip(there, back, strict=True))) if self.world.rank == 0 else None
 
-    def _carried(self, ways: Sequence[_Way]) -> list[_Carried]:
+    def _carried(self, ways: Sequence[_Way]) -> list[_StreamResult]:
         """Run all streams at once and return the result of each, at all ranks."""
         world = self.world
-        mine = next((way for way in ways if world.me in (way.source, way.target)), None)
+        own = next((way for way in ways if world.me in (way.source, way.target)), None)
         listener: list[socket.socket] = []
         key = secrets.token_bytes(tcp_streams.KEY_BYTES)
 
@@ -449,17 +449,17 @@ class Streaming:
             listener.append(listen_at(address))
             return [listener[0].getsockname()[1], key.hex()]
 
-        awaited = mine and mine.target == world.me
-        offers = world.allgather(attempt(partial(listen, mine.target_address)) if mine and awaited else {}, "listening for TCP streams")
+        awaited = own and own.target == world.me
+        offers = world.allgather(attempt(partial(listen, own.target_address)) if own and awaited else {}, "listening for TCP streams")
         try:
             with world.extend_timeout(self.seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
-                told = world.allgather(self._done(mine, offers[mine.target.rank], listener) if mine else {}, "measuring TCP")
+                replies = world.allgather(self._done(own, offers[own.target.rank], listener) if own else {}, "measuring TCP")
         finally:
             for each in listener:
                 each.close()
-        return [_carried(way, offers[way.target.rank], (told[way.source.rank], told[way.target.rank]), self.seconds) for way in ways]
+        return [_carried(way, offers[way.target.rank], (replies[way.source.rank], replies[way.target.rank]), self.seconds) for way in ways]
 
-    def _done(self, way: _Way, offer: Told, listener: Sequence[socket.socket]) -> Told:
+    def _done(self, way: _Way, offer: Reply, listener: Sequence[socket.socket]) -> Reply:
         """Run this rank's end of a stream: send or receive."""
         if "value" not in offer:
             return {}
@@ -470,42 +470,43 @@ class Streaming:
         return attempt(lambda: way.sent(port, key, self.seconds, waits))
 
 
-def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) -> _Carried:
-    source, target = said
+def _carried(way: _Way, offer: Reply, ends_of_pair: tuple[Reply, Reply], seconds: float) -> _StreamResult:
+    source, target = ends_of_pair
     ends = ((offer, f"{way.target.host} cannot listen at {way.target_address}"),
             (source, f"{way.source.host} does not reach {way.target.host} at {way.target_address}"),
             (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
-    for told, what in ends:
-        if "value" not in told:
-            return _Carried(na=f"{what}: {told.get('why', 'no reason was reported')}")
+    for reply, what in ends:
+        if "value" not in reply:
+            return _StreamResult(na=f"{what}: {reply.get('why', 'no reason was reported')}")
     (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
-        return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
+        return _StreamResult(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
     least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
     if left is not None and left < least:
-        return _Carried(
+        return _StreamResult(
             na=f"the stream left {way.source.host} over another interface than {way.nic}, although it has the address of {way.nic}",
             wrong=wrong,
         )
     if came is not None and came < least:
-        return _Carried(
+        return _StreamResult(
             na=f"the stream reached {way.target.host} over another interface than {way.nic}, although it has the address of {way.nic}",
             wrong=wrong,
         )
     known = median(np.array(rates))
-    return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
+    return _StreamResult(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
 
 
-def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:
+def _round(number: int, order: RoundOrder, both: Sequence[tuple[_StreamResult, _StreamResult]]) -> HuntRound:
     """Return the round. A pair has the interval of its slower direction, and no figure if one direction has none."""
     slower = [min(pair, key=lambda one: one.speed or 0.0) for pair in both]
     none = (None,) * len(both)
     wrong = [next(filter(None, (one.wrong for one in pair)), None) for pair in both]
     unproven = any(not one.proven for pair in both for one in pair)
     return HuntRound(
-        number, ask.kind, ask.stage, ask.why, ask.groups, tuple(there.speed for there, _ in both), tuple(back.speed for _, back in both),
+        number, order.kind, order.stage, order.why, order.groups,
+        tuple(there.speed for there, _ in both), tuple(back.speed for _, back in both),
         none, tuple(one.low for one in slower), tuple(one.high for one in slower), tuple(int(detail is not None) for detail in wrong),
-        tuple(there.na or back.na for there, back in both), ask.nic, ("path_unproven",) if unproven else (), tuple(wrong),
+        tuple(there.na or back.na for there, back in both), order.nic, ("path_unproven",) if unproven else (), tuple(wrong),
     )  # fmt: skip
 
 
@@ -527,20 +528,20 @@ class RoundMeasurement:
     backward: bool = False
 
 
-def ways_of(asked: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
+def ways_of(request: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
     """Return the three measurements on a backend: latency, forward bandwidth and backward bandwidth."""
-    budget = asked.launch.budget
+    budget = request.launch.budget
     latency, bandwidth = (
         RoundMeasurement(
-            operation, _case(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups)
+            operation, _case(request, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups)
         )
-        for operation, size, warmups in zip(OPERATIONS, (asked.latency_size_bytes, asked.size_bytes), _WARMUPS, strict=True)
+        for operation, size, warmups in zip(OPERATIONS, (request.latency_size_bytes, request.size_bytes), _WARMUPS, strict=True)
     )
     return latency, bandwidth, replace(bandwidth, backward=True)
 
 
-def _case(asked: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Case:
-    sweep = asked.launch.sweep
+def _case(request: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Case:
+    sweep = request.launch.sweep
     assert isinstance(sweep, Sweep)
     (case,) = replace(sweep, operations=(operation,), sizes=(size_bytes,)).cases(backend, 2)
     return case.placed(False)
@@ -554,7 +555,7 @@ class PairContext:
     probe   the state probe of all ranks; None: not available
     """
 
-    asked: PairsRequest
+    request: PairsRequest
     world: World
     stage: BackendContext
     places: Places
@@ -585,66 +586,66 @@ class _Times:
     wrong_detail: tuple[str | None, ...]
 
 
-def play(court: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
+def play(context: PairContext, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
     """Measure a round on all ranks; yield its results at rank 0, nothing elsewhere.
 
     If a rank rejects a measurement, the halves of the round are measured separately, and so on. At the end only the pairs
     that cannot run are n/a.
     """
     times: list[_Times | None] = []
-    with watched(court.world, court.probe) as watch:
-        reason = _measure_all(court, pairs, times)
+    with monitor_round(context.world, context.probe) as watch:
+        reason = _measure_all(context, pairs, times)
     if reason is not None:
-        yield from _without(court, number, pairs, again, reason)
+        yield from _without(context, number, pairs, again, reason)
         return
     known = [each for each in times if each]
     if len(known) == len(times):
-        disturbed = [watch.of([*court.places.ranks[a], *court.places.ranks[b]]) for a, b in pairs]
+        disturbed = [watch.of([*context.places.ranks[a], *context.places.ranks[b]]) for a, b in pairs]
         yield replace(
-            _round_pair_round(court, number, pairs, again, known),
+            _round_pair_round(context, number, pairs, again, known),
             cpu_wait=tuple(round(each.cpu_wait, 4) for each in disturbed),
             flipped=tuple(each.flipped for each in disturbed),
         )
 
 
-def _measure_all(court: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
+def _measure_all(context: PairContext, pairs: Round, times: list[_Times | None]) -> str | None:
     """Add the three measurements of a round to `times`, or return why a rank rejects one, the same at all ranks."""
-    for way in court.ways:
-        found = _measure(court, way, pairs)
+    for way in context.ways:
+        found = _measure(context, way, pairs)
         if isinstance(found, str):
             return found
         times.append(found)
     return None
 
 
-def _without(court: PairContext, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
+def _without(context: PairContext, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
     half = len(pairs) // 2
     if half:
-        yield from play(court, number, pairs[:half], again)
-        yield from play(court, number, pairs[half:], again)
-    elif court.world.rank == 0:
+        yield from play(context, number, pairs[:half], again)
+        yield from play(context, number, pairs[half:], again)
+    elif context.world.rank == 0:
         gap, nothing = (None,), (_NOTHING,)
-        yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
+        yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=context.flags)
 
 
-def _measure(court: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
+def _measure(context: PairContext, way: RoundMeasurement, pairs: Round) -> _Times | str | None:
     """Return one measurement, with figures at rank 0, or why a rank rejects it, the same at all ranks."""
-    groups = court.places.groups(pairs, way.backward)
-    ready = prepare_over(way.operation, way.case, groups, court.stage_for(way), court.world)
+    groups = context.places.groups(pairs, way.backward)
+    ready = prepare_over(way.operation, way.case, groups, context.stage_for(way), context.world)
     if isinstance(ready, CaseFailed):
         return ready.reason
-    check = court.asked.launch.check
-    measured = time_shortly(ready, court.world, way.budget)
-    mismatches = verify_case(ready, court.world, check) if check else []
-    release(ready, court.stage.backend)
+    check = context.request.launch.check
+    measured = time_shortly(ready, context.world, way.budget)
+    mismatches = verify_case(ready, context.world, check) if check else []
+    release(ready, context.stage.backend)
     if measured is None or mismatches is None:
         return None
-    return _times(court, ready, measured, mismatches)
+    return _times(context, ready, measured, mismatches)
 
 
-def _times(court: PairContext, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> _Times:
+def _times(context: PairContext, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> _Times:
     """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks."""
-    width = court.places.width
+    width = context.places.width
     initiators = [group[0] for group in ready.groups]
     each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
     messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
@@ -670,13 +671,14 @@ def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
     return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
 
 
-def _round_pair_round(court: PairContext, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
+def _round_pair_round(context: PairContext, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
     latency, forward, backward = times
     wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
-    flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
+    flags = dict.fromkeys((*context.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
     return PairRound(
         number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
-        tuple(wrong if court.asked.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
+        tuple(wrong if context.request.launch.check else [None] * len(pairs)), (None,) * len(pairs),
+        (latency.n, forward.n, backward.n), again,
         tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
     )  # fmt: skip
 
@@ -698,52 +700,52 @@ class GroupResult:
     na: str | None = None
 
 
-def group_case(asked: PairsRequest, backend: Backend) -> Case:
+def group_case(request: PairsRequest, backend: Backend) -> Case:
     """Return the all-reduce case of groups. It has the size of the messages, and a floating-point type as gradients have."""
-    sweep = asked.launch.sweep
+    sweep = request.launch.sweep
     assert isinstance(sweep, Sweep)
-    (case,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cases(
+    (case,) = replace(sweep, operations=(ALLREDUCE,), sizes=(request.size_bytes,), dtypes=(dtype_named("float32"),)).cases(
         backend.name, backend.ranks
     )
     return placed(case, ALLREDUCE, backend)
 
 
-def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
+def no_groups(request: PairsRequest, backend: Backend, world: World) -> str | None:
     """Return why a rank's backend cannot reduce over groups, the same at all ranks; or None. All ranks must call it."""
     return world.first_error(
-        can_do(backend, ALLREDUCE, group_case(asked, backend)), f"asking {backend.name} whether it reduces over groups"
+        can_do(backend, ALLREDUCE, group_case(request, backend)), f"asking {backend.name} whether it reduces over groups"
     )
 
 
-def play_groups(court: PairContext, number: int, ask: Asked) -> HuntRound | None:
+def play_groups(context: PairContext, number: int, order: RoundOrder) -> HuntRound | None:
     """Measure a round on all ranks. Return it at rank 0, None elsewhere.
 
     A group with only one rank has no figure, since it moves no data.
     """
-    ranks = [tuple(rank for place in group for rank in court.places.ranks[place]) for group in ask.groups]
+    ranks = [tuple(rank for place in group for rank in context.places.ranks[place]) for group in order.groups]
     several = tuple(each for each in ranks if len(each) > 1)
-    reached, flags = _measured(court, several) if several else ({}, ())
-    if court.world.rank:
+    reached, flags = _measured(context, several) if several else ({}, ())
+    if context.world.rank:
         return None
     alone = GroupResult(na="one rank: nothing to reduce")
-    return _group_round(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
+    return _group_round(number, order, [reached.get(each, alone) for each in ranks], (*context.flags, *flags))
 
 
-def _measured(court: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
+def _measured(context: PairContext, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], tuple[str, ...]]:
     """Return the result of each group, at rank 0."""
-    backend, request = court.stage.backend, court.asked.launch
-    case, members = group_case(court.asked, backend), court.stage.members
-    with court.world.watchdog.phase(f"making groups on {backend.name}"):
+    backend, request = context.stage.backend, context.request.launch
+    case, members = group_case(context.request, backend), context.stage.members
+    with context.world.watchdog.phase(f"making groups on {backend.name}"):
         wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
-    reason = court.world.first_error(wrong, "making the groups of a round")
-    stage: BackendContext = replace(court.stage, members=members | made)
-    ready = None if reason else prepare_over(ALLREDUCE, case, groups, stage, court.world)
+    reason = context.world.first_error(wrong, "making the groups of a round")
+    stage: BackendContext = replace(context.stage, members=members | made)
+    ready = None if reason else prepare_over(ALLREDUCE, case, groups, stage, context.world)
     if ready is None or isinstance(ready, CaseFailed):
         _free(backend, made)
         return dict.fromkeys(groups, GroupResult(na=reason or str(ready))), ()
     budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
-    measured = time_shortly(ready, court.world, budget)
-    mismatches = verify_case(ready, court.world, request.check) if request.check else []
+    measured = time_shortly(ready, context.world, budget)
+    mismatches = verify_case(ready, context.world, request.check) if request.check else []
     release(ready, backend)
     _free(backend, made)
     if measured is None or mismatches is None:
@@ -798,14 +800,14 @@ def rate(moved: float, seconds: float | None) -> float | None:
     return moved / seconds if seconds else None
 
 
-def _group_round(number: int, ask: Asked, reached: Sequence[GroupResult], flags: Sequence[str]) -> HuntRound:
+def _group_round(number: int, order: RoundOrder, reached: Sequence[GroupResult], flags: Sequence[str]) -> HuntRound:
     def each(figure: Callable[[GroupResult], float | None]) -> tuple[float | None, ...]:
         return tuple(figure(one) for one in reached)
 
     none = (None,) * len(reached)
     return HuntRound(
-        number, ask.kind, ask.stage, ask.why, ask.groups, each(lambda one: one.speed), none, none, each(lambda one: one.low),
-        each(lambda one: one.high), tuple(one.wrong for one in reached), tuple(one.na for one in reached), ask.nic,
+        number, order.kind, order.stage, order.why, order.groups, each(lambda one: one.speed), none, none, each(lambda one: one.low),
+        each(lambda one: one.high), tuple(one.wrong for one in reached), tuple(one.na for one in reached), order.nic,
         tuple(dict.fromkeys(flags)), tuple(one.detail for one in reached),
     )  # fmt: skip
 
@@ -819,39 +821,41 @@ _Ends = tuple[float | None, float | None]
 class RoundRunner:
     """A runner of a hunt's rounds: the context of pairs, the interfaces, and why groups cannot be measured (None: they can)."""
 
-    court: PairContext
+    context: PairContext
     streaming: Streaming
     no_groups: str | None = None
 
-    def play(self, number: int, ask: Asked) -> HuntRound | None:
+    def play(self, number: int, order: RoundOrder) -> HuntRound | None:
         """Return the round at rank 0, None elsewhere. All ranks call with the same request."""
-        if ask.kind == "pairs":
-            pairs = tuple((group[0], group[1]) for group in ask.groups)
-            played = list(play(self.court, number, pairs))
-            return _of_pairs(number, ask, played, self.court.asked.size_bytes) if self.court.world.rank == 0 else None
-        if ask.kind == "nic":
-            return self._over_nic(number, ask)
-        return self._in_groups(number, ask)
+        if order.kind == "pairs":
+            pairs = tuple((group[0], group[1]) for group in order.groups)
+            played = list(play(self.context, number, pairs))
+            return _of_pairs(number, order, played, self.context.request.size_bytes) if self.context.world.rank == 0 else None
+        if order.kind == "nic":
+            return self._over_nic(number, order)
+        return self._in_groups(number, order)
 
-    def _over_nic(self, number: int, ask: Asked) -> HuntRound | None:
-        if ask.nic not in self.streaming.rails:
-            return _nothing(number, ask, f"some nodes do not have the interface {ask.nic}") if self.court.world.rank == 0 else None
-        return self.streaming.play(number, ask)
+    def _over_nic(self, number: int, order: RoundOrder) -> HuntRound | None:
+        if order.nic not in self.streaming.rails:
+            return _nothing(number, order, f"some nodes do not have the interface {order.nic}") if self.context.world.rank == 0 else None
+        return self.streaming.play(number, order)
 
-    def _in_groups(self, number: int, ask: Asked) -> HuntRound | None:
+    def _in_groups(self, number: int, order: RoundOrder) -> HuntRound | None:
         if self.no_groups:
-            return _nothing(number, ask, self.no_groups) if self.court.world.rank == 0 else None
-        return play_groups(self.court, number, ask)
+            return _nothing(number, order, self.no_groups) if self.context.world.rank == 0 else None
+        return play_groups(self.context, number, order)
 
 
-def _nothing(number: int, ask: Asked, why: str) -> HuntRound:
+def _nothing(number: int, order: RoundOrder, why: str) -> HuntRound:
     """Return a round in which no group was measured, with the reason."""
-    none, n = (None,) * len(ask.groups), len(ask.groups)
-    return HuntRound(number, ask.kind, ask.stage, ask.why, ask.groups, none, none, none, none, none, (0,) * n, (why,) * n, ask.nic)
+    none, n = (None,) * len(order.groups), len(order.groups)
+    return HuntRound(
+        number, order.kind, order.stage, order.why, order.groups, none, none, none, none, none, (0,) * n, (why,) * n, order.nic
+    )
 
 
 @dataclass(frozen=True)
-class _Met:
+class _PairResult:
     """The figures of one pair, in both directions."""
 
     there: float | None
@@ -865,20 +869,20 @@ class _Met:
     flipped: bool
 
 
-def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -> HuntRound:
+def _of_pairs(number: int, order: RoundOrder, played: Sequence[PairRound], size: int) -> HuntRound:
     """Return the measured rounds as one hunt round. There are several if a rank rejected a measurement."""
     met = dict(_met(played, size))
-    each = [met[group[0], group[1]] for group in ask.groups]
+    each = [met[group[0], group[1]] for group in order.groups]
     flags = dict.fromkeys(flag for one in played for flag in one.flags)
     return HuntRound(
-        number, ask.kind, ask.stage, ask.why, ask.groups, tuple(one.there for one in each), tuple(one.back for one in each),
+        number, order.kind, order.stage, order.why, order.groups, tuple(one.there for one in each), tuple(one.back for one in each),
         tuple(one.latency_s for one in each), tuple(one.ends[0] for one in each), tuple(one.ends[1] for one in each),
-        tuple(one.wrong for one in each), tuple(one.na for one in each), ask.nic, tuple(flags), tuple(one.detail for one in each),
+        tuple(one.wrong for one in each), tuple(one.na for one in each), order.nic, tuple(flags), tuple(one.detail for one in each),
         tuple(one.cpu_wait for one in each), tuple(one.flipped for one in each),
     )  # fmt: skip
 
 
-def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
+def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _PairResult]]:
     for one in played:
         details = one.wrong_detail or (None,) * len(one.pairs)
         for turn, pair in enumerate(one.pairs):
@@ -887,7 +891,10 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
             there, back = (rate(size, seconds) for seconds, _ in times)
             ends = (rate(size, last), rate(size, first))
             cpu_wait, flipped = (one.cpu_wait[turn] if one.cpu_wait else 0.0), bool(one.flipped and one.flipped[turn])
-            yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
+            yield (
+                pair,
+                _PairResult(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped),
+            )
 
 
 # A hunt: the strategy at rank 0 requests rounds, and all ranks measure them, until there is a verdict.
@@ -914,7 +921,7 @@ class HuntListener(Protocol):
         ...
 
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
-        """Return the next round to measure, as the fields of `Asked`, given the last result; None if there is a verdict."""
+        """Return the next round to measure, as the fields of `RoundOrder`, given the last result; None if there is a verdict."""
         ...
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -937,7 +944,7 @@ class HuntListener(Protocol):
 class HuntRun:
     """The state of one hunt. Only rank 0 has rounds, folder and listener. about: run.json's "hunt"."""
 
-    asked: HuntRequest
+    request: HuntRequest
     launch: Launch
     listener: HuntListener | None
     about: dict[str, Any]
@@ -955,15 +962,15 @@ def play_all(hunting: HuntRun, field: RoundRunner) -> None:
     """Measure the rounds that the listener requests, until it ends the hunt or wrong data does (--stop-on-wrong)."""
     world, last = hunting.launch.world, None
     for number in count():
-        wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
-        time.sleep(wanted.get("pause_s", 0.0))
-        told = world.broadcast(wanted, "choosing the next round")
-        if not told:
+        proposed = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
+        time.sleep(proposed.get("pause_s", 0.0))
+        agreed = world.broadcast(proposed, "choosing the next round")
+        if not agreed:
             return
-        last = field.play(number, Asked.told(told))
+        last = field.play(number, RoundOrder.from_json(agreed))
         if last:
             _take(hunting, last)
-        if hunting.asked.pairs.launch.stop_on_wrong and world.broadcast(bool(last and any(last.wrong)), "deciding whether to go on"):
+        if hunting.request.pairs.launch.stop_on_wrong and world.broadcast(bool(last and any(last.wrong)), "deciding whether to go on"):
             hunting.note(WrongDataStop(f"round {number + 1}"))
             hunting.stopped = True
             return
@@ -1022,86 +1029,86 @@ def _wrong(hunting: HuntRun) -> list[WrongDataFound | MoreWrongData]:
 # The context of a launch that measures rounds of pairs on one backend, and the checks of its options.
 
 
-def check_pairs(asked: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
+def check_pairs(request: PairsRequest, launch: Launch, opened: OpenBackend, others: Sequence[Work] = ()) -> None:
     """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
 
     others: cases that are measured in addition to the messages.
     """
     backend, world = opened.backend, launch.world
     assert backend is not None
-    ways = ways_of(asked, backend.name)
+    ways = ways_of(request, backend.name)
     refusals = [can_do(backend, way.operation, way.case) for way in ways]
     reason = world.first_error(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
     if reason:
         world.refuse(f"no pair can be measured on {backend.name}: {reason}")
-    asked.launch.slowed.check([*(way.case for way in ways), *(case for _, case, _ in others)], backend.ranks)
+    request.launch.slowed.check([*(way.case for way in ways), *(case for _, case, _ in others)], backend.ranks)
     largest = max(ways, key=lambda way: way.case.size_bytes)
     check_memory([(largest.operation, largest.case, opened), *others], world)
 
 
-def pair_context(asked: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
+def pair_context(request: PairsRequest, launch: Launch, opened: OpenBackend, places: Places) -> PairContext:
     """Return the context of pairs. All ranks must call it."""
     backend, world = opened.backend, launch.world
     assert backend is not None
-    ways = ways_of(asked, backend.name)
+    ways = ways_of(request, backend.name)
     stage = stage_of(launch, [(way.operation, way.case, opened) for way in ways], backend)
     crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].case.device == "cpu"
-    flags = {"slowed": any(asked.launch.slowed.of(way.case) for way in ways), "oversubscribed": crowded}
+    flags = {"slowed": any(request.launch.slowed.of(way.case) for way in ways), "oversubscribed": crowded}
     on = (*backend.flags, *(flag for flag, true in flags.items() if true))
-    return PairContext(asked, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
+    return PairContext(request, world, stage, places, ways, on, None if backend.virtual else state_probe(world))
 
 
 # The launch of a hunt: open a backend, measure the requested rounds on all ranks together, and end with the verdict.
 
 
-def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
+def run_hunt(pairs_request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
     """Hunt on all ranks of `world`. Return the exit code, the same on all ranks: 1 if a place is confirmed. Raises CollbenchError.
 
     `ended` receives the exit code before the libraries are closed, as in `cases.run`.
     """
-    request, waiting = asked.pairs.launch, list[Fact]()
+    request, waiting = pairs_request.pairs.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = first_available(request, world, waiting.append)
     assert opened.backend is not None
-    places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
-    lacking = no_groups(asked.pairs, opened.backend, world)
-    others = [] if lacking else [(ALLREDUCE, group_case(asked.pairs, opened.backend), opened)]
-    check_pairs(asked.pairs, launch, opened, others)
+    places = places_of(pairs_request.pairs, world.hosts, ranks_by_host(opened.backend, world))
+    lacking = no_groups(pairs_request.pairs, opened.backend, world)
+    others = [] if lacking else [(ALLREDUCE, group_case(pairs_request.pairs, opened.backend), opened)]
+    check_pairs(pairs_request.pairs, launch, opened, others)
     rails = {} if opened.backend.virtual else rails_of(world, places)
-    about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
+    about = _about(pairs_request, opened, places, rails, lacking) | {"nodes": _nodes(pairs_request, world)}
     about |= _planned(about, world, listener)
-    hunting = HuntRun(asked, launch, listener, about)
+    hunting = HuntRun(pairs_request, launch, listener, about)
     launch.folder = create_folder(launch, [opened], {"hunt": about}, about["promised"])
     return run_with_cleanup(
         RunContext(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting)
     )
 
 
-def _about(asked: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
+def _about(request: HuntRequest, opened: OpenBackend, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
     """Return run.json's "hunt" as known before the first measurement."""
-    backend, pairs = opened.backend, asked.pairs
+    backend, pairs = opened.backend, request.pairs
     assert backend is not None
     case = ways_of(pairs, backend.name)[1].case
     return {
         "places": list(places.names), "hosts": list(places.hosts), "by": places.by, "backend": backend.name,
         "virtual": backend.virtual, "size_bytes": pairs.size_bytes, "latency_size_bytes": pairs.latency_size_bytes,
-        "window": case.window, "ranks_per_place": places.width, "method": asked.method,
-        "most_rounds": asked.rounds, "growing": asked.growing, "isolate": asked.isolate, "no_groups": lacking, "nics": list(rails),
+        "window": case.window, "ranks_per_place": places.width, "method": request.method,
+        "most_rounds": request.rounds, "growing": request.growing, "isolate": request.isolate, "no_groups": lacking, "nics": list(rails),
         "max_time_s": pairs.launch.budget.max_time_s, "budget_s": pairs.budget_s, "rounds": None, "ceiling": None, "verdict": None,
     }  # fmt: skip
 
 
 def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
     """Return the listener's plan, at all ranks. Raises UsageError on all ranks if the listener rejects the hunt."""
-    mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
-    agreed: dict[str, Any] = world.broadcast(mine or {}, "planning the hunt")
+    own = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
+    agreed: dict[str, Any] = world.broadcast(own or {}, "planning the hunt")
     return agreed
 
 
-def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
+def _nodes(request: HuntRequest, world: World) -> list[tuple[str, str]]:
     """Return the distinct (host, the scheduler's name of the node) of all ranks that know it; at rank 0."""
-    told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
-    return sorted({(host, node) for host, node in told if node})
+    replies = world.gather((world.me.host, request.node or ""), "asking for the nodes' names") or []
+    return sorted({(host, node) for host, node in replies if node})
 
 
 def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Rails, str | None], waiting: Sequence[Fact]) -> int:
@@ -1114,28 +1121,28 @@ def _hunt(hunting: HuntRun, opened: OpenBackend, places: Places, known: tuple[Ra
         hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
     for fact in filter(None, (*waiting, *notes(launch, [opened]), places.idle)):
         hunting.note(fact)
-    court = pair_context(hunting.asked.pairs, launch, opened, places)
+    context = pair_context(hunting.request.pairs, launch, opened, places)
     streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
-    play_all(hunting, RoundRunner(court, streaming, lacking))
-    return conclude(hunting, _ceiling(hunting, ceilings, court))
+    play_all(hunting, RoundRunner(context, streaming, lacking))
+    return conclude(hunting, _ceiling(hunting, ceilings, context))
 
 
-def _ceiling(hunting: HuntRun, ceilings: Ceilings, court: PairContext) -> dict[str, Any] | None:
+def _ceiling(hunting: HuntRun, ceilings: Ceilings, context: PairContext) -> dict[str, Any] | None:
     """Return the highest possible rate of a group of the first round, at rank 0; None if it is unknown.
 
     For pairs it is the rate of one pair of ranks times the ranks of a place, since their messages share the limit.
     """
     first = next(iter(hunting.rounds), None)
-    if first is None or "oversubscribed" in court.flags:  # times that include waits for a core show nothing about a link
+    if first is None or "oversubscribed" in context.flags:  # times that include waits for a core show nothing about a link
         return None
-    backend, places = court.stage.backend, court.places
+    backend, places = context.stage.backend, context.places
     if first.kind == "pairs":
-        way, groups = court.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
+        way, groups = context.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
         ceiling, _ = ceilings.of(way.operation, way.case, backend, groups)
         many = places.width
     else:
         ranks = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
-        ceiling, _ = ceilings.of(ALLREDUCE, group_case(court.asked, backend), backend, ranks)
+        ceiling, _ = ceilings.of(ALLREDUCE, group_case(context.request, backend), backend, ranks)
         many = 1
     if ceiling.bytes_per_s is None:
         return None
@@ -1163,7 +1170,7 @@ class PairsListener(Protocol):
         """
         ...
 
-    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+    def next_remeasurement(self, last: list[PairRound]) -> Mapping[str, Any] | None:
         """Return the next round that measures suspects again; None if there is none.
 
         It has disjoint "pairs", and the seconds to wait before it ("pause_s"). last: the rounds of the matrix, then those of the
@@ -1178,7 +1185,7 @@ class PairsListener(Protocol):
         """
         ...
 
-    def theirs(self, rows: list[Row]) -> None:
+    def external(self, rows: list[Row]) -> None:
         """Receive the rows of the requested external tools; called before `matrix`."""
         ...
 
@@ -1194,7 +1201,7 @@ class PairRun:
     theirs: the rows of external tools, at all ranks.
     """
 
-    asked: PairsRequest
+    request: PairsRequest
     launch: Launch
     listener: PairsListener | None
     opened: OpenBackend
@@ -1202,7 +1209,7 @@ class PairRun:
     plan: Schedule
     began: float = field(default_factory=time.monotonic)
     rounds: list[PairRound] = field(default_factory=list)
-    theirs: list[Row] = field(default_factory=list)
+    external: list[Row] = field(default_factory=list)
     visited: int = 0
 
     def note(self, fact: Fact) -> None:
@@ -1213,7 +1220,7 @@ class PairRun:
 
     def stops(self) -> bool:
         """Return whether wrong data has ended the launch, the same at all ranks. All ranks must call it."""
-        if not self.asked.launch.stop_on_wrong:
+        if not self.request.launch.stop_on_wrong:
             return False
         wrong: bool = self.launch.world.broadcast(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
         return wrong
@@ -1226,94 +1233,94 @@ class PairRun:
 
     def about(self, measured: int | None) -> dict[str, Any]:
         """Return run.json's "pairs". measured: number of pairs, None while the run continues."""
-        asked, case = self.asked, ways_of(self.asked, self.backend.name)[1].case
-        sample = sampled(asked, self.plan, self.plan.pairs if measured is None else self.visited)
+        request, case = self.request, ways_of(self.request, self.backend.name)[1].case
+        sample = sampled(request, self.plan, self.plan.pairs if measured is None else self.visited)
         return {
             "places": list(self.places.names), "hosts": list(self.places.hosts), "by": self.places.by,
-            "backend": self.backend.name, "size_bytes": asked.size_bytes,
-            "latency_size_bytes": asked.latency_size_bytes, "window": case.window, "streams": case.streams,
+            "backend": self.backend.name, "size_bytes": request.size_bytes,
+            "latency_size_bytes": request.latency_size_bytes, "window": case.window, "streams": case.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
             "possible": self.plan.possible, "measured": measured, "sampled": sample.render() if sample else None,
             **({"sampled_fact": as_json(sample)} if sample else {}),
-            **({"tools": list(asked.tools)} if asked.tools else {}),
-            "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
+            **({"tools": list(request.tools)} if request.tools else {}),
+            "concurrent": request.concurrent, "max_time_s": request.launch.budget.max_time_s, "budget_s": request.budget_s,
         }  # fmt: skip
 
     def _rounds(self) -> int:
         return len({one.round for one in self.rounds if not one.again})
 
 
-def limits(match: PairRun) -> Iterator[Fact]:
+def limits(run: PairRun) -> Iterator[Fact]:
     """Yield the facts about pairs and ranks that this matrix excludes."""
-    yield from filter(None, [match.places.idle, sampled(match.asked, match.plan, match.plan.pairs)])
+    yield from filter(None, [run.places.idle, sampled(run.request, run.plan, run.plan.pairs)])
 
 
-def measure_rounds(match: PairRun, court: PairContext) -> bool:
+def measure_rounds(run: PairRun, context: PairContext) -> bool:
     """Measure one round after the other until all are done or the time is used up. Every place gets at least one pair.
 
     Returns False if wrong data ended it (--stop-on-wrong).
     """
-    world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
-    for number, pairs in enumerate(match.plan.rounds()):
-        spent_s = world.broadcast(time.monotonic() - match.began, "playing the next round")
-        whole = number % match.plan.parts == 0
-        if spent_s > match.asked.budget_s and number >= least and whole:
+    world, total, least = run.launch.world, run.plan.number, run.plan.least * run.plan.parts
+    for number, pairs in enumerate(run.plan.rounds()):
+        spent_s = world.broadcast(time.monotonic() - run.began, "playing the next round")
+        whole = number % run.plan.parts == 0
+        if spent_s > run.request.budget_s and number >= least and whole:
             break
-        _store_pair_rounds(match, play(court, number, pairs))
-        match.visited += len(pairs)
-        if match.listener:
-            spent_s = time.monotonic() - match.began
-            match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
-        if match.stops():
-            match.note(WrongDataStop(f"round {number + 1} of {total}"))
+        _store_pair_rounds(run, play(context, number, pairs))
+        run.visited += len(pairs)
+        if run.listener:
+            spent_s = time.monotonic() - run.began
+            run.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
+        if run.stops():
+            run.note(WrongDataStop(f"round {number + 1} of {total}"))
             return False
     return True
 
 
-def _store_pair_rounds(match: PairRun, played: Iterator[PairRound]) -> None:
+def _store_pair_rounds(run: PairRun, played: Iterator[PairRound]) -> None:
     for one in played:
-        match.rounds.append(one)
-        if match.launch.folder:
+        run.rounds.append(one)
+        if run.launch.folder:
             with signals.deferred():
-                match.launch.folder.append_round(one.as_json())
+                run.launch.folder.append_round(one.as_json())
 
 
-def measure_again(match: PairRun, court: PairContext) -> None:
+def measure_again(run: PairRun, context: PairContext) -> None:
     """Measure suspects again next to control pairs, in the rounds that the listener requests. All ranks must call it."""
-    world, last = match.launch.world, match.rounds
-    for number in count(match.plan.number):
-        wanted = dict(match.listener.again(last) or {}) if match.listener else {}
-        time.sleep(wanted.get("pause_s", 0.0))
-        told = world.broadcast(wanted, "choosing the pairs to measure again")
-        if not told:
+    world, last = run.launch.world, run.rounds
+    for number in count(run.plan.number):
+        proposed = dict(run.listener.next_remeasurement(last) or {}) if run.listener else {}
+        time.sleep(proposed.get("pause_s", 0.0))
+        agreed = world.broadcast(proposed, "choosing the pairs to measure again")
+        if not agreed:
             return
-        if number == match.plan.number:
-            match.note(SuspectsAgain())
-        begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
-        for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
-            _store_pair_rounds(match, play(court, number, tuple(pairs[at : at + most]), again=True))
-        last = match.rounds[begun:]
-        if match.listener:
-            match.listener.round(number + 1 - match.plan.number, None, len(pairs), None)
-        if match.stops():
+        if number == run.plan.number:
+            run.note(SuspectsAgain())
+        begun, pairs = len(run.rounds), [(int(a), int(b)) for a, b in agreed["pairs"]]
+        for at in range(0, len(pairs), most := run.request.concurrent or len(pairs)):
+            _store_pair_rounds(run, play(context, number, tuple(pairs[at : at + most]), again=True))
+        last = run.rounds[begun:]
+        if run.listener:
+            run.listener.round(number + 1 - run.plan.number, None, len(pairs), None)
+        if run.stops():
             return
 
 
-def conclude_pairs(match: PairRun) -> int:
+def conclude_pairs(run: PairRun) -> int:
     """Store the findings and run.json, and return the exit code."""
-    launch = match.launch
-    first = [one for one in match.rounds if not one.again]
+    launch = run.launch
+    first = [one for one in run.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
-    about = match.about(measured)
-    wrong, sample = _wrong_pair_data(match), sampled(match.asked, match.plan, match.visited)
-    if sample and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
-        match.note(sample)
+    about = run.about(measured)
+    wrong, sample = _wrong_pair_data(run), sampled(run.request, run.plan, run.visited)
+    if sample and run.visited < run.plan.pairs and not (wrong and run.request.launch.stop_on_wrong):
+        run.note(sample)
     for fact in (*wrong, *launch.world.remarks()):
-        match.note(fact)
-    if match.listener and match.theirs:
-        match.listener.theirs(match.theirs)
-    found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
-    code = launch.world.broadcast(_pairs_exit_code(match.rounds, measured, found.get("result", "nobody")), "ending")
+        run.note(fact)
+    if run.listener and run.external:
+        run.listener.external(run.external)
+    found = dict(run.listener.matrix(run.rounds, about)) if run.listener else {}
+    code = launch.world.broadcast(_pairs_exit_code(run.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
         for each in found.pop("findings", ()):
             launch.folder.event("finding", text=each["sentence"], finding=each)
@@ -1321,9 +1328,9 @@ def conclude_pairs(match: PairRun) -> int:
     return code
 
 
-def _wrong_pair_data(match: PairRun) -> list[WrongDataFound | MoreWrongData]:
-    met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
-    return wrong_data(match.places.names, met, "pair")
+def _wrong_pair_data(run: PairRun) -> list[WrongDataFound | MoreWrongData]:
+    met = (each for one in run.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
+    return wrong_data(run.places.names, met, "pair")
 
 
 def _pairs_exit_code(rounds: Sequence[PairRound], measured: int, result: str) -> int:
@@ -1342,15 +1349,15 @@ _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
 _STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
 
 
-def tools_of(match: PairRun) -> Tools:
+def tools_of(run: PairRun) -> Tools:
     """Return the requested tools. All ranks must call it. Raises UsageError if one is missing, or if the places are simulated."""
-    asked = match.asked.tools
-    if asked and match.backend.virtual:
-        raise UsageError(f"--tools {','.join(asked)} needs real hosts, but backend {match.backend.name} has none: use another --backend")
-    return installed_tools(match.launch.world, asked)
+    request = run.request.tools
+    if request and run.backend.virtual:
+        raise UsageError(f"--tools {','.join(request)} needs real hosts, but backend {run.backend.name} has none: use another --backend")
+    return installed_tools(run.launch.world, request)
 
 
-def beside(match: PairRun, tools: Tools) -> None:
+def run_tools(match: PairRun, tools: Tools) -> None:
     """Run the tools in rounds, at all ranks, until all measured pairs are done or the time of --budget is used up again."""
     if not tools.tools:
         return
@@ -1359,7 +1366,7 @@ def beside(match: PairRun, tools: Tools) -> None:
     done, rounds = 0, list(match.plan.rounds())[: world.broadcast(_rounds(match), "choosing the tools' rounds")]
     for number, pairs in enumerate(rounds):
         spent_s = world.broadcast(time.monotonic() - began, "running the next tools")
-        if number and spent_s > match.asked.budget_s:
+        if number and spent_s > match.request.budget_s:
             break
         for row in _of_round(match, tools, pairs):
             _keep(match, row)
@@ -1377,95 +1384,95 @@ def _named(tools: Tools, tool: WireTool) -> str:
     return f"{tool.name} {versions}".strip()
 
 
-def _rounds(match: PairRun) -> int:
+def _rounds(run: PairRun) -> int:
     """Return how many rounds of the plan rank 0 has measured, at all ranks."""
-    return len({one.round for one in match.rounds if not one.again})
+    return len({one.round for one in run.rounds if not one.again})
 
 
-def _of_round(match: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
-    members = members_of(match.backend, match.launch.world)
-    firsts = [ranks[0] for ranks in match.places.ranks]
+def _of_round(run: PairRun, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
+    members = members_of(run.backend, run.launch.world)
+    firsts = [ranks[0] for ranks in run.places.ranks]
     for tool in tools.tools:
-        for ask in _asks(match, tool):
+        for request in _tool_requests(run, tool):
             for ways in (pairs, [(b, a) for a, b in pairs]):
-                courses = [Course(members[firsts[a]], members[firsts[b]]) for a, b in ways]
-                found = run_tool(match.launch.world, tool, ask, courses, tools.versions[tool.name])
+                courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
+                found = run_tool(run.launch.world, tool, request, courses, tools.versions[tool.name])
                 for (a, b), course, ran in zip(ways, courses, found, strict=True):
-                    row = _row(tool, ask, course, ran)
-                    around = {"from": match.places.names[a], "to": match.places.names[b], **_INSIDE[course.inside]}
+                    row = _row(tool, request, course, ran)
+                    around = {"from": run.places.names[a], "to": run.places.names[b], **_INSIDE[course.inside]}
                     yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=(*row.flags, *_AT_ONCE[len(pairs) > 1]),
                                   evidence={**row.evidence, **around})  # fmt: skip
 
 
-def _asks(match: PairRun, tool: WireTool) -> list[ToolRequest]:
-    asked, budget = match.asked, match.asked.launch.budget
+def _tool_requests(match: PairRun, tool: WireTool) -> list[ToolRequest]:
+    request, budget = match.request, match.request.launch.budget
     seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a running tool shows no progress
-    sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
+    sizes = {operation: request.latency_size_bytes if operation == LATENCY else request.size_bytes for operation in tool.operations}
     return [ToolRequest(operation, size, seconds) for operation, size in sizes.items()]
 
 
-def _row(tool: WireTool, ask: ToolRequest, course: Course, ran: ToolResult) -> Row:
+def _row(tool: WireTool, request: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
     """Return the row of one run of a tool, without the places."""
     time_s = ran.figure.time_s if ran.figure else None
-    rate = ask.size_bytes / time_s if time_s else None
+    rate = request.size_bytes / time_s if time_s else None
     return Row(
-        ask.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
-        ask.size_bytes, ask.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
+        request.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
+        request.size_bytes, request.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
         time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
         algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, flags=(*FLAGS, *_STRAYED[ran.other_path]),
         evidence=ran.evidence(tool),
     )  # fmt: skip
 
 
-def _keep(match: PairRun, row: Row) -> None:
-    if row.na and all(row.na != other.na for other in match.theirs):
-        match.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
-    if match.launch.folder:
-        match.launch.folder.append_round(row.as_json(), TOOLS)
-    match.theirs.append(row)
+def _keep(run: PairRun, row: Row) -> None:
+    if row.na and all(row.na != other.na for other in run.external):
+        run.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
+    if run.launch.folder:
+        run.launch.folder.append_round(row.as_json(), TOOLS)
+    run.external.append(row)
 
 
 # The launch of a pairs run: open a backend, measure all rounds on all ranks together, and measure suspects again.
 
 
-def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
+def run_pairs(pairs_request: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
     """Measure all pairs on all ranks of `world`. Return the exit code, the same on all ranks. Raises CollbenchError.
 
     `ended` receives the exit code before the libraries are closed, as in `cases.run`.
     """
-    request, waiting = asked.launch, list[Fact]()
+    request, waiting = pairs_request.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = first_available(request, world, waiting.append)
-    match = _match(asked, launch, listener, opened)
-    tools = tools_of(match)
-    launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
-    return run_with_cleanup(RunContext(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
+    run = _pair_run(pairs_request, launch, listener, opened)
+    tools = tools_of(run)
+    launch.folder = create_folder(launch, [opened], {"pairs": run.about(measured=None)}, run.plan.number)
+    return run_with_cleanup(RunContext(launch, [opened], listener, ended), lambda: _play_all(run, tools, waiting))
 
 
-def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
+def _pair_run(request: PairsRequest, launch: Launch, listener: PairsListener | None, opened: OpenBackend) -> PairRun:
     """Return the run with its places and schedule. Raises UsageError for options that do not fit the launch or its memory."""
     world, backend = launch.world, opened.backend
     assert backend is not None
     by_host = ranks_by_host(backend, world)
-    places = places_of(asked, world.hosts, by_host)
-    match = PairRun(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
-    check_pairs(asked, launch, opened)
-    return match
+    places = places_of(request, world.hosts, by_host)
+    run = PairRun(request, launch, listener, opened, places, schedule_of(request, places, by_host, launch.order_seed))
+    check_pairs(request, launch, opened)
+    return run
 
 
-def _play_all(match: PairRun, tools: Tools, waiting: Sequence[Fact]) -> int:
-    launch, world = match.launch, match.launch.world
+def _play_all(run: PairRun, tools: Tools, waiting: Sequence[Fact]) -> int:
+    launch, world = run.launch, run.launch.world
     ceilings = Ceilings(launch.request, world)
     ceilings.prepare([], [])  # reads the machines for topology.json
     if launch.folder:
         launch.folder.write_topology(ceilings.topology())
-    if match.listener:
-        match.listener.begin_pairs(match.about(measured=None), str(launch.folder.path) if launch.folder else "")
-    for fact in (*waiting, *notes(launch, [match.opened]), *limits(match)):
-        match.note(fact)
-    court = pair_context(match.asked, launch, match.opened, match.places)
-    match.began = time.monotonic()
-    if measure_rounds(match, court):
-        measure_again(match, court)
-        beside(match, tools)
-    return conclude_pairs(match)
+    if run.listener:
+        run.listener.begin_pairs(run.about(measured=None), str(launch.folder.path) if launch.folder else "")
+    for fact in (*waiting, *notes(launch, [run.opened]), *limits(run)):
+        run.note(fact)
+    context = pair_context(run.request, launch, run.opened, run.places)
+    run.began = time.monotonic()
+    if measure_rounds(run, context):
+        measure_again(run, context)
+        run_tools(run, tools)
+    return conclude_pairs(run)

@@ -54,7 +54,7 @@ _LEAVING_S = 2.0
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ArrayMessage:
     """A message: elements to send, or memory to receive them. Do not change them until the conversation continues."""
 
     elements: NDArray[Any]
@@ -66,23 +66,23 @@ class Parcel:
         return self.elements.view(np.uint8)
 
 
-def sent(elements: NDArray[Any]) -> Parcel:
+def sent(elements: NDArray[Any]) -> ArrayMessage:
     """Return a message to the other rank."""
-    return Parcel(elements, receive=False)
+    return ArrayMessage(elements, receive=False)
 
 
-def received(elements: NDArray[Any]) -> Parcel:
+def received(elements: NDArray[Any]) -> ArrayMessage:
     """Return a message from the other rank, received into `elements`."""
-    return Parcel(elements, receive=True)
+    return ArrayMessage(elements, receive=True)
 
 
-Talk = Generator[Parcel, None, None]
+Conversation = Generator[ArrayMessage, None, None]
 
 
 class Messenger(Protocol):
     """A transport of conversations."""
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations with these ranks at the same time, until all have ended. Raises their errors.
 
         `moved` is called after each message.
@@ -103,7 +103,7 @@ class OverMpi:
 
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations; see `Messenger.run`."""
         peers: list[int] = []
         requests: list[Any] = []
@@ -112,15 +112,15 @@ class OverMpi:
                 peers.append(peer)
                 requests.append(self._begin(peer, message))
         while requests:
-            turn = self._mpi.Request.Waitany(requests)
+            run = self._mpi.Request.Waitany(requests)
             moved()
-            message = next(talks[peers[turn]], None)
+            message = next(talks[peers[run]], None)
             if message is None:
-                del peers[turn], requests[turn]
+                del peers[run], requests[run]
             else:
-                requests[turn] = self._begin(peers[turn], message)
+                requests[run] = self._begin(peers[run], message)
 
-    def _begin(self, peer: int, message: Parcel) -> Any:
+    def _begin(self, peer: int, message: ArrayMessage) -> Any:
         begin = self._comm.Irecv if message.receive else self._comm.Isend
         return begin([message.data, self._mpi.BYTE], peer, _TAG)
 
@@ -136,7 +136,7 @@ class OverTorch:
         self._threads: list[threading.Thread] = []
         atexit.register(self._settle)
 
-    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations; see `Messenger.run`. A single conversation needs no thread."""
         if len(talks) == 1:
             ((peer, talk),) = talks.items()
@@ -158,7 +158,7 @@ class OverTorch:
         for thread in self._threads:
             thread.join(max(0.0, ending - time.monotonic()))
 
-    def _in_thread(self, peer: int, talk: Talk, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
+    def _in_thread(self, peer: int, talk: Conversation, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
         try:
             self._hold(peer, talk, moved)
         except BaseException as error:
@@ -166,7 +166,7 @@ class OverTorch:
         else:
             ended.put(None)
 
-    def _hold(self, peer: int, talk: Talk, moved: Callable[[], None]) -> None:
+    def _hold(self, peer: int, talk: Conversation, moved: Callable[[], None]) -> None:
         while (message := self._next(talk)) is not None:
             tensor, distributed = self._torch.from_numpy(message.data), self._torch.distributed
             if message.receive:
@@ -175,7 +175,7 @@ class OverTorch:
                 distributed.send(tensor, dst=peer, tag=_TAG)
             moved()
 
-    def _next(self, talk: Talk) -> Parcel | None:
+    def _next(self, talk: Conversation) -> ArrayMessage | None:
         with self._between:
             return next(talk, None)
 
@@ -326,18 +326,18 @@ class Shard:
         self._version = 0
         self._seen: dict[int, int] = {}
 
-    def serve(self, worker: int) -> Talk:
+    def serve(self, worker: int) -> Conversation:
         """Receive updates and reply with the model, until the worker sends its end. Raises RunFailed for an update out of order."""
         dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
         inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
         number = np.zeros(1, np.int64)
-        for turn in count(1):
+        for run in count(1):
             yield received(number)
             if number[0] == 0:
                 return
-            if number[0] != turn:
+            if number[0] != run:
                 here = self.roles.servers[self.server]
-                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {turn}")
+                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {run}")
             for at, many in pieces[0]:
                 yield received(inbox[:many])
                 self.add(at, inbox[:many])
@@ -359,7 +359,7 @@ class Shard:
         self._version += 1
         self._seen[worker] = self._version
 
-    def tell(self) -> Talk:
+    def send_updates(self) -> Conversation:
         """Send the model again to a worker that compares it."""
         outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
         for at, many in self.roles.pulls[self.server]:
@@ -367,7 +367,7 @@ class Shard:
             yield sent(outbox[:many])
 
 
-class Pupil:
+class Worker:
     """A worker: its updates for each server, and memory for the pulled model. Both are larger than the caches if the model is."""
 
     def __init__(self, roles: JobRoles, rank: int) -> None:
@@ -381,34 +381,34 @@ class Pupil:
         room = min(whole, max(self.roles.largest, ROTATION_BYTES // self.roles.dtype.size)) + PERIOD
         return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
 
-    def round(self, number: int) -> dict[int, Talk]:
+    def round(self, number: int) -> dict[int, Conversation]:
         """Return the conversations of one round: update `number` to every server, and the model in reply."""
         self._number[0] = number
         return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
 
-    def farewell(self) -> dict[int, Talk]:
+    def farewell(self) -> dict[int, Conversation]:
         """Return the conversations that end the updates."""
         self._number[0] = 0
         return {rank: self._end() for rank in self.roles.servers}
 
-    def _end(self) -> Talk:
+    def _end(self) -> Conversation:
         yield sent(self._number)
 
-    def _exchange(self, server: int) -> Talk:
+    def _exchange(self, server: int) -> Conversation:
         yield sent(self._number)
         for at, many in self.roles.pushes[server]:
             yield sent(_window(self._gradients[server], at, many))
         for at, many in self.roles.pulls[server]:
             yield received(_window(self._pulled[server], at, many))
 
-    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
+    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Conversation]:
         """Return conversations that pull every server's model again and compare it. Mismatches are added to `found`.
 
         updates: the expected number of updates in the model, by worker.
         """
         return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
 
-    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Talk:
+    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Conversation:
         right, dtype = total(server, updates), self.roles.dtype
         for at, many in self.roles.pulls[server]:
             part = _window(self._pulled[server], at, many)
@@ -465,7 +465,7 @@ _NO_REFERENCE = "a library's own parameter servers have no reference"
 
 
 @runtime_checkable
-class BringsServers(Protocol):
+class HasParameterServers(Protocol):
     """A backend with parameter servers of its own."""
 
     def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
@@ -474,7 +474,7 @@ class BringsServers(Protocol):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedTraining:
     """The roles of a step on a library's own servers: the servers, the workers, and the variables of each server."""
 
     roles: JobRoles
@@ -505,26 +505,26 @@ class Served:
 
 def serves(backend: Backend, regime: Regime) -> bool:
     """Return whether the backend has its own servers for this kind of training."""
-    return regime.name == REGIME.name and isinstance(backend, BringsServers)
+    return regime.name == REGIME.name and isinstance(backend, HasParameterServers)
 
 
-def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | ServersUnsupported:
+def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | ServersUnsupported:
     """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
     shape.
     """
     if regime.asynchronous(shape):
         return ServersUnsupported("tensorflow", "asynchronous", tuple(CAPABLE))
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
-    served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
+    served = ServedTraining(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
         return ServersUnsupported("tensorflow", "message size")
     return served
 
 
-def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
+def measure_served(run: TrainingRun, launch: Launch, crowded: bool) -> StepRow | None:
     """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    served, backend, title = turn.served, turn.backend, turn.title
-    assert served is not None and isinstance(backend, BringsServers)
+    served, backend, title = run.served, run.backend, run.title
+    assert served is not None and isinstance(backend, HasParameterServers)
     world, budget = launch.world, launch.request.budget
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
@@ -535,11 +535,11 @@ def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
     exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
     wrong = _verified_workload_served(title, library, served, world) if launch.request.check and exact else []
     library.close(world)
-    everyone = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
-    if everyone is None:
+    all_ranks = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
+    if all_ranks is None:
         return None
     words = {"oversubscribed": crowded, "too_many_updates": launch.request.check and not exact}
-    return _row_workload_served(turn, everyone, launch, [word for word, on in words.items() if on])
+    return _row_workload_served(run, all_ranks, launch, [word for word, on in words.items() if on])
 
 
 def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
@@ -560,7 +560,7 @@ def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: st
     return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
 
 
-def _verified_workload_served(title: str, library: Any, served: Served, world: World) -> list[Mismatch]:
+def _verified_workload_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
     """Run one more step from zero and return the mismatches.
 
     Every server's sums, and every worker's pulled variables, must equal one update of each worker.
@@ -580,20 +580,20 @@ def _verified_workload_served(title: str, library: Any, served: Served, world: W
     return found
 
 
-def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: tuple[int, str]) -> list[Mismatch]:
+def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]], place: tuple[int, str]) -> list[Mismatch]:
     """Return the mismatches between a server's variables and the sum of all workers' gradients.
 
     The last argument is (the rank that has these variables, their name in messages).
     """
     right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
     got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
-    return differences(got, right, *told)
+    return differences(got, right, *place)
 
 
-def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
+def _row_workload_served(run: TrainingRun, all_ranks: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
     """Return the row. Each sample is the time of the slowest worker."""
-    series, row, backend = np.max([said[0] for said in everyone if said[0]], axis=0), turn.row(), turn.backend
-    mismatches = [Mismatch(**one) for _, wrong in everyone for one in wrong]
+    series, row, backend = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0), run.row(), run.backend
+    mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
     known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
     evidence = {
         "libraries": dict(backend.versions()), "conditions": launch.conditions, "loop": "python",
@@ -617,41 +617,41 @@ class RankReport:
     duration_s: float = 0.0
     round_s: list[float] = field(default_factory=list)
     shard: Shard | None = None
-    pupil: Pupil | None = None
+    pupil: Worker | None = None
 
 
-def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
+def measure_asynchronous(run: TrainingRun, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
     """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    roles, world = turn.roles, launch.world
+    roles, world = run.roles, launch.world
     assert roles is not None
     if launch.request.sweep.each[0].device == "cuda":
-        return turn.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
-    carrier, budget, what = messenger(turn.backend), launch.request.budget, "asynchronous workers"
+        return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
+    carrier, budget, what = messenger(run.backend), launch.request.budget, "asynchronous workers"
     done = RankReport()
-    with _watched(turn, world, "making its buffers"):
+    with _watched(run, world, "making its buffers"):
         done = _ready(roles, world.rank)
-    world.allgather(None, f"{turn.title}: beginning")
+    world.allgather(None, f"{run.title}: beginning")
     with world.extend_timeout(budget.max_time_s):
-        with _watched(turn, world, what):
+        with _watched(run, world, what):
             _go_on(done, carrier, budget, world)
-        updates = world.allgather(len(done.round_s), f"{turn.title}: {what}")
+        updates = world.allgather(len(done.round_s), f"{run.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
     checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
-    wrong = _verified(done, carrier, pushed, turn, world) if checked else []
-    everyone = world.gather(_told(done, wrong), f"{turn.title}: gathering")
-    row = _row(turn, launch, everyone, checked) if everyone else None
-    return _against(row, _ceiling(turn, ceilings, world), crowded) if row else None
+    wrong = _verified(done, carrier, pushed, run, world) if checked else []
+    all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
+    row = _row(run, launch, all_ranks, checked) if all_ranks else None
+    return _against(row, _ceiling(run, ceilings, world), crowded) if row else None
 
 
-def _watched(turn: Turn, world: World, what: str) -> Any:
-    return world.watchdog.phase(f"{turn.title}: {what}")
+def _watched(run: TrainingRun, world: World, what: str) -> Any:
+    return world.watchdog.phase(f"{run.title}: {what}")
 
 
 def _ready(roles: JobRoles, rank: int) -> RankReport:
     """Return a server's shard, or a worker's gradients."""
     if rank in roles.servers:
         return RankReport(shard=Shard(roles, roles.servers.index(rank)))
-    return RankReport(pupil=Pupil(roles, rank))
+    return RankReport(pupil=Worker(roles, rank))
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
@@ -672,7 +672,7 @@ def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
     return rounds >= budget.iterations if budget.iterations else rounds > 0 and spent_s >= budget.max_time_s
 
 
-def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
+def _hold(talks: dict[int, Conversation], carrier: Messenger, world: World) -> None:
     """Run conversations under the watchdog; each message counts as progress. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
@@ -686,21 +686,21 @@ def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
         raise RunFailed(f"a message between worker and server failed: {type(error).__name__}: {error}") from error
 
 
-def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
+def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], run: TrainingRun, world: World) -> list[Mismatch]:
     """Return the mismatches of a server's sums and applied updates, and of the model that workers pull afterwards."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
-    with _watched(turn, world, "verifying"):
+    with _watched(run, world, "verifying"):
         if done.shard:
             right = total(done.shard.server, counts).astype(done.shard.model.dtype)
             found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, "the server's sum")
-            _hold({worker: done.shard.tell() for worker in pushed}, carrier, world)
+            _hold({worker: done.shard.send_updates() for worker in pushed}, carrier, world)
         elif done.pupil:
             _hold(done.pupil.compare(counts, world.rank, found), carrier, world)
     return found
 
 
-def _told(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
+def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     """Return this rank's report to rank 0."""
     series = np.array(done.round_s)
     stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
@@ -711,29 +711,29 @@ def _told(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+def _row(run: TrainingRun, launch: Launch, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
     """Return the row. Times are those of the slowest worker."""
-    workers = {rank: said for rank, said in enumerate(everyone) if said["worker"] and said["times"]}
+    workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
     slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
-    mismatches = [Mismatch(**one) for said in everyone for one in said["wrong"]]
-    busiest = _bytes_per_s(turn, everyone)
+    mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
+    busiest = _bytes_per_s(run, all_ranks)
     unchecked = launch.request.check and not checked
-    flags = (*turn.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
-    row = turn.row(
+    flags = (*run.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
+    row = run.row(
         n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if launch.request.budget.iterations else "max_time",
-        busbw_bytes_per_s=busiest, staleness=_staleness(everyone, workers), flags=flags,
-        evidence={"libraries": dict(turn.backend.versions()), "conditions": launch.conditions, "loop": "python",
+        busbw_bytes_per_s=busiest, staleness=_staleness(all_ranks, workers), flags=flags,
+        evidence={"libraries": dict(run.backend.versions()), "conditions": launch.conditions, "loop": "python",
                   **wrong_evidence(mismatches)},
     )  # fmt: skip
     return replace(row, **check_fields(1 if checked else 0, mismatches))
 
 
-def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
+def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
     """Return the rate at which a server can receive, or send, if all its workers are on other hosts.
 
     With fewer hosts than servers, it is the rate at which these hosts can send.
     """
-    roles, backend = turn.roles, turn.backend
+    roles, backend = run.roles, run.backend
     assert roles is not None
     host = [member.host for member in members_of(backend, world)]
     serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
@@ -755,30 +755,30 @@ def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
     return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=(*row.flags, *on))
 
 
-def _bytes_per_s(turn: Turn, everyone: Sequence[dict[str, Any]]) -> float | None:
+def _bytes_per_s(run: TrainingRun, all_ranks: Sequence[dict[str, Any]]) -> float | None:
     """Return the bytes per second that the busiest server receives, which it also sends, while the workers run."""
-    roles = turn.roles
+    roles = run.roles
     assert roles is not None
-    longest = max(said["duration_s"] for said in everyone)
-    taken = [everyone[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
+    longest = max(reply["duration_s"] for reply in all_ranks)
+    taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
     return max(taken) / longest if longest else None
 
 
-def _staleness(everyone: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
     seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
-    for said in everyone:
-        for rank, stale in said["stale"].items():
+    for reply in all_ranks:
+        for rank, stale in reply["stale"].items():
             seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
     each = [
-        {"rank": rank, "steps": said["rounds"], "steps_per_s": said["rounds"] / said["duration_s"], **_quantiles(seen[rank])}
-        for rank, said in workers.items()
+        {"rank": rank, "steps": reply["rounds"], "steps_per_s": reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank])}
+        for rank, reply in workers.items()
     ]
-    servers = [{"rank": rank, "updates": said["updates"]} for rank, said in enumerate(everyone) if not said["worker"]]
+    servers = [{"rank": rank, "updates": reply["updates"]} for rank, reply in enumerate(all_ranks) if not reply["worker"]]
     whole: Counter[int] = sum(seen.values(), Counter())
     return {
         **_quantiles(whole), "workers": each, "servers": servers, "steps_per_s": sum(one["steps_per_s"] for one in each),
-        "duration_s": max(said["duration_s"] for said in everyone),
+        "duration_s": max(reply["duration_s"] for reply in all_ranks),
     }  # fmt: skip
 
 
@@ -792,7 +792,7 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TrainingRun:
     """A training to measure on a backend. reason: why it is not measured.
 
     It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers.
@@ -806,7 +806,7 @@ class Turn:
     step: Step | None = None
     plan: StepPlan | None = None
     roles: JobRoles | None = None
-    served: Served | None = None
+    served: ServedTraining | None = None
     reason: Fact | None = None
 
     @property

@@ -33,7 +33,7 @@ from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
 from collbench.measure.tasks.cases import free_memory
 from collbench.operations.case import Case, Split
-from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
+from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
@@ -89,9 +89,9 @@ class _Server:
         """
         total = self.totals[slot]
         right = np.zeros_like(total)
-        for wanted in wanted_of(operation, seeded(self.place, slot)):
-            part = right[: wanted.block.count]
-            np.add(part, wanted.elements(0, wanted.block.count), out=part)
+        for expected in expected_blocks_of(operation, seeded(self.place, slot)):
+            part = right[: expected.block.count]
+            np.add(part, expected.elements(0, expected.block.count), out=part)
         width = f"u{right.itemsize}"
         bad = np.flatnonzero(right.view(width) != total.view(width))
         if not bad.size:
@@ -100,12 +100,12 @@ class _Server:
         return Mismatch(rank, int(bad.size), first, str(right[first]), str(total[first]), _HINT)
 
 
-class Adding:
+class ServerSums:
     """The servers of one part of a step that this process drives."""
 
     def __init__(self, ready: PreparedCase) -> None:
         self._ready, self._servers = ready, list[tuple[_Server, int]]()
-        for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+        for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
             for driven, place in enumerate(buffers.places):
                 server = _Server.of(ready.operation, buffers, driven)
@@ -143,15 +143,15 @@ _BETWEEN_PARTS = 104_729
 class NamedGroups(Split):
     """The groups that a step names, instead of a split of all ranks."""
 
-    given: Groups = ()
+    named: Groups = ()
 
     def __str__(self) -> str:
         """Return the text for titles: "2 groups"."""
-        return "1 group" if len(self.given) == 1 else f"{len(self.given)} groups"
+        return "1 group" if len(self.named) == 1 else f"{len(self.named)} groups"
 
     def groups(self, n: int) -> Groups:
         """Return the named groups."""
-        return self.given
+        return self.named
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class StepPart:
     @property
     def laid(self) -> tuple[Operation, Case]:
         """The operation and case from which the groups are derived. Pairs are listed by name."""
-        return replace(self.operation, pair=False), replace(self.case, split=_given(self.groups))
+        return replace(self.operation, pair=False), replace(self.case, split=_named_groups(self.groups))
 
 
 @dataclass(frozen=True)
@@ -265,15 +265,15 @@ def _case(exchange: Exchange, operation: Operation, times: int, request: Request
             f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
             "choose a larger model, or start fewer ranks"
         )
-    asked = replace(
+    requested = replace(
         sweep, operations=(operation,), sizes=(exchange.size_bytes,), dtypes=(dtype,), redops=(exchange.redop or "sum",),
         roots=(exchange.root or 0,), mode=sweep.mode or "isolated", buffers="rotating" if times > 1 else "fixed", window=1,
         algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
         traffic=exchange.traffic, streams=None,
     )  # fmt: skip
-    case = _last(asked, backend.name, n)
+    case = _last(requested, backend.name, n)
     whole = exchange.groups == (tuple(range(backend.ranks)),)
-    case = case if operation.pair or whole else replace(case, split=_given(exchange.groups))
+    case = case if operation.pair or whole else replace(case, split=_named_groups(exchange.groups))
     return _in_place(case, operation, backend)
 
 
@@ -282,7 +282,7 @@ def _last(sweep: Sweep, backend: str, n: int) -> Case:
     return list(sweep.cases(backend, n))[-1]
 
 
-def _given(groups: Groups) -> NamedGroups:
+def _named_groups(groups: Groups) -> NamedGroups:
     return NamedGroups("GROUPS", len(groups), groups)
 
 
@@ -301,9 +301,9 @@ def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str
     free = device if device is not None else free_memory()
     if need <= free:
         return None
-    whose = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+    place_text = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
     return (
-        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, but only {format_bytes(free)} is free: "
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {place_text}, but only {format_bytes(free)} is free: "
         "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
     )
 
@@ -329,7 +329,7 @@ def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedPart:
     """A part of a step that every rank can run.
 
     program   one exchange per buffer slot; at a server followed by the additions
@@ -339,7 +339,7 @@ class Prepared:
     ready: PreparedCase
     program: Program
     loop: Loop
-    adding: Adding | None = None
+    adding: ServerSums | None = None
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class PreparedStep:
     """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once."""
 
     plan: StepPlan
-    parts: tuple[Prepared, ...]
+    parts: tuple[PreparedPart, ...]
     ready: PreparedCase
 
 
@@ -387,7 +387,7 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
     """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
     on all.
     """
-    found: list[Prepared] = []
+    found: list[PreparedPart] = []
     for part in plan.parts:
         one = _prepare(part, stage, world)
         if isinstance(one, Fact):
@@ -397,13 +397,13 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
     return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
 
 
-def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
+def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
     """Free the groups that were created for these parts only."""
     for one in parts:
         release(one.ready, backend)
 
 
-def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | Fact:
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPart | Fact:
     """Prepare one part, or return why a rank cannot, the same at all ranks. All ranks call."""
     refusal = unsupported_reason(stage.backend, part.operation, part.case)
     if part.exchange.adds and part.case.device != "cpu":
@@ -414,9 +414,9 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> Prepared | 
     ready = prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
     if isinstance(ready, CaseFailed):
         return ready
-    adding = Adding(ready) if part.exchange.adds else None
+    adding = ServerSums(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
-    return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
+    return PreparedPart(part, ready, program, Loop(_timed(program, stage, world)), adding)
 
 
 def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
@@ -424,18 +424,18 @@ def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
-def _whole(title: str, plan: StepPlan, found: Sequence[Prepared], stage: BackendContext, world: World) -> PreparedCase:
+def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
-    mine = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
+    own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
-    return PreparedCase(operation, case, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
 
 
-def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBytes:
+def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes that must leave and reach each host in a step, with any algorithm."""
     each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
     hosts = set(host_of.values())
@@ -444,22 +444,22 @@ def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> LeastBy
     return LeastBytes(out, into, sum(times * one.total for times, one in each))
 
 
-def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> LeastBytes:
+def _must_cross(one: PreparedPart, host_of: Mapping[int, str]) -> LeastBytes:
     those = {rank: host_of[rank] for rank in taking_part(one.part)}
     return least(one.ready.operation, one.ready.case, one.part.groups, those)
 
 
-def _joined(plan: StepPlan, found: Sequence[Prepared]) -> Program:
+def _joined(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
     """Return the step's exchanges in their order. Those of a part use its buffers in turn."""
     return _program(found, list(_turns(plan, found)))
 
 
-def _each_once(plan: StepPlan, found: Sequence[Prepared]) -> Program:
+def _each_once(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
     """Return the same calls in the same order, but each buffer only once: a second in-place sum would add to the first."""
     return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
-def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
+def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
     """Yield (part, slot) of every exchange."""
     done: Counter[int] = Counter()
     for part in plan.order:
@@ -467,7 +467,7 @@ def _turns(plan: StepPlan, found: Sequence[Prepared]) -> Iterator[tuple[int, int
         done[part] += 1
 
 
-def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Program:
+def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
     programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
     explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
     return replace(joined(programs), explain=explain)
@@ -478,7 +478,7 @@ def _slot(program: Program, slot: int) -> Any:
     return program.slots[slot % len(program.slots)]
 
 
-def time_part(one: Prepared, world: World, budget: Budget) -> Measurement | None:
+def time_part(one: PreparedPart, world: World, budget: Budget) -> Measurement | None:
     """Measure one part alone with few samples; the result is at rank 0. The ranks synchronize before each exchange."""
     case = one.ready.case
     plan = short_schedule(budget, case.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
@@ -506,7 +506,7 @@ def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart]
     return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
 
 
-def _refill(one: Prepared) -> None:
+def _refill(one: PreparedPart) -> None:
     for slot in range(one.part.slots):
         for buffers in one.ready.buffers:
             buffers.fill(slot, for_check=True)
@@ -514,7 +514,7 @@ def _refill(one: Prepared) -> None:
         one.adding.spoil()
 
 
-def _mismatches(one: Prepared) -> list[dict[str, Any]]:
+def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
     """Return the mismatches of all received data, and of the sums computed from it."""
     found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
     if one.adding:
@@ -632,7 +632,7 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _times_alone(one: Prepared, look: Measurement | None) -> Times | None:
+def _times_alone(one: PreparedPart, look: Measurement | None) -> Times | None:
     series = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
     return times_of(series) if len(series) else None
 
@@ -641,7 +641,7 @@ def _how(look: Measurement | None) -> dict[str, Any]:
     return {"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []}
 
 
-def _part_workload_rows(one: Prepared, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+def _part_workload_rows(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)

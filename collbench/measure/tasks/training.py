@@ -12,7 +12,7 @@ from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import state_probe, watch
+from collbench.measure.monitored import measure_monitored, state_probe
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.sampling import Measurement, slowest
@@ -30,7 +30,7 @@ from collbench.measure.session import (
 )
 from collbench.measure.tasks.cases import notes, stage_of
 from collbench.measure.tasks.servers import (
-    Turn,
+    TrainingRun,
     measure_asynchronous,
     measure_served,
     roles_of,
@@ -108,54 +108,54 @@ class WorkloadListener(Protocol):
 # The measurements of a workload launch: every training on every backend, with exchanges and roles derived before the first measurement.
 
 
-def turns_of(asked: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[Turn]:
+def runs_of(workload: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[TrainingRun]:
     """Return all trainings to measure. Raises UsageError, on all ranks, for one that does not fit the ranks or their memory."""
-    return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
+    return [_turn(training, one, workload, world) for training in workload.trainings for one in opened]
 
 
-def _turn(training: Training, opened: OpenBackend, asked: WorkloadRequest, world: World) -> Turn:
+def _turn(training: Training, opened: OpenBackend, workload: WorkloadRequest, world: World) -> TrainingRun:
     ranks, nodes = ranks_of(opened, world), len(world.hosts)
     if opened.backend is None:
-        return Turn(training, opened, ranks, nodes, reason=as_fact(opened.reason))
-    turn = _laid_out(training, opened, opened.backend, asked, world)
+        return TrainingRun(training, opened, ranks, nodes, reason=as_fact(opened.reason))
+    run = _laid_out(training, opened, opened.backend, workload, world)
     name = training.regime.name
-    reason = world.first_error(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
-    if isinstance(turn, Turn) and not reason:
-        return turn
+    reason = world.first_error(run if isinstance(run, str) else None, f"laying {name} out") or _lacks_room(run, opened.backend, world)
+    if isinstance(run, TrainingRun) and not reason:
+        return run
     if not training.optional:
         raise UsageError(f"{reason}")
-    return Turn(training, opened, ranks, nodes, reason=as_fact(reason))
+    return TrainingRun(training, opened, ranks, nodes, reason=as_fact(reason))
 
 
-def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
+def _lacks_room(run: TrainingRun | str, backend: Backend, world: World) -> str | None:
     """Return why the training's buffers do not fit some host or GPU, the same at all ranks, or None. All ranks must call it."""
-    if isinstance(turn, str) or turn.reason:
+    if isinstance(run, str) or run.reason:
         return None
-    wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
-    roles = turn.roles or turn.served
-    wrong = roles_too_large(turn.title, roles, world) if roles else wrong
+    wrong = too_large(run.title, run.plan, backend, world) if run.plan else None
+    roles = run.roles or run.served
+    wrong = roles_too_large(run.title, roles, world) if roles else wrong
     return world.first_error(wrong, "looking at the memory")
 
 
-def _laid_out(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
+def _laid_out(training: Training, opened: OpenBackend, backend: Backend, workload: WorkloadRequest, world: World) -> TrainingRun | str:
     """Return the training for this rank, or why its exchanges cannot be derived."""
     try:
-        return _told(training, opened, backend, asked, world)
+        return _training_run(training, opened, backend, workload, world)
     except UsageError as error:
         return str(error)
 
 
-def _told(training: Training, opened: OpenBackend, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
+def _training_run(training: Training, opened: OpenBackend, backend: Backend, workload: WorkloadRequest, world: World) -> TrainingRun:
     shape = training.shape(tuple(_hosts(backend, world)))
     step = training.regime.step(shape)
     known = (training, opened, backend.ranks, len(world.hosts), shape, step)
     if serves(backend, training.regime):
         served = served_of(shape, training.regime, backend.ranks)
-        return Turn(*known, reason=served) if isinstance(served, ServersUnsupported) else Turn(*known, served=served)
+        return TrainingRun(*known, reason=served) if isinstance(served, ServersUnsupported) else TrainingRun(*known, served=served)
     if training.regime.asynchronous(shape):
         roles = roles_of(step, backend.ranks)
-        return Turn(*known, roles=roles, reason=roles.refusal(backend))
-    return Turn(*known, plan=plan_of(step, asked.launch, backend))
+        return TrainingRun(*known, roles=roles, reason=roles.refusal(backend))
+    return TrainingRun(*known, plan=plan_of(step, workload.launch, backend))
 
 
 def _hosts(backend: Backend, world: World) -> Iterator[int]:
@@ -184,11 +184,11 @@ _OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a
 class WorkloadRun:
     """The state of one workload launch. Only rank 0 has the folder and the listener."""
 
-    asked: WorkloadRequest
+    request: WorkloadRequest
     launch: Launch
     listener: WorkloadListener | None
     opened: Sequence[OpenBackend]
-    turns: Sequence[Turn]
+    runs: Sequence[TrainingRun]
     ceilings: Ceilings
 
     @property
@@ -204,31 +204,31 @@ class WorkloadRun:
 
     def about(self) -> dict[str, Any]:
         """Return run.json's "workload"."""
-        of_each = [self.turns[at : at + len(self.opened)] for at in range(0, len(self.turns), len(self.opened))]
-        first = [next((turn for turn in turns if turn.shape), turns[0]) for turns in of_each]
+        of_each = [self.runs[at : at + len(self.opened)] for at in range(0, len(self.runs), len(self.opened))]
+        first = [next((run for run in runs if run.shape), runs[0]) for runs in of_each]
         return {
-            "trainings": [turn.about() for turn in first], "backends": [one.name for one in self.opened], "ranks": self.turns[0].ranks,
-            "nodes": self.turns[0].nodes, "hosts": list(self.world.hosts), "max_time_s": self.launch.request.budget.max_time_s,
-            "step_time_s": self.asked.step_time_s,
+            "trainings": [run.about() for run in first], "backends": [one.name for one in self.opened], "ranks": self.runs[0].ranks,
+            "nodes": self.runs[0].nodes, "hosts": list(self.world.hosts), "max_time_s": self.launch.request.budget.max_time_s,
+            "step_time_s": self.request.step_time_s,
         }  # fmt: skip
 
-    def crowded(self, turn: Turn) -> bool:
+    def crowded(self, run: TrainingRun) -> bool:
         """Return whether ranks wait for cores. If so, the row has no percentage."""
-        return bool(self.world.oversubscribed) and not turn.backend.virtual and turn.row().device == "cpu"
+        return bool(self.world.oversubscribed) and not run.backend.virtual and run.row().device == "cpu"
 
 
-def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
+def run_workload(workload: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
     """Measure every training on every backend on all ranks of `world`. Return the exit code, the same on all ranks.
 
     `ended` receives the exit code before the libraries are closed, as in `cases.run`. Raises CollbenchError.
     """
-    request, waiting = asked.launch, list[Fact]()
+    request, waiting = workload.launch, list[Fact]()
     launch = Launch.begun(request, world)
     opened = open_backends(request, world, waiting.append)
-    turns = turns_of(asked, opened, world)
-    session = WorkloadRun(asked, launch, listener, opened, turns, Ceilings(request, world))
-    request.slowed.check([part.case for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
-    launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
+    runs = runs_of(workload, opened, world)
+    session = WorkloadRun(workload, launch, listener, opened, runs, Ceilings(request, world))
+    request.slowed.check([part.case for run in runs if run.plan for part in run.plan.parts], max(run.ranks for run in runs))
+    launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(runs))
     return run_with_cleanup(RunContext(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
 
@@ -249,10 +249,10 @@ def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
 def _rows(session: WorkloadRun) -> list[StepRow]:
     """Return the rows at rank 0, measured one after the other. Other ranks take part and return an empty list."""
     rows: list[StepRow] = []
-    for done, turn in enumerate(session.turns):
+    for done, run in enumerate(session.runs):
         if session.listener:
-            session.listener.progress(turn.title, done, len(session.turns), None)
-        row = _measure(session, turn)
+            session.listener.progress(run.title, done, len(session.runs), None)
+        row = _measure(session, run)
         rows += [_keep(session, row)] if row else []
         if _stops(session, rows):
             break
@@ -261,7 +261,7 @@ def _rows(session: WorkloadRun) -> list[StepRow]:
 
 def _look_around(session: WorkloadRun) -> None:
     """Probe the hosts and measure the references that the parts need."""
-    plans = [(turn.plan, turn.backend) for turn in session.turns if turn.plan]
+    plans = [(run.plan, run.backend) for run in session.runs if run.plan]
     backends = list({backend.name: backend for _, backend in plans}.values())
     session.ceilings.prepare(backends, [part.laid for plan, _ in plans for part in plan.parts])
     if session.launch.folder:
@@ -278,39 +278,39 @@ def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments
     return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
 
 
-def _measure(session: WorkloadRun, turn: Turn) -> StepRow | None:
+def _measure(session: WorkloadRun, run: TrainingRun) -> StepRow | None:
     """Measure one training on all ranks. Return its row at rank 0, None elsewhere."""
-    if turn.reason:
-        return turn.without(turn.reason) if session.world.rank == 0 else None
-    if turn.roles:
-        return measure_asynchronous(turn, session.launch, session.ceilings, session.crowded(turn))
-    if turn.served:
-        return measure_served(turn, session.launch, session.crowded(turn))
-    plan, world = turn.plan, session.world
+    if run.reason:
+        return run.without(run.reason) if session.world.rank == 0 else None
+    if run.roles:
+        return measure_asynchronous(run, session.launch, session.ceilings, session.crowded(run))
+    if run.served:
+        return measure_served(run, session.launch, session.crowded(run))
+    plan, world = run.plan, session.world
     assert plan is not None
-    stage = stage_of(session.launch, [(part.operation, part.case, turn.opened) for part in plan.parts], turn.backend)
-    step = prepare_step(turn.name, plan, stage, world)
+    stage = stage_of(session.launch, [(part.operation, part.case, run.opened) for part in plan.parts], run.backend)
+    step = prepare_step(run.name, plan, stage, world)
     if isinstance(step, PartNotPrepared):
-        return turn.without(step) if world.rank == 0 else None
-    row = _timed(session, turn, step)
-    release_step(step.parts, turn.backend)
+        return run.without(step) if world.rank == 0 else None
+    row = _timed(session, run, step)
+    release_step(step.parts, run.backend)
     return row
 
 
-def _timed(session: WorkloadRun, turn: Turn, step: PreparedStep) -> StepRow | None:
+def _timed(session: WorkloadRun, run: TrainingRun, step: PreparedStep) -> StepRow | None:
     """Measure the parts alone, then the whole step, then verify its data."""
     request, world = session.launch.request, session.world
-    looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
-    _check_deadline(turn, step, looks, world)
-    on_host = not turn.backend.virtual and step.ready.case.device == "cpu"
-    instruments = None if turn.backend.virtual else session.launch.instruments
-    watched = watch(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
+    looks = _looks(session, step) if session.request.parts else [None] * len(step.parts)
+    _check_deadline(run, step, looks, world)
+    on_host = not run.backend.virtual and step.ready.case.device == "cpu"
+    instruments = None if run.backend.virtual else session.launch.instruments
+    watched = measure_monitored(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
     wrong = verify_step(step, world, request.check) if request.check else []
     if watched is None or wrong is None:
         return None
     if watched.other_path:
         session.note(watched.other_path)
-    row = with_figures(turn.row(), step, watched, looks, _around(session, turn, step))
+    row = with_figures(run.row(), step, watched, looks, _around(session, run, step))
     return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
 
@@ -321,26 +321,26 @@ def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]
     return [time_part(one, session.world, share) for one in step.parts]
 
 
-def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
+def _check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
     """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
-    seconds = world.broadcast(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
+    seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(
-            f"a step of {turn.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
+            f"a step of {run.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
             f"for so long: use --timeout {int(2 * seconds) + 1}, or a smaller model"
         )
 
 
-def _around(session: WorkloadRun, turn: Turn, step: PreparedStep) -> Around:
+def _around(session: WorkloadRun, run: TrainingRun, step: PreparedStep) -> Around:
     """Return the ceilings, flags and evidence of a row."""
-    crowded, request = session.crowded(turn), session.launch.request
+    crowded, request = session.crowded(run), session.launch.request
     slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.case))}
-    evidence = {"libraries": dict(turn.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
     evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
     evidence |= {"slowed": sorted(slow)} if slow else {}
-    flags = common_flags(step.plan, turn.backend, crowded, request.slowed.of, step.ready.fell_back)
-    return Around(limits_of(step, session.ceilings, turn.backend), crowded, flags, evidence)
+    flags = common_flags(step.plan, run.backend, crowded, request.slowed.of, step.ready.fell_back)
+    return Around(limits_of(step, session.ceilings, run.backend), crowded, flags, evidence)
 
 
 def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
@@ -358,7 +358,7 @@ def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
     if not session.launch.request.stop_on_wrong:
         return False
     wrong: bool = session.world.broadcast(any(row.wrong for row in rows), "deciding whether to go on")
-    if wrong and len(rows) < len(session.turns):
+    if wrong and len(rows) < len(session.runs):
         session.note(WrongDataStop())
     return wrong
 

@@ -15,10 +15,10 @@ from collbench.operations.program import Call
 def _doubling(x: Binding) -> Iterator[Call]:
     held = 1
     while held < x.n:
-        mine = x.rank // held * held
+        own = x.rank // held * held
         yield from x.together()
-        yield x.post_receive(x.rank ^ held, x.recv[(mine ^ held) * x.count :], held * x.count)
-        yield x.post_send(x.rank ^ held, x.recv[mine * x.count :], held * x.count)
+        yield x.post_receive(x.rank ^ held, x.recv[(own ^ held) * x.count :], held * x.count)
+        yield x.post_send(x.rank ^ held, x.recv[own * x.count :], held * x.count)
         yield x.waitall()
         held *= 2
 

@@ -76,7 +76,7 @@ class Interval:
     """A line of the plot.
 
     value, low, high  the ratio with its interval; None: it has none
-    words             the text at its right; `told` is the text of its tooltip
+    words             the text at its right; `tooltip` is the text of its tooltip
     outcome           which marker and color
     doubtful          drawn hollow
     """
@@ -86,7 +86,7 @@ class Interval:
     low: float | None
     high: float | None
     words: str
-    told: str
+    tooltip: str
     outcome: Outcome
     doubtful: bool
 
@@ -98,7 +98,7 @@ def forest(lines: Sequence[Interval], key: str, title: str) -> tuple[str, list[T
     for place, each in enumerate(lines):
         _draw(axes, place, each)
     return svg_of(figure, key, title), spots(
-        axes, [_level(each.value) for each in lines], list(map(float, range(len(lines)))), [each.told for each in lines]
+        axes, [_level(each.value) for each in lines], list(map(float, range(len(lines)))), [each.tooltip for each in lines]
     )
 
 
@@ -206,7 +206,7 @@ def _chart_ratios(sheet: SweepChartInput, order: Sequence[str]) -> Chart | None:
     write_labels(axes, [LineLabel(f"as fast as {name}", INK, [(x, 1.0) for x in axes.get_xlim()])], [each.known for each in curves])
     table = size_table(shown, shown.series, lambda _, row: _words_ratios(pairs[id(row)]))
     made = _made(sheet, name)
-    return Chart(key, title, _says_ratios(curves, pairs, name), made, svg_of(figure, key, title), table, curve_spots(axes, curves))
+    return Chart(key, title, _caption_ratios(curves, pairs, name), made, svg_of(figure, key, title), table, curve_spots(axes, curves))
 
 
 def _pairs(sheet: SweepChartInput, base: str | None) -> Iterator[ComparedRows]:
@@ -271,13 +271,13 @@ def _scale(axes: Axes, sizes: Sequence[int], reach: tuple[float, float], base: s
     axes.set_ylabel(f"times as long as {base}")
 
 
-def _says_ratios(curves: Sequence[Curve], pairs: dict[int, ComparedRows], base: str) -> str:
+def _caption_ratios(curves: Sequence[Curve], pairs: dict[int, ComparedRows], base: str) -> str:
     """Return how often each curve has each of the four outcomes; never an average of the ratios."""
     from collbench.analysis.outcome import MARGIN
     from collbench.report.outcome_text import format_margin
 
-    told = (_count(each, [pairs[id(row)] for row in each.series.rows]) for each in curves)
-    return f"Against {base}: {'; '.join(told)}. No change: the whole interval is inside {format_margin(MARGIN)}."
+    counts = (_count(each, [pairs[id(row)] for row in each.series.rows]) for each in curves)
+    return f"Against {base}: {'; '.join(counts)}. No change: the whole interval is inside {format_margin(MARGIN)}."
 
 
 def _count(curve: Curve, pairs: Sequence[ComparedRows]) -> str:
@@ -373,7 +373,7 @@ def _chart(number: int, found: Comparison) -> Chart:
     key, title = f"against-{number}", _title(found)
     drawing, spots = forest([_interval(case, columns) for case in drawn], key, title)
     return Chart(
-        key, title, _says(found, cases, drawn), " ".join([_MADE, *_notes(found)]), drawing, _table(cases, columns), spots, wide=True
+        key, title, _caption(found, cases, drawn), " ".join([_MADE, *_notes(found)]), drawing, _table(cases, columns), spots, wide=True
     )
 
 
@@ -392,11 +392,11 @@ def _interval(case: CaseRatio, columns: Sequence[Column]) -> Interval:
     assert ratio is not None and outcome is not None
     name = " ".join(text for column in columns if (text := short(column.text(case.a), 40)) != NOTHING)
     both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
-    told = "\n".join(text for text in (name, _words(case), both, short(remarks(case), 200)) if text)
-    return Interval(name, ratio.value, ratio.low, ratio.high, _words(case), told, outcome, ratio_doubtful(case) or case.wrong)
+    tooltip = "\n".join(text for text in (name, _words(case), both, short(remarks(case), 200)) if text)
+    return Interval(name, ratio.value, ratio.low, ratio.high, _words(case), tooltip, outcome, ratio_doubtful(case) or case.wrong)
 
 
-def _says(found: Comparison, cases: Sequence[CaseRatio], drawn: Sequence[CaseRatio]) -> str:
+def _caption(found: Comparison, cases: Sequence[CaseRatio], drawn: Sequence[CaseRatio]) -> str:
     """Return the summary, how to read the plot, and what is not drawn."""
     texts = [f"{describe_comparison(found)}. To the right of 1: the candidate takes longer."]
     if len(drawn) < len(cases):

@@ -629,8 +629,8 @@ def _candidates(axes: Axes, label: LineLabel) -> Iterator[_Box]:
     if len(points) == 1:
         starts = [points[0][0] + 5, points[0][0] - wide - 5]
     for start in starts:
-        beside = [y for x, y in _along(points) if start - _STEP <= x <= start + wide + _STEP] or [points[0][1]]
-        for bottom in (max(beside) + 2, min(beside) - _HIGH - 2):
+        near = [y for x, y in _along(points) if start - _STEP <= x <= start + wide + _STEP] or [points[0][1]]
+        for bottom in (max(near) + 2, min(near) - _HIGH - 2):
             yield start, bottom, start + wide, bottom + _HIGH
 
 

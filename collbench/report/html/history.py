@@ -76,19 +76,19 @@ def _change(history: History, series: CaseHistory, step: LevelChange) -> list[st
 
 
 def _chart(history: History, series: CaseHistory, key: str) -> Chart:
-    name, usual = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
+    name, first_level = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     figure, axes = panel()
     xs = list(range(len(series.values)))
-    ys = [exp(each - usual) if isfinite(each) else nan for each in map(float, series.values)]
+    ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
     axes.plot(xs, ys, **line(0))
     for level in series.levels:
-        axes.plot([level.first, level.last], [exp(level.value - usual)] * 2, color=LIMIT, linewidth=2.2)
+        axes.plot([level.first, level.last], [exp(level.value - first_level)] * 2, color=LIMIT, linewidth=2.2)
     for step in series.steps:
         axes.axvline((step.before + step.at) / 2, color=BAD, linewidth=1.2, linestyle="--")
     _frame(axes, history, series, [each for each in ys if isfinite(each)])
     texts = [_spot(history, series, number, y) for number, y in enumerate(ys)]
-    says = " ".join(f"{known[:1].upper()}{known[1:]}." for known in sentences(history, series)) or "It did not change."
-    return Chart(key, name, short(says, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
+    caption = " ".join(f"{known[:1].upper()}{known[1:]}." for known in sentences(history, series)) or "It did not change."
+    return Chart(key, name, short(caption, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
 
 
 def _frame(axes: Axes, history: History, series: CaseHistory, ys: Sequence[float]) -> None:
@@ -132,6 +132,6 @@ def _allocations(history: History) -> tuple[str, Table]:
     return caption, Table(head, rows, frozenset({2, 3}), {number: "doubtful" for number, each in enumerate(since) if each})
 
 
-def _differing(told: Sequence[str]) -> str:
-    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    return short("; ".join(told[:_MOST_NAMED]) + more) or NOTHING
+def _differing(differences: Sequence[str]) -> str:
+    more = f"; and {len(differences) - _MOST_NAMED} more" if len(differences) > _MOST_NAMED else ""
+    return short("; ".join(differences[:_MOST_NAMED]) + more) or NOTHING

@@ -84,18 +84,18 @@ class MachineKind:
 
 def kinds_of(runs: Sequence[Run]) -> tuple[list[MachineKind], list[str]]:
     """Return the kinds of machine in the order of their first run, and sentences for what cannot be read or differs between runs."""
-    told: list[tuple[Machine, tuple[str, ...]]] = []
+    described: list[tuple[Machine, tuple[str, ...]]] = []
     doubts: list[str] = []
     for run in runs:
         listed = topology_of(run).get("machines")
         for entry in listed if isinstance(listed, list) else []:
             try:
-                told.append(_read(entry, f"{run.path / TOPOLOGY}"))
+                described.append(_read(entry, f"{run.path / TOPOLOGY}"))
             except Unreadable as error:
                 doubts.append(str(error))
-    kinds = _kinds(told[:_KINDS_MOST])
-    if len(told) > _KINDS_MOST:
-        doubts.append(f"{len(told) - _KINDS_MOST} more descriptions of machines are left out here: each run's {TOPOLOGY} has them")
+    kinds = _kinds(described[:_KINDS_MOST])
+    if len(described) > _KINDS_MOST:
+        doubts.append(f"{len(described) - _KINDS_MOST} more descriptions of machines are left out here: each run's {TOPOLOGY} has them")
     return kinds, [*dict.fromkeys(doubts), *_changed(kinds)]
 
 
@@ -109,12 +109,12 @@ def _read(entry: Any, name: str) -> tuple[Machine, tuple[str, ...]]:
     return machines_of({"schema": SCHEMA, "machines": [one]}, name)[0], tuple(names)
 
 
-def _kinds(told: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[MachineKind]:
+def _kinds(described: Sequence[tuple[Machine, tuple[str, ...]]]) -> list[MachineKind]:
     """Return equal machines of all runs together, numbered instead of named."""
-    numbered = [replace(machine, hostname=str(number)) for number, (machine, _) in enumerate(told)]
+    numbered = [replace(machine, hostname=str(number)) for number, (machine, _) in enumerate(described)]
     found = []
     for entry in topology_json(numbered)["machines"] if numbered else []:
-        same = [told[int(number)] for number in entry["hostnames"]]
+        same = [described[int(number)] for number in entry["hostnames"]]
         found.append(MachineKind(same[0][0], tuple(dict.fromkeys(host for _, hosts in same for host in hosts))))
     return found
 
@@ -209,8 +209,8 @@ def _chart(number: int, kind: MachineKind, marks: dict[str, frozenset[str]]) -> 
     machine = kind.machine
     parts = frozenset().union(*marks.values())
     name = f"{kind.names}{f' ({len(kind.hosts)} equal machines)' if len(kind.hosts) > 1 else ''}"
-    told = f"Marked as limiting: {'; '.join(map(safe, marks))}." if marks else "No link of it is named as limiting."
-    about = f"{title(machine, kind.names)}. {told}"
+    marked = f"Marked as limiting: {'; '.join(map(safe, marks))}." if marks else "No link of it is named as limiting."
+    about = f"{title(machine, kind.names)}. {marked}"
     drawing = embedded(picture(machine, parts), first=number == 0)
     return Chart(f"machine-{number}", name, about, f"{_MADE} Read from: {_sources(kind)}.", drawing, _parts_table(kind, parts), wide=True)
 

@@ -14,7 +14,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 
 if TYPE_CHECKING:  # these import numpy or many packages, which a page without such runs does not need
-    from collbench.analysis.ceilings import Fallen
+    from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
     from collbench.analysis.launches import Launches
@@ -95,9 +95,9 @@ class Material:
         On the page of a gate the tables are candidates, which are compared with the baseline only. Of paired stacks the first half of the
         tables is the old stack; each table is the baseline of its counterpart.
         """
-        from collbench.analysis.compare import set_against
+        from collbench.analysis.compare import compare_pair
 
-        return [set_against(baseline, candidate) for baseline, candidate in self._compared_tables[:MOST_CANDIDATES]]
+        return [compare_pair(baseline, candidate) for baseline, candidate in self._compared_tables[:MOST_CANDIDATES]]
 
     @property
     def _compared_tables(self) -> list[tuple[Launches, Launches]]:
@@ -107,12 +107,12 @@ class Material:
         return [] if self.verdict.mode == "baseline" or odd else list(zip(self.tables[:half], self.tables[half:], strict=True))
 
     @property
-    def _fallen(self) -> list[tuple[str, Fallen]]:
+    def _fallen(self) -> list[tuple[str, CeilingDrops]]:
         """For each candidate the ceilings that are lower than in its baseline."""
-        from collbench.analysis.ceilings import Fallen
+        from collbench.analysis.ceilings import CeilingDrops
 
         if self.verdict is not None and self.verdict.ceilings:
-            return [(", ".join(self.verdict.candidates), Fallen((), self.verdict.ceilings, True))]
+            return [(", ".join(self.verdict.candidates), CeilingDrops((), self.verdict.ceilings, True))]
         return [(found.b.name, found.fallen) for found in self.comparisons]
 
     @cached_property
@@ -135,14 +135,14 @@ class Material:
 
     def _on_the_baseline(self, table: Launches) -> list[Row]:
         """Return the rows with the ceilings of the baseline where their own are lower, so that percentages do not hide the loss."""
-        from collbench.analysis.ceilings import fallen_ceilings, link_ceilings, share_hosts, with_ceilings_before
+        from collbench.analysis.ceilings import dropped_ceilings, link_ceilings, share_hosts, with_ceilings_before
 
         if self.verdict is not None:
             return with_ceilings_before(self.verdict.ceilings, "the baseline", table.rows)
         baseline = self.tables[0]
         if table is baseline or not share_hosts(baseline.runs[0], table.runs[0]):
             return table.rows
-        changes = fallen_ceilings(link_ceilings(baseline.rows), link_ceilings(table.rows))
+        changes = dropped_ceilings(link_ceilings(baseline.rows), link_ceilings(table.rows))
         return with_ceilings_before(changes, baseline.name, table.rows)
 
     @cached_property

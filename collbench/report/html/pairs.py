@@ -308,9 +308,9 @@ class _Sheet:
         self.side = self.cell * len(self.labels)
         room = max(map(_wide, self.labels)) + _GAP
         self.left, self.top = room + _TOP, room + _TOP
-        self.beside = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
+        self.side_marks = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
         self.below = _at_most([mark for mark in marks if mark.below], 8)
-        right = max([_wide(mark.text) for mark in self.beside], default=0) + 4 * _GAP
+        right = max([_wide(mark.text) for mark in self.side_marks], default=0) + 4 * _GAP
         under = max([_wide(mark.text) + self._x(mark.at) for mark in self.below], default=0) + 2 * _GAP
         self.width = max(self.left + self.side + right, under, _LEAST_WIDTH)
         self.bottom = self.top + self.side + _GAP + _LINE * len(self.below) + (_GAP if any(mark.columns for mark in marks) else 0)
@@ -324,7 +324,7 @@ class _Sheet:
             yield from (self._ring(*cell) for cell in mark.rings)
             yield from (self._arrow(self.left + self.side + 2, self._y(row), "l7-4v8z") for row in mark.rows)
             yield from (self._arrow(self._x(column), self.top + self.side + 2, "l-4 7h8z") for column in mark.columns)
-        yield from self._beside()
+        yield from self._side_texts()
         yield from self._below()
 
     def legend(self) -> tuple[list[str], float]:
@@ -368,9 +368,9 @@ class _Sheet:
                 'text-anchor="middle" fill="#fff">!</text>'
             )
 
-    def _beside(self) -> Iterator[str]:
+    def _side_texts(self) -> Iterator[str]:
         """Yield each label at its row, or as near as the others allow."""
-        marks = sorted(self.beside, key=lambda mark: mark.at)
+        marks = sorted(self.side_marks, key=lambda mark: mark.at)
         heights = _apart([self._y(mark.at) for mark in marks], self.top + _LINE / 2, self.top + self.side - _LINE / 2)
         edge = self.left + self.side + 10
         for mark, height in zip(marks, heights, strict=True):

@@ -172,14 +172,14 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
 def describe_times(sheet: SweepChartInput) -> str:
     """Return what a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
     imported = [row for row in sheet.rows if "imported" in row.flags]
-    ours = "the median over iterations of the slowest rank"
+    own = "the median over iterations of the slowest rank"
     if len(imported) == len(sheet.rows):
         bars = "bars are 95 % intervals, if the tool printed single times" if any(map(_has_interval, imported)) else "without intervals"
         return f"the statistic of the other tool ({_statistics(imported)}); {bars}"
     other = f" (of {plural(len(imported), 'imported row')} the statistic of the other tool: {_statistics(imported)})" if imported else ""
     if sheet.launches > 1:
-        return f"{ours}{other}, the median over {sheet.launches} launches; bars are 95 % intervals over launches"
-    return f"{ours}{other}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
+        return f"{own}{other}, the median over {sheet.launches} launches; bars are 95 % intervals over launches"
+    return f"{own}{other}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
 
 
 def _has_interval(row: Row) -> bool:
@@ -670,11 +670,11 @@ def _merged(found: list[RateLimit]) -> list[RateLimit]:
     """Return the limits with reference and hard limit of the same link and rate combined, and backends added to equal names."""
     kept: list[RateLimit] = []
     for limit in found:
-        twin = next((each for each in kept if each.by == limit.by and each.kinds != limit.kinds and _same_curve(each, limit)), None)
-        if twin is None:
+        same = next((each for each in kept if each.by == limit.by and each.kinds != limit.kinds and _same_curve(each, limit)), None)
+        if same is None:
             kept.append(limit)
         else:
-            twin.kinds += limit.kinds
+            same.kinds += limit.kinds
     names = [(limit.kinds, limit.by) for limit in kept]
     for limit in kept:
         if names.count((limit.kinds, limit.by)) > 1:

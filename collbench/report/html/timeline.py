@@ -377,8 +377,8 @@ def _draw(axes: Axes, panel: _Panel, drawn: Sequence[Moment], axis: TimeAxis) ->
     ys = [y for each in drawn for y in (*panel.values(each), nan)]
     axes.plot(xs, ys, color=series_color(0), linewidth=2.4, solid_capstyle="round")
     there = sorted(y for y in ys if isfinite(y))
-    usual = there[len(there) // 2]
-    if there[0] > 0 and there[-1] > _FAR * usual:
+    middle = there[len(there) // 2]
+    if there[0] > 0 and there[-1] > _FAR * middle:
         log_axis(axes, 0.8 * there[0], 1.6 * there[-1])
     else:
         axes.set_ylim(0, 1.25 * there[-1])

@@ -19,7 +19,7 @@ from collbench.results.importers.importer import Arrays, ImportedTable, Importer
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import (
-    Printed,
+    PrintedRates,
     RowKind,
     Samples,
     is_size,
@@ -62,13 +62,13 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_TITLE.search(line) or _OLD.search(line) or _LINE.match(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.trials]
     if not tables:
         raise UsageError("no line with a size and its rates found: the program was stopped before it printed its table")
-    return read_tables(tables, lambda table: [_run(table, given, contexts.at(table.line))], lambda table: table.line)
+    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.line))], lambda table: table.line)
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
@@ -123,14 +123,14 @@ def _size(found: re.Match[str]) -> int:
     return int(found[1]) * _UNITS.get(found[2], 0)
 
 
-def _run(table: _BenchOutput, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
     printed = [
-        Printed(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
+        PrintedRates(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
     ]
     factor = rank_range(operations()["allreduce"], printed)
     where = f"the table at line {table.line}"
     proven = table.ranks or (factor.only if factor else None)
-    extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), given, proven, where)
+    extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), user_input, proven, where)
     fits = factor is None or factor.holds(extent.ranks)
     doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
     statistic = "size / mean rate over the trials and ranks"

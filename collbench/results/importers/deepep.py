@@ -66,7 +66,7 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line) for line in lines if _marked(line))
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per kernel. Raises UsageError if no line has a rate and a time, or if the number of ranks is unknown."""
     groups: dict[_DeepEpKey, _Group] = {}
     timeless = 0
@@ -83,23 +83,23 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
         why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
-    known = _ranks(list(groups.values()), given)
+    known = _ranks(list(groups.values()), user_input)
     by_kernel: dict[str, list[tuple[_DeepEpKey, _Group]]] = {}
     for key, group in groups.items():
         by_kernel.setdefault(key.algorithm, []).append((key, group))
     return read_tables(
         by_kernel.values(),
-        lambda these: [_run(these, given, known, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
+        lambda these: [_run(these, user_input, known, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
         lambda these: these[0][1].figures[0].line,
     )
 
 
-def _ranks(groups: Sequence[_Group], given: UserInput) -> int | None:
+def _ranks(groups: Sequence[_Group], user_input: UserInput) -> int | None:
     """Return the number of ranks: the one that elastic tests print, else that of the printing ranks if these are 0 to n - 1, else None."""
     printed = next((group.ranks for group in groups if group.ranks), None)
     seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
     whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
-    return printed or (whole if given.ranks is None else None)
+    return printed or (whole if user_input.ranks is None else None)
 
 
 def _marked(line: str) -> bool:
@@ -136,10 +136,12 @@ def _key(operation: str) -> _DeepEpKey:
     return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
-def _run(these: list[tuple[_DeepEpKey, _Group]], given: UserInput, told: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
+def _run(
+    these: list[tuple[_DeepEpKey, _Group]], user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]
+) -> ImportedTable:
     timeless, facts = about
     first = these[0][1].figures[0].line
-    extent = ranks_and_nodes(given, told, None, f"the output at line {first}")
+    extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {first}")
     rows = [row for key, group in these if (row := _row(key, group, (extent.ranks, extent.nodes)))]
     algorithm = these[0][0].algorithm
     unknown = [] if extent.nodes else [MissingItem.NODES]

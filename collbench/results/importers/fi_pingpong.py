@@ -40,12 +40,12 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_HEADER.search(line) for line in lines if "usec/xfer" in line)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table; both ends may print one. Raises UsageError if there is none, or if the kind of test is unclear."""
-    if given.ranks not in (None, 2):
-        raise UsageError(f"--ranks {given.ranks} is not valid for fi_pingpong, which has 2 ranks: omit --ranks")
+    if user_input.ranks not in (None, 2):
+        raise UsageError(f"--ranks {user_input.ranks} is not valid for fi_pingpong, which has 2 ranks: omit --ranks")
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines]
-    return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "fi_pingpong")
+    return nonempty(read_tables(tables, lambda table: [_run(table, user_input)], lambda table: table.number), "fi_pingpong")
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_PingpongTable]:
@@ -68,27 +68,27 @@ def _tables(lines: Sequence[str]) -> Iterator[_PingpongTable]:
         yield table
 
 
-def _run(table: _PingpongTable, given: UserInput) -> ImportedTable:
-    operation = _operation(table, given)
+def _run(table: _PingpongTable, user_input: UserInput) -> ImportedTable:
+    operation = _operation(table, user_input)
     half = "half the round trip, the mean over all" if operation == "p2p_latency" else "the mean per message over all"
     kind = RowKind(
-        operation, "libfabric", "libfabric", "uint8", 2, given.nodes, f"{half} iterations", mode="batched",
+        operation, "libfabric", "libfabric", "uint8", 2, user_input.nodes, f"{half} iterations", mode="batched",
         also={"protocol": table.provider and short(table.provider), "flags": (IMPORTED, "unverified")},
     )  # fmt: skip
     rows = [row for at, words in table.lines if (row := _row(kind, at, words))]
     facts = {"provider": short(table.provider)} if table.provider else {}
     program = table.program or ("fi_pingpong" if table.pingpong else "fabtests")
-    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable("libfabric", None, short(program), kind.statistic, rows, facts=facts, missing=unknown)
 
 
-def _operation(table: _PingpongTable, given: UserInput) -> str:
+def _operation(table: _PingpongTable, user_input: UserInput) -> str:
     if table.pingpong or (table.program or "").endswith("pingpong"):
         return "p2p_latency"
     if (table.program or "").endswith("_bw"):
         return "p2p_bandwidth"
-    if given.operation in ("p2p_latency", "p2p_bandwidth"):
-        return str(given.operation)
+    if user_input.operation in ("p2p_latency", "p2p_bandwidth"):
+        return str(user_input.operation)
     raise UsageError(f"the table at line {table.number}: the program of fabtests is unknown: use --operation p2p_latency or p2p_bandwidth")
 
 

@@ -108,10 +108,10 @@ def knows(lines: Sequence[str]) -> bool:
     return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per benchmark. Raises UsageError if neither the output nor --ranks gives the number of processes."""
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
-    return nonempty(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
+    return nonempty(read_tables(tables, lambda table: [_run(table, user_input)], lambda table: table.number), "Gloo's benchmark")
 
 
 GLOO = Importer("gloo", "gloo's benchmark", knows, read)
@@ -146,9 +146,9 @@ def _take(table: _GlooTable, line: str, at: int) -> None:
         (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
 
 
-def _run(table: _GlooTable, given: UserInput) -> ImportedTable:
+def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
     meaning, algorithm = _meaning(table.name)
-    extent = ranks_and_nodes(given, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
+    extent = ranks_and_nodes(user_input, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
     kind = _kind(table, extent, meaning, algorithm)
     rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
     if rows and table.mismatches:
@@ -211,8 +211,8 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[in
     )
     checked = int(table.facts.get("verify") == "true")
     row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
-    beside = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    return replace(row, evidence={**row.evidence, "printed": beside})
+    extra = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
+    return replace(row, evidence={**row.evidence, "printed": extra})
 
 
 def _seconds(figures: Mapping[str, str], name: str) -> float | None:

@@ -45,13 +45,13 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if none has a figure."""
     contexts = Contexts(lines)
     sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
     if not sections:
         raise UsageError("no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes")
-    return read_tables(sections, lambda each: [_run(each, given, contexts.at(each.number))], lambda each: each.number)
+    return read_tables(sections, lambda each: [_run(each, user_input, contexts.at(each.number))], lambda each: each.number)
 
 
 def _sections(lines: Sequence[str]) -> Iterator[_Section]:
@@ -86,9 +86,9 @@ def _take(section: _Section, line: str, at: int) -> None:
         section.lines.append((at, dict(zip(section.columns, words, strict=True))))
 
 
-def _run(section: _Section, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(section: _Section, user_input: UserInput, context: LogContext) -> ImportedTable:
     ranks, nodes = section.place
-    extent = extent_of(context, given, ranks, f"the table at line {section.number}")
+    extent = extent_of(context, user_input, ranks, f"the table at line {section.number}")
     rows = [row for at, words in section.lines if (row := _row(section, (extent.ranks, nodes or extent.nodes), at, words))]
     missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = "the mean over all samples of all ranks"

@@ -142,11 +142,11 @@ def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
     reducing = meaning.like in _REDUCING
-    told = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
-    dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(told or "")
+    name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
+    dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
     return RowKind(
-        meaning.operation, "mpi", "mpi", dtype or (type_name(told) if told else ("float32" if reducing else "uint8")),
+        meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
         ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
         root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
@@ -157,9 +157,9 @@ def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[
 def _switched(option: str, facts: Mapping[str, Any]) -> bool:
     """Return whether ranks synchronize after each iteration ("sync"), or the root rotates ("root_shift"); 2017 inverted both defaults."""
     words = str(facts.get("command", "")).split()
-    told = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
-    if told:
-        return told[0].lower() in ("1", "on", "yes", "true", "enable")
+    name = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
+    if name:
+        return name[0].lower() in ("1", "on", "yes", "true", "enable")
     year = whole(str(facts.get("version") or "").partition(".")[0])
     return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
 
@@ -189,10 +189,10 @@ def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
     if len(words) == len(columns):
         return dict(zip(columns, words, strict=True))
     leading = [title for title in columns if title in ("Group", "#bytes")]
-    said = words[len(leading) :]
-    if not said or said[0].rstrip(".;") not in ("time-out", "int-overflow", "out-of-mem"):
+    rest = words[len(leading) :]
+    if not rest or rest[0].rstrip(".;") not in ("time-out", "int-overflow", "out-of-mem"):
         return None
-    return {**dict(zip(leading, words, strict=False)), "failed": " ".join(said)}
+    return {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}
 
 
 def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
@@ -297,15 +297,15 @@ def knows(lines: Sequence[str]) -> bool:
     return blocks or any(_VERSION.match(line) for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per block. Raises UsageError if no block has the number of --ranks."""
     state = _State()
     blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
-    if given.ranks is not None and blocks and given.ranks not in {block.ranks for block in blocks}:
+    if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
-        raise UsageError(f"--ranks {given.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
+        raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
     contexts = Contexts(lines)
-    reading = read_tables(blocks, lambda block: [_run(state, block, given, contexts.at(block.number))], lambda block: block.number)
+    reading = read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], lambda block: block.number)
     return nonempty(reading, "IMB")
 
 
@@ -364,9 +364,9 @@ def _body(block: ImbBlock, line: str, number: int) -> None:
         block.lines.append((number, words))
 
 
-def _run(state: _State, block: ImbBlock, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogContext) -> ImportedTable:
     hosts = with_hosts(context, block.ranks)
-    nodes = given.nodes or len(set(hosts)) or None
+    nodes = user_input.nodes or len(set(hosts)) or None
     rows, statistic, bad = rows_of(block, nodes, {**state.facts, "version": state.version})
     doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"

@@ -296,14 +296,14 @@ def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
     return context.hosts if len(context.hosts) == ranks else ()
 
 
-def extent_of(context: LogContext, given: UserInput, printed: int | None, where: str) -> JobExtent:
+def extent_of(context: LogContext, user_input: UserInput, printed: int | None, where: str) -> JobExtent:
     """Return ranks and nodes of a tool with one rank per process: the printed ranks, else the user's, else the launcher's processes.
 
     Raises UsageError if none is known.
     """
-    launched = context.processes if printed is None and given.ranks is None else printed
-    known = launched if launched is not None else given.ranks
-    return ranks_and_nodes(given, launched, len(set(with_hosts(context, known or 0))) or None, where)
+    launched = context.processes if printed is None and user_input.ranks is None else printed
+    known = launched if launched is not None else user_input.ranks
+    return ranks_and_nodes(user_input, launched, len(set(with_hosts(context, known or 0))) or None, where)
 
 
 def start_facts(context: LogContext) -> dict[str, Any]:

@@ -39,12 +39,12 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_START.search(line) for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per start. Raises UsageError if a matrix is not complete."""
     runs = list(_starts(without_prefixes(lines)))
     if not runs:
         raise UsageError("no line 'START mpiGraph' found: use the whole output")
-    return read_tables(runs, lambda run: [_read(run, given)], lambda run: run.number)
+    return read_tables(runs, lambda run: [_read(run, user_input)], lambda run: run.number)
 
 
 def _starts(lines: Sequence[str]) -> Iterator[_Run]:
@@ -64,7 +64,7 @@ def _starts(lines: Sequence[str]) -> Iterator[_Run]:
         yield run
 
 
-def _read(run: _Run, given: UserInput) -> ImportedTable:
+def _read(run: _Run, user_input: UserInput) -> ImportedTable:
     ranks, size = len(run.hosts), run.facts.get("MsgSize", 0)
     tables = {way: table for way, table in run.rates.items() if _is_whole(table, ranks)}
     if not 2 <= ranks <= _MOST_RANKS or not tables:
@@ -72,7 +72,7 @@ def _read(run: _Run, given: UserInput) -> ImportedTable:
     if not is_size(size):
         raise UsageError(f"line {run.number}: mpiGraph's message size (MsgSize) is missing: use the output from its first line on")
     hosts = [run.hosts[rank] for rank in range(ranks)]
-    extent = ranks_and_nodes(given, ranks, len(set(hosts)), f"line {run.number}")
+    extent = ranks_and_nodes(user_input, ranks, len(set(hosts)), f"line {run.number}")
     iterations = run.facts.get("Times")
     statistic = f"the mean over {iterations or 'the'} iterations of the slowest rank, sending or receiving, per message"
     kind = RowKind(

@@ -59,7 +59,7 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per communicator. Raises UsageError if no object has a size and a time."""
     calls: dict[_Key, _Calls] = {}
     bad = 0
@@ -73,7 +73,7 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
         communicators.setdefault(key.communicator, []).append((key, each))
     if not communicators:
         raise UsageError("no object with an operation, a size and a time found: the program ended before the Inspector wrote them")
-    return read_tables(communicators.values(), lambda each: [_run(each, given, bad)], lambda each: each[0][1].line)
+    return read_tables(communicators.values(), lambda each: [_run(each, user_input, bad)], lambda each: each[0][1].line)
 
 
 def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -95,9 +95,9 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     """Add a call. Return False if the object is not one."""
     header, metadata = _object(document.get("header")), _object(document.get("metadata"))
     kind = "coll" if "coll_perf" in document else "p2p"
-    told = _object(document.get(f"{kind}_perf"))
-    ranks, rank, size = header.get("n_ranks"), header.get("rank"), told.get(f"{kind}_msg_size_bytes")
-    micros, name, sequence = told.get(f"{kind}_exec_time_us"), str(told.get(kind)), told.get(f"{kind}_sn")
+    call = _object(document.get(f"{kind}_perf"))
+    ranks, rank, size = header.get("n_ranks"), header.get("rank"), call.get(f"{kind}_msg_size_bytes")
+    micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), call.get(f"{kind}_sn")
     if not (_whole(ranks) and _whole(rank) and _whole(size) and _whole(sequence) and isinstance(micros, int | float)):
         return False
     operation = _OPERATIONS.get(name, short(name).lower())
@@ -108,19 +108,19 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     nodes = header.get("nnodes")
     named = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
     known = nodes if _whole(nodes) and 1 <= nodes <= ranks else None
-    key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(told.get(f"{kind}_timing_source") or "")))
+    key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(call.get(f"{kind}_timing_source") or "")))
     each = calls.setdefault(key, _Calls(number))
     each.times.setdefault(sequence, {})[rank] = time_s
     each.hosts[rank] = short(str(metadata.get("hostname") or ""))
-    rate = told.get(f"{kind}_algobw_gbs")
+    rate = call.get(f"{kind}_algobw_gbs")
     each.unlike += isinstance(rate, int | float) and rate > 0 and abs(held / time_s / 1e9 / rate - 1) > _AGREES
     return True
 
 
-def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> ImportedTable:
+def _run(calls: list[tuple[_Key, _Calls]], user_input: UserInput, bad: int) -> ImportedTable:
     rows, arrays = list[Row](), dict[int, Arrays]()
     for key, each in calls:
-        row, found = _row(key, each, given)
+        row, found = _row(key, each, user_input)
         if found:
             arrays[len(rows)] = found
         rows.append(row)
@@ -129,7 +129,7 @@ def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> Import
     unlike = sum(each.unlike for _, each in calls)
     doubts: list[Doubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
     doubts += [CallRateMismatch(unlike)] if unlike else []
-    missing = [NotInOutput(MissingItem.DTYPE, assumed=given.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
+    missing = [NotInOutput(MissingItem.DTYPE, assumed=user_input.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
     if not hosts and len(seen) < first.ranks:
         missing.append(NotInOutput(MissingItem.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
     program = f"communicator {first.communicator}"
@@ -137,7 +137,7 @@ def _run(calls: list[tuple[_Key, _Calls]], given: UserInput, bad: int) -> Import
     return ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
 
 
-def _row(key: _Key, calls: _Calls, given: UserInput) -> tuple[Row, Arrays]:
+def _row(key: _Key, calls: _Calls, user_input: UserInput) -> tuple[Row, Arrays]:
     seen = sorted({rank for ranks in calls.times.values() for rank in ranks})
     whole = len(seen) == key.ranks
     # With the files of all ranks, calls that are missing for some ranks (a full ring buffer) do not count.
@@ -147,7 +147,8 @@ def _row(key: _Key, calls: _Calls, given: UserInput) -> tuple[Row, Arrays]:
         f", timed by {key.source}" if key.source else ""
     )
     kind = RowKind(
-        key.operation, "nccl", "nccl", given.dtype or "uint8", 2 if key.pair else key.ranks, key.nodes or given.nodes, statistic, "cuda",
+        key.operation, "nccl", "nccl", user_input.dtype or "uint8", 2 if key.pair else key.ranks,
+        key.nodes or user_input.nodes, statistic, "cuda",
         root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,
     )  # fmt: skip
     series = np.array([max(ranks.values()) for ranks in times])

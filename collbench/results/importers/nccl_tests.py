@@ -42,7 +42,7 @@ from collbench.results.importers.notes import (
 )
 from collbench.results.importers.rows import (
     JobExtent,
-    Printed,
+    PrintedRates,
     Quantiles,
     RankRange,
     RowKind,
@@ -317,25 +317,25 @@ class DecidedRanks(NamedTuple):
     source: RankSource
 
 
-def operation_of(head: Head, lines: Sequence[TableLine], given: UserInput, context: LogContext) -> NamedOperation:
+def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
     """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     if head.program is not None:
         printed = program_operation(head.program)
         if printed is not None:
-            return NamedOperation(operation_named(printed), NameSource.PRINTED, _contradiction(where, given, printed))
-        if given.operation is None:
+            return NamedOperation(operation_named(printed), NameSource.PRINTED, _contradiction(where, user_input, printed))
+        if user_input.operation is None:
             raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     typed = program_operation(context.program) if context.program is not None else None
     if typed is not None and typed in possible and head.program is None:
-        return NamedOperation(operation_named(typed), NameSource.COMMAND, _contradiction(where, given, typed))
-    if given.operation is not None:
-        if given.operation not in possible:
-            raise UsageError(f"{where}: the columns do not fit --operation {given.operation} (they fit {_listed(possible)}): omit it")
-        return NamedOperation(operation_named(given.operation), NameSource.OPTION)
+        return NamedOperation(operation_named(typed), NameSource.COMMAND, _contradiction(where, user_input, typed))
+    if user_input.operation is not None:
+        if user_input.operation not in possible:
+            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {_listed(possible)}): omit it")
+        return NamedOperation(operation_named(user_input.operation), NameSource.OPTION)
     if len(possible) == 1:
         return NamedOperation(operation_named(possible[0]), NameSource.COLUMNS)
-    hint = _in_name(given.file)
+    hint = _in_name(user_input.file)
     if hint in possible and context.program is None:
         return NamedOperation(operation_named(hint), NameSource.FILE)
     raise UsageError(f"{where}: the operation is unknown ({_listed(possible)}): use --operation NAME")
@@ -350,16 +350,16 @@ def program_operation(program: str) -> str | None:
 
 def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
     """Return the numbers of ranks that head, counts and bandwidths prove."""
-    mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
-    ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
-    whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
-    once = len(mine) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
+    own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
+    ranks, hosts = {device.rank for device in own}, {device.host for device in own}
+    whole = len(own) < len(head.devices) or ranks == set(range(len(ranks)))
+    once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
     extent = (len(ranks), nodes) if ranks and whole else (None, None)
     return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
 
 
-def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
+def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
     """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
 
     Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
@@ -369,26 +369,26 @@ def decide_ranks(proven: Ranks, given: UserInput, head: Head, context: LogContex
         (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
     ):  # fmt: skip
         if known is not None:
-            return DecidedRanks(ranks_and_nodes(given, known, proven.nodes, where), source)
-    if given.ranks is not None:
-        if factor is not None and not factor.empty and not factor.holds(given.ranks):
-            raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {given.ranks}: omit --ranks")
-        return DecidedRanks(ranks_and_nodes(given, None, proven.nodes, where), RankSource.OPTION)
+            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source)
+    if user_input.ranks is not None:
+        if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
+            raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
+        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), RankSource.OPTION)
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
     for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
         if known and (factor is None or factor.holds(known)):
-            return DecidedRanks(ranks_and_nodes(given, known, proven.nodes or len(set(context.hosts)) or None, where), source)
+            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes or len(set(context.hosts)) or None, where), source)
     allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return DecidedRanks(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
+    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), RankSource.OPTION)
 
 
-def fastest(lines: Sequence[TableLine]) -> list[Printed]:
+def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
     """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
     pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
-    return [Printed(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
+    return [PrintedRates(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
 
 
 def parts_of(line: TableLine) -> int | None:
@@ -398,10 +398,10 @@ def parts_of(line: TableLine) -> int | None:
     return line.size // whole if whole and line.size % whole == 0 else None
 
 
-def _contradiction(where: str, given: UserInput, printed: str) -> tuple[Contradiction, ...]:
-    if given.operation is None or given.operation == printed:
+def _contradiction(where: str, user_input: UserInput, printed: str) -> tuple[Contradiction, ...]:
+    if user_input.operation is None or user_input.operation == printed:
         return ()
-    return (Contradiction(where, "--operation", given.operation, printed),)
+    return (Contradiction(where, "--operation", user_input.operation, printed),)
 
 
 def _launched(head: Head, context: LogContext) -> int | None:
@@ -483,12 +483,12 @@ class NcclTestsBlock:
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
 
 
-def runs_of(block: NcclTestsBlock, given: UserInput) -> Iterator[ImportedTable]:
+def runs_of(block: NcclTestsBlock, user_input: UserInput) -> Iterator[ImportedTable]:
     """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     for lines in passes:
-        if run := _run(block, lines, given, len(passes)):
+        if run := _run(block, lines, user_input, len(passes)):
             yield run
 
 
@@ -519,15 +519,15 @@ def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]
     return [list(each.values()) for each in passes if each]
 
 
-def _run(block: NcclTestsBlock, lines: Sequence[TableLine], given: UserInput, passes: int) -> ImportedTable | None:
+def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInput, passes: int) -> ImportedTable | None:
     head = block.head
     if head.cpu_time:
         raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
     if head.old is None and shows_errors(lines):
         head = replace(head, old=True)
-    named = operation_of(head, lines, given, block.context)
+    named = operation_of(head, lines, user_input, block.context)
     proven = ranks_of(head, lines, named.operation)
-    ranks = decide_ranks(proven, given, head, block.context, f"the table at line {lines[0].number}")
+    ranks = decide_ranks(proven, user_input, head, block.context, f"the table at line {lines[0].number}")
     rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
     if not rows:
         return None
@@ -723,7 +723,7 @@ def knows_json(lines: Sequence[str]) -> bool:
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
-def read_json(lines: Sequence[str], given: UserInput) -> Reading:
+def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return the only table. Raises UsageError if the text is not such an object or is incomplete."""
     try:
         document = parse_object("\n".join(lines).encode())
@@ -739,7 +739,7 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
             table.append(line)
             samples.update(_samples(number, each, head))
     block = NcclTestsBlock(head, table, samples=samples)
-    reading = read_tables([block], lambda one: runs_of(one, given), lambda one: 0)
+    reading = read_tables([block], lambda one: runs_of(one, user_input), lambda one: 0)
     if not reading.runs:
         raise UsageError("no results in the file: the program was stopped before its first line")
     return reading
@@ -749,13 +749,13 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
     """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
-        told = _object(each.get(f"{place}_per_iter"))
-        skipped = _whole(told.get("skipped_iterations")) or 0
-        slowest = _times(told.get("times_us"), skipped, calls)
+        place_json = _object(each.get(f"{place}_per_iter"))
+        skipped = _whole(place_json.get("skipped_iterations")) or 0
+        slowest = _times(place_json.get("times_us"), skipped, calls)
         iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
         if len(slowest) < 2 or len(slowest) != iterations - skipped:
             continue  # without them the printed summary is still right
-        processes = [_times(one, skipped, calls) for one in _list(told.get("per_process_max_times_us"))]
+        processes = [_times(one, skipped, calls) for one in _list(place_json.get("per_process_max_times_us"))]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
         of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
         per_rank = np.array(processes) if of_ranks and processes else None
@@ -800,9 +800,9 @@ def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> 
     """Return the figures in the form of the text output, with the six digits that JSON has."""
     if not figures:
         return None
-    told = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
+    values = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
     each = tuple(_figure(per_iteration.get(name)) for name in _PER_ITERATION) if per_iteration else ()
-    return Body(told[0], told[1], told[2], told[3], each)
+    return Body(values[0], values[1], values[2], values[3], each)
 
 
 def _figure(value: Any) -> str:
@@ -862,7 +862,7 @@ NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (
 
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
 _HEADER = re.compile(r"#\s+(?:size\s+count|bytes\s+N)\s+(?:\(elements\)\s+)?type\s.*algbw\s+busbw")
-_OURS = "# collbench version"
+_OWN_HEADER = "# collbench version"
 _RCCL = "rccl-tests: Version"
 
 
@@ -910,9 +910,9 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
-    reading = read_tables(_blocks(lines), lambda block: runs_of(block, given), lambda block: block.lines[0].number)
+    reading = read_tables(_blocks(lines), lambda block: runs_of(block, user_input), lambda block: block.lines[0].number)
     if not reading.runs:
         raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
     return reading
@@ -924,12 +924,12 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
     for number, line in enumerate(lines, 1):
         found = None if _RCCL in line else split_line(line)
         if found is None:
-            if _RCCL in line and (told := rccl_version(line)):
-                streams.setdefault(told[0], _Stream()).version = told[1]
+            if _RCCL in line and (version := rccl_version(line)):
+                streams.setdefault(version[0], _Stream()).version = version[1]
             continue
         stream = streams.setdefault(found[0], _Stream())
         if found[1][:1] == "#":
-            _refuse_ours(found[1], number)
+            _refuse_own_output(found[1], number)
             stream.comment(found[1])
         else:
             stream.line(number, found[1])
@@ -940,8 +940,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
             yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
 
 
-def _refuse_ours(text: str, number: int) -> None:
-    if text.startswith(_OURS):
+def _refuse_own_output(text: str, number: int) -> None:
+    if text.startswith(_OWN_HEADER):
         raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
 
 

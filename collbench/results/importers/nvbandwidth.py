@@ -58,13 +58,13 @@ def knows_json(lines: Sequence[str]) -> bool:
     return any(re.match(r'\s*\{?\s*"nvbandwidth"\s*:', line) for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per test case. Raises UsageError if none has a figure."""
     head = _NvbandwidthHead()
-    return _reading(list(_in_text(without_prefixes(lines), head)), head, given)
+    return _reading(list(_in_text(without_prefixes(lines), head)), head, user_input)
 
 
-def read_json(lines: Sequence[str], given: UserInput) -> Reading:
+def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return the same from JSON, also with other lines before or after it. Raises UsageError for incomplete JSON."""
     text = "\n".join(lines)
     try:
@@ -77,14 +77,14 @@ def read_json(lines: Sequence[str], given: UserInput) -> Reading:
     for each in _list(known.get("GPU Device list")):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
-    return _reading(list(_in_json(known)), head, given)
+    return _reading(list(_in_json(known)), head, user_input)
 
 
-def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, given: UserInput) -> Reading:
+def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, user_input: UserInput) -> Reading:
     found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
     if not found:
         raise UsageError("no test case with a figure found: all were waived, or the program was stopped")
-    return read_tables(found, lambda matrix: [_run(matrix, head, given)], lambda matrix: matrix.number)
+    return read_tables(found, lambda matrix: [_run(matrix, head, user_input)], lambda matrix: matrix.number)
 
 
 def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> Iterator[_Matrix]:
@@ -118,8 +118,8 @@ def _learn(head: _NvbandwidthHead, line: str) -> None:
         head.devices.append(_device(found.groups()))
 
 
-def _device(told: Sequence[str]) -> dict[str, Any]:
-    return {"rank": int(told[0]), "device": int(told[0]), "gpu": short(told[2]), "name": short(told[1])}
+def _device(fields: Sequence[str]) -> dict[str, Any]:
+    return {"rank": int(fields[0]), "device": int(fields[0]), "gpu": short(fields[2]), "name": short(fields[1])}
 
 
 def _take(matrix: _Matrix, line: str, at: int) -> None:
@@ -133,8 +133,8 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
         matrix.rows.append((at, words[0], [parse_number(word) for word in words[1:]]))
 
 
-def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
-    for at, case in enumerate(_list(told.get("testcases")), 1):
+def _in_json(fields: Mapping[str, Any]) -> Iterator[_Matrix]:
+    for at, case in enumerate(_list(fields.get("testcases")), 1):
         if not isinstance(case, dict) or not isinstance(case.get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
@@ -156,13 +156,13 @@ def _part_name(name: str, part: int, parts: int) -> str:
     return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
 
 
-def _run(matrix: _Matrix, head: _NvbandwidthHead, given: UserInput) -> ImportedTable:
+def _run(matrix: _Matrix, head: _NvbandwidthHead, user_input: UserInput) -> ImportedTable:
     latency = "(ns)" in matrix.description
     between = matrix.description.count("GPU(") > 1 or "Device to Device" in matrix.description
     ranks = sorted(head.hosts)
     hosts = [head.hosts[rank] for rank in ranks] if ranks == list(range(len(ranks))) else []
     statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
-    nodes = given.nodes or len(set(hosts)) or None
+    nodes = user_input.nodes or len(set(hosts)) or None
     rows = list(_rows(matrix, latency, between, (statistic, nodes)))
     missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.VERIFICATION)
     missing += [] if latency else [NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default")]

@@ -196,7 +196,7 @@ class OsuTable:
     memory: str | None
     version: str | None
     number: int
-    said: dict[str, Any]
+    facts: dict[str, Any]
     columns: list[str] = field(default_factory=list)
     lines: list[tuple[int, list[str]]] = field(default_factory=list)
     bad: list[int] = field(default_factory=list)
@@ -241,7 +241,7 @@ def _heads(table: OsuTable | None, line: str, at: tuple[int, bool]) -> OsuTable 
     if (table.lines or table.bad) and not _DATATYPE.match(line) and not _columns_in(line) and not line.startswith(_MESSAGE_RATES):
         return table
     if table.lines or table.bad:
-        table = replace(table, number=at[0], said=dict(table.said), columns=[], lines=[], bad=[])
+        table = replace(table, number=at[0], facts=dict(table.facts), columns=[], lines=[], bad=[])
     _learn(table, line)
     return table
 
@@ -259,17 +259,17 @@ def _titled(title: re.Match[str], number: int, neighbours: bool) -> OsuTable:
 
 def _learn(table: OsuTable, line: str) -> None:
     if line.startswith(_MESSAGE_RATES):
-        table.said["skip"] = True
+        table.facts["skip"] = True
     elif found := _TABLES_PAIRS.match(line):
-        table.said |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdecimal() else None}
+        table.facts |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdecimal() else None}
     elif found := _DATATYPE.match(line):
-        table.said["datatype"], table.said["skip"] = found[1], False
+        table.facts["datatype"], table.facts["skip"] = found[1], False
     elif found := _MEMORY.match(line):
-        table.said["memory"] = [found[1], found[2]]
+        table.facts["memory"] = [found[1], found[2]]
     elif found := _FACTS.match(line):
-        table.said[found[1].lower()] = short(found[2].strip())
+        table.facts[found[1].lower()] = short(found[2].strip())
     elif columns := _columns_in(line):
-        table.columns = [] if table.said.get("skip") else columns
+        table.columns = [] if table.facts.get("skip") else columns
 
 
 def _columns_in(line: str) -> list[str]:
@@ -283,7 +283,7 @@ def _figures(table: OsuTable, line: str, number: int) -> None:
     words = line.split()
     if not words or not words[0].replace(".", "", 1).isdigit():
         if line.startswith("DATA VALIDATION ERROR"):
-            table.said["failed"] = FailedValidation(number, short(line))
+            table.facts["failed"] = FailedValidation(number, short(line))
         return
     complete = len(words) == len(table.columns) + table.windows
     (table.lines.append((number, words)) if complete else table.bad.append(number))
@@ -318,7 +318,7 @@ def _statistic(table: OsuTable) -> str:
     if table.test.like is None:
         return "the tool's own mean over its iterations"
     if table.test.measure == "bandwidth":
-        pairs = " of an average pair" if table.said.get("pairs", 1) > 1 else ""
+        pairs = " of an average pair" if table.facts.get("pairs", 1) > 1 else ""
         return f"mean per message{pairs}: the rate over all iterations, turned into a time"
     if table.test.pairs:
         pairs = ", averaged over the pairs" if table.test.pairs == "many" else ""
@@ -334,13 +334,13 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
     return RowKind(
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
         device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
-        mode="batched" if test.pairs else "isolated", like=test.like, window=table.said.get("window"),
+        mode="batched" if test.pairs else "isolated", like=test.like, window=table.facts.get("window"),
         also={"traffic": "even"} if test.even else {},
     )  # fmt: skip
 
 
 def _dtype(table: OsuTable) -> str:
-    known = table.said.get("datatype")
+    known = table.facts.get("datatype")
     if table.test.like == "barrier":
         return "uint8"  # as in collbench's own rows, though nothing is moved
     if known is None:
@@ -350,7 +350,7 @@ def _dtype(table: OsuTable) -> str:
 
 def _device(table: OsuTable) -> str:
     memory = table.memory
-    if memory is None or set(table.said.get("memory", ())) == {"HOST"}:
+    if memory is None or set(table.facts.get("memory", ())) == {"HOST"}:
         return "cpu"
     return "rocm" if memory.upper() == "ROCM" else "cuda"
 
@@ -395,14 +395,16 @@ def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str])
         return without_figures(kind, size, count, line.number, f"the output has no valid time: {figure[:20]}")
     row = kind.row(size, time_s, count=count, line=line.number, **_checked(by_name))
     mean = time_s if table.test.measure == "latency" and not table.test.pairs else None
-    return replace(row, time_rank_mean_s=mean, evidence={**row.evidence, **_beside(by_name)}, **_all_pairs(table, row), **_wrong(by_name))
+    return replace(
+        row, time_rank_mean_s=mean, evidence={**row.evidence, **_latency_columns(by_name)}, **_all_pairs(table, row), **_wrong(by_name)
+    )
 
 
 def _time(table: OsuTable, size: int, figure: str) -> float | None:
     value = parse_number(figure)
     if value is None or table.test.measure == "latency":
         return None if value is None else value * _US
-    ways, pairs = 2 if table.test.both_ways else 1, table.said.get("pairs", 1)
+    ways, pairs = 2 if table.test.both_ways else 1, table.facts.get("pairs", 1)
     return size * ways * pairs / (value * _MB) if value > 0 else None
 
 
@@ -416,7 +418,7 @@ def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
     return {"wrong_detail": "OSU's validation failed; the number of wrong elements is unknown"} if failed else {}
 
 
-def _beside(by_name: dict[str, str]) -> dict[str, Any]:
+def _latency_columns(by_name: dict[str, str]) -> dict[str, Any]:
     """Return the other columns as printed, numbers as numbers."""
     names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
     return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
@@ -424,7 +426,7 @@ def _beside(by_name: dict[str, str]) -> dict[str, Any]:
 
 def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
     """Return the total of all pairs, if there are several."""
-    pairs = table.said.get("pairs", 1)
+    pairs = table.facts.get("pairs", 1)
     if pairs < 2 or row.busbw_bytes_per_s is None:
         return {}
     total = row.busbw_bytes_per_s * pairs
@@ -437,21 +439,21 @@ def knows(lines: Sequence[str]) -> bool:
     return any(is_title(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
-    reading = read_tables(tables, lambda table: [_run(table, given, contexts.at(table.number))], lambda table: table.number)
+    reading = read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], lambda table: table.number)
     return nonempty(reading, "OSU's tests")
 
 
 OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
 
 
-def _run(table: OsuTable, given: UserInput, context: LogContext) -> ImportedTable:
-    pairs = table.said.get("pairs")
+def _run(table: OsuTable, user_input: UserInput, context: LogContext) -> ImportedTable:
+    pairs = table.facts.get("pairs")
     known = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
-    extent = extent_of(context, given, known, f"{table.test.program} (line {table.number})")
+    extent = extent_of(context, user_input, known, f"{table.test.program} (line {table.number})")
     rows, statistic = rows_of(table, extent)
     hosts = with_hosts(context, extent.ranks)
     return ImportedTable(
@@ -463,24 +465,24 @@ def _run(table: OsuTable, given: UserInput, context: LogContext) -> ImportedTabl
 
 def _facts(table: OsuTable, context: LogContext) -> Mapping[str, Any]:
     names = ("datatype", "memory", "window creation", "synchronization")
-    return {"interface": table.library, **start_facts(context), **{name: table.said[name] for name in names if name in table.said}}
+    return {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
 
 
 def _missing(table: OsuTable) -> list[Missing]:
     unknown: list[Missing] = [NotInOutput(MissingItem.OPTIONS, assumed="root 0, out of place")]
-    if table.test.measure == "bandwidth" and not table.windows and not table.said.get("window"):
+    if table.test.measure == "bandwidth" and not table.windows and not table.facts.get("window"):
         unknown.append(NotInOutput(MissingItem.WINDOW))
     if not any(column == "Iterations" for column in table.columns):
         unknown.append(NotInOutput(MissingItem.ITERATIONS))
-    if "datatype" not in table.said and table.test.like != "barrier":  # before version 7.1
+    if "datatype" not in table.facts and table.test.like != "barrier":  # before version 7.1
         unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
     return unknown
 
 
 def _doubts(table: OsuTable) -> list[Doubt]:
-    doubts: list[Doubt] = [table.said["failed"]] if "failed" in table.said else []
+    doubts: list[Doubt] = [table.facts["failed"]] if "failed" in table.facts else []
     if table.bad:
         doubts.append(SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0]))
-    if table.said.get("memory") and len(set(table.said["memory"])) > 1:
-        doubts.append(MixedMemory(tuple(map(short, table.said["memory"]))))
+    if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
+        doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))
     return doubts

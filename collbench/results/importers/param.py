@@ -15,7 +15,7 @@ from collbench.operations.registry import operations
 from collbench.results.importers.importer import Contradiction, ImportedTable, Importer, Reading, UserInput, read_tables
 from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    Printed,
+    PrintedRates,
     RowKind,
     is_size,
     is_time,
@@ -39,7 +39,7 @@ _BACKEND = re.compile(r"backend: (\w{1,20}) nw-stack: .{0,2000}?args\.z: (\d{1,9
 _RANKS = r"\[((?:\d{1,9}(?:, ?|(?=\])))*)\]"
 _PAIRS = re.compile(rf"collective=pt2pt\s.{{0,2000}}?src_ranks={_RANKS}, dst_ranks={_RANKS}")
 _COLLECTIVE = re.compile(r"collective=(\w{1,40})")
-_OURS = {
+_OPERATIONS = {
     "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather", "all_gather_base": "allgather",
     "reduce_scatter": "reducescatter", "reduce_scatter_base": "reducescatter", "all_to_all": "alltoall", "all_to_all_single": "alltoall",
     "all_to_allv": "alltoallv", "gather": "gather", "scatter": "scatter",
@@ -100,7 +100,7 @@ def knows(lines: Sequence[str]) -> bool:
     return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per collective and element type, and one for all three point-to-point patterns. Raises UsageError."""
     head, tables, quantised = _Head(), list[_Table](), 0
     for number, line in enumerate(lines, 1):
@@ -110,8 +110,14 @@ def read(lines: Sequence[str], given: UserInput) -> Reading:
         elif found[1]:
             quantised += 1
         else:
-            _append(tables, found[2] or head.collective or given.operation or "", found[3] or given.dtype or "", number, found[5].split())
-    reading = read_tables(tables, lambda table: _runs(head, table, given, quantised), lambda table: table.lines[0][0])
+            _append(
+                tables,
+                found[2] or head.collective or user_input.operation or "",
+                found[3] or user_input.dtype or "",
+                number,
+                found[5].split(),
+            )
+    reading = read_tables(tables, lambda table: _runs(head, table, user_input, quantised), lambda table: table.lines[0][0])
     if not reading.runs:
         what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
         raise UsageError(f"{what}: use the output of a complete run of comms.py")
@@ -127,21 +133,21 @@ def _append(tables: list[_Table], collective: str, dtype: str, number: int, figu
     last.lines.append((number, figures))
 
 
-def _runs(head: _Head, table: _Table, given: UserInput, quantised: int) -> Iterator[ImportedTable]:
+def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> Iterator[ImportedTable]:
     first = table.lines[0][0]
     if not table.collective or not table.dtype:
         raise UsageError(f"line {first}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
-    told = _OURS.get(table.collective, table.collective)
+    operation = _OPERATIONS.get(table.collective, table.collective)
     names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
     part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
     nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
-    ranks, nodes, contradicted = ranks_and_nodes(given, len(part) or None, nodes, f"the table at line {first}")
-    if given.operation and given.operation != told and table.collective != "pt2pt":
-        contradicted = (*contradicted, Contradiction(f"the table at line {first}", "--operation", given.operation, short(told)))
+    ranks, nodes, contradicted = ranks_and_nodes(user_input, len(part) or None, nodes, f"the table at line {first}")
+    if user_input.operation and user_input.operation != operation and table.collective != "pt2pt":
+        contradicted = (*contradicted, Contradiction(f"the table at line {first}", "--operation", user_input.operation, short(operation)))
     base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
     if table.collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
-    rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, told, base))
+    rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, operation, base))
     if not rows:
         return
     missing: list[Missing] = [
@@ -150,7 +156,7 @@ def _runs(head: _Head, table: _Table, given: UserInput, quantised: int) -> Itera
     missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if head.device is None and base["device"] == "cpu" else []
     missing += lacks(MissingItem.HOSTS) if not names else []
     missing += [SkippedLines(quantised, SkippedReason.QUANTIZED)] if quantised else []
-    doubts = [] if table.collective == "pt2pt" else list(_doubts(table, told, ranks))
+    doubts = [] if table.collective == "pt2pt" else list(_doubts(table, operation, ranks))
     program = f"comms.py {short(table.collective)}"
     yield ImportedTable("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
 
@@ -163,10 +169,10 @@ def _carrier(head: _Head) -> dict[str, Any]:
 
 
 def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
-    ours = operations().get(name)
+    operation = operations().get(name)
     kind = RowKind(
-        name, statistic=f"the median {_ACROSS}", redop="sum" if ours and ours.reduces else None,
-        root=0 if ours and ours.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
+        name, statistic=f"the median {_ACROSS}", redop="sum" if operation and operation.reduces else None,
+        root=0 if operation and operation.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
     )  # fmt: skip
     for number, figures in table.lines:
         size, time_s = _whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
@@ -201,11 +207,11 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
 
 def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
     """Yield the doubts that the bandwidths of the table cause."""
-    ours = operations().get(name)
+    operation = operations().get(name)
     whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
-    printed = [Printed(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
-    found = rank_range(ours, sorted(printed, reverse=True)[:16]) if ours else None
+    printed = [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
     best = max(whole, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)

@@ -78,13 +78,13 @@ def knows(lines: Sequence[str]) -> bool:
     return _is_json(lines) or any(_TITLE.match(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
-    if given.ranks not in (None, 2):
-        raise UsageError(f"--ranks {given.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
+    if user_input.ranks not in (None, 2):
+        raise UsageError(f"--ranks {user_input.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
     tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
     found = [test for test in tests if test.lines or test.bad]
-    return nonempty(read_tables(found, lambda test: [_run(test, given)], lambda test: test.number), "perftest")
+    return nonempty(read_tables(found, lambda test: [_run(test, user_input)], lambda test: test.number), "perftest")
 
 
 def _is_json(lines: Sequence[str]) -> bool:
@@ -155,10 +155,10 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
     title = _TITLE.match(info.get("test", "")[:200])
     if title is None or not results:
         raise UsageError(f'line {line}: "test_info" with a known test, or "results", is missing in the JSON of perftest')
-    named = {_JSON_FACTS.get(name, name): short(given) for name, given in info.items() if name != "test"}
+    named = {_JSON_FACTS.get(name, name): short(user_input) for name, user_input in info.items() if name != "test"}
     device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
     test = _Test(title[1], title[2].replace("_", " "), title[3] == "Latency", line, named, device)
-    figures = {_JSON_COLUMNS[name]: given for name, given in results.items() if name in _JSON_COLUMNS}
+    figures = {_JSON_COLUMNS[name]: user_input for name, user_input in results.items() if name in _JSON_COLUMNS}
     if not test.latency:
         title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
         figures[title_with_unit] = figures.pop("BW average")
@@ -189,20 +189,20 @@ def _agree(rate: float, messages: float, size: float) -> bool:
     return abs(rate - messages * 1e6 * size) <= 1.02 * (0.005 + 0.5 * size)
 
 
-def _run(test: _Test, given: UserInput) -> ImportedTable:
-    kind = _kind(test, given)
+def _run(test: _Test, user_input: UserInput) -> ImportedTable:
+    kind = _kind(test, user_input)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
     program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=unknown, doubts=_doubts(test))
 
 
-def _kind(test: _Test, given: UserInput) -> RowKind:
+def _kind(test: _Test, user_input: UserInput) -> RowKind:
     pairs = whole(str(test.facts.get("Number of qps", ""))) or 1
     depth = whole(str(test.facts.get("TX depth", "")))
     operation = "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth"
     return RowKind(
-        operation, "verbs", "verbs", "uint8", 2, given.nodes, _statistic(test), device=test.device, mode="batched",
+        operation, "verbs", "verbs", "uint8", 2, user_input.nodes, _statistic(test), device=test.device, mode="batched",
         window=None if test.latency else depth,
         also={"protocol": test.verb, "streams": pairs, "flags": (IMPORTED, "unverified")},
     )  # fmt: skip

@@ -43,14 +43,14 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_bare(line) == BEGIN for line in lines)
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run for each pair of marks. Raises UsageError without rows, or if the user's values contradict them."""
     blocks = list(_blocks(lines))
     if not any(block.rows for block in blocks):
         number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))
         what = f"line {number} between the marks is not a valid row ({why})" if number else "no rows between the marks"
         raise UsageError(f"{what}: use the whole log of rank 0's pod, of a command that measures collectives")
-    runs = [_run(block, given) for block in blocks if block.rows]
+    runs = [_run(block, user_input) for block in blocks if block.rows]
     reject_useless_options(runs)
     return Reading(runs)
 
@@ -88,7 +88,7 @@ def _take(block: _Block, number: int, text: str) -> None:
         block.rows.append(replace(row, samples={}))  # the log does not have their arrays
 
 
-def _run(block: _Block, given: UserInput) -> ImportedTable:
+def _run(block: _Block, user_input: UserInput) -> ImportedTable:
     ranks, nodes = block.rows[0].ranks, next((row.nodes for row in block.rows if row.nodes), None)
     operations = dict.fromkeys(row.operation for row in block.rows)
     return ImportedTable(
@@ -100,7 +100,10 @@ def _run(block: _Block, given: UserInput) -> ImportedTable:
         facts={} if block.ended is None else {"exit_code": block.ended},
         missing=_MISSING,
         doubts=list(_doubts(block)),
-        contradicted=(*contradiction("the log", "ranks", given.ranks, ranks), *contradiction("the log", "nodes", given.nodes, nodes)),
+        contradicted=(
+            *contradiction("the log", "ranks", user_input.ranks, ranks),
+            *contradiction("the log", "nodes", user_input.nodes, nodes),
+        ),
     )
 
 

@@ -56,8 +56,8 @@ def _shared(job: Job, pairs: int) -> Job:
 
     The first half of the ranks sends to the second half, so half of several nodes have senders.
     """
-    if job.given is not None:
-        return replace(job, given=job.given / pairs)
+    if job.ceiling_from_user is not None:
+        return replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
     return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
 
 
@@ -202,24 +202,30 @@ class JobExtent(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-def ranks_and_nodes(given: UserInput, ranks: int | None, nodes: int | None, where: str) -> JobExtent:
+def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None, where: str) -> JobExtent:
     """Return ranks and nodes from the output (None: not contained), else from the user, which never replaces the output's.
 
     Raises UsageError for unknown ranks, for an impossible number, and for more nodes than ranks; `where` names the table.
     """
-    known, parts = ranks if ranks is not None else given.ranks, nodes if nodes is not None else given.nodes
+    known, parts = ranks if ranks is not None else user_input.ranks, nodes if nodes is not None else user_input.nodes
     if known is None:
         raise UsageError(f"{where}: the number of ranks is unknown: use --ranks N")
     if not 1 <= known <= MOST_RANKS:
         raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
     if parts is not None and parts > known:
         raise UsageError(f"{where}: {known} ranks cannot be on {parts} nodes; check --ranks and --nodes")
-    return JobExtent(known, parts, (*contradiction(where, "ranks", given.ranks, ranks), *contradiction(where, "nodes", given.nodes, nodes)))
+    return JobExtent(
+        known, parts, (*contradiction(where, "ranks", user_input.ranks, ranks), *contradiction(where, "nodes", user_input.nodes, nodes))
+    )
 
 
-def contradiction(where: str, what: str, given: int | None, told: int | None) -> tuple[Contradiction, ...]:
+def contradiction(where: str, what: str, user_input: int | None, printed: int | None) -> tuple[Contradiction, ...]:
     """Return the contradiction between the option --`what` and the output, if there is one."""
-    return () if given is None or told is None or given == told else (Contradiction(where, f"--{what}", str(given), f"{told} {what}"),)
+    return (
+        ()
+        if user_input is None or printed is None or user_input == printed
+        else (Contradiction(where, f"--{what}", str(user_input), f"{printed} {what}"),)
+    )
 
 
 def type_name(name: str) -> str:
@@ -299,7 +305,7 @@ _MANY = 10**9  # ranks, for the factor's limit
 _SLACK = _ROUNDED = 1e-9  # for rounding in the computation
 
 
-class Printed(NamedTuple):
+class PrintedRates(NamedTuple):
     """Both bandwidths of one line, each as (value, half a unit of its last digit)."""
 
     algbw: tuple[float, float]
@@ -346,7 +352,7 @@ def with_digits(text: str) -> tuple[float, float] | None:
     return (value, 0.5 * 10.0 ** (scale - digits)) if 0 <= value < inf and abs(scale) < 300 else None
 
 
-def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | None:
+def rank_range(operation: Operation, lines: Iterable[PrintedRates]) -> RankRange | None:
     """Return the numbers of ranks that explain all lines at once; None if the operation's factor or the digits do not show it."""
     limit = round(operation.bus_factor(_MANY))  # 2 for all-reduce, else 1
     low, high = 0.0, inf
@@ -372,7 +378,7 @@ def rate_mismatch(size_bytes: int, algbw: str, micros: str, line: int | None = N
     return RateMismatch(algbw, size_bytes, size_bytes / time[0] / 1e3, line)
 
 
-def _factor(line: Printed) -> tuple[float, float]:
+def _factor(line: PrintedRates) -> tuple[float, float]:
     """Return the smallest and the largest value that busbw / algbw may have had before rounding."""
     (algbw, alg_half), (busbw, bus_half) = line
     least = max(0.0, busbw - bus_half) / (algbw + alg_half)

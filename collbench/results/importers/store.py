@@ -242,7 +242,7 @@ class ImportedRun:
             **environment,
             "imported": {
                 "files": list(files.values()),
-                "tables": [_told(table) for table in self.tables],
+                "tables": [_describe_source(table) for table in self.tables],
                 "missing": [fact.render() for fact in self._missing],
                 "missing_facts": as_json(self._missing),
                 "doubts": [_doubt_text(table, doubt) for table in self.tables for doubt in table.run.doubts],
@@ -297,7 +297,7 @@ def store(
     return paths
 
 
-def _told(table: FileTable) -> dict[str, Any]:
+def _describe_source(table: FileTable) -> dict[str, Any]:
     run = table.run
     about = {name: getattr(run, name) for name in ("tool", "version", "program", "statistic")}
     return {

@@ -44,13 +44,13 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], given: UserInput) -> Reading:
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per test. Raises UsageError if none is complete, and for --ranks other than 2."""
-    if given.ranks not in (None, 2):
-        raise UsageError(f"--ranks {given.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
+    if user_input.ranks not in (None, 2):
+        raise UsageError(f"--ranks {user_input.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
     contexts = Contexts(lines)
     tests = [test for test in _tests(without_prefixes(lines)) if test.final]
-    reading = read_tables(tests, lambda test: [_run(test, given, contexts.at(test.number))], lambda test: test.number)
+    reading = read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], lambda test: test.number)
     return nonempty(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
 
 
@@ -78,7 +78,7 @@ def _tests(lines: Sequence[str]) -> Iterator[_UcxTest]:
         yield test
 
 
-def _run(test: _UcxTest, given: UserInput, context: LogContext) -> ImportedTable:
+def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> ImportedTable:
     at, words = test.final or (0, [])
     latency, size = _is_latency(test, context), _size(test, words, context)
     figures = [parse_number(word) for word in words]
@@ -86,24 +86,24 @@ def _run(test: _UcxTest, given: UserInput, context: LogContext) -> ImportedTable
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
         what = "kind of test" if latency is None else "message size" if size is None else "time"
         raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
-    kind = _kind(test, given, latency)
+    kind = _kind(test, user_input, latency)
     row = kind.row(size, time_s, count=size, line=at)
     row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
     doubts = [] if _agree(row, words, size) else [SizeMismatch(at, size)]
-    unknown = [*missing(given.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
         facts={**test.facts, **start_facts(context)}, missing=unknown, doubts=doubts,
     )  # fmt: skip
 
 
-def _kind(test: _UcxTest, given: UserInput, latency: bool) -> RowKind:
+def _kind(test: _UcxTest, user_input: UserInput, latency: bool) -> RowKind:
     memory = {test.facts.get("Send memory", "host"), test.facts.get("Recv memory", "host")}
     device = next((name for name in ("cuda", "rocm") if any(each.startswith(name) for each in memory)), "cpu")
     statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
     window = test.facts.get("Window size", "")
     return RowKind(
-        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, given.nodes,
+        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes,
         statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
         window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
         also={"protocol": test.facts.get("Test"), "flags": (IMPORTED, "unverified")},

@@ -63,7 +63,7 @@ def measured(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
     sweep = Several(names, (), (), parts=parts, defaults=backend_defaults)
     request = Request(
-        command="contract", sweep=sweep, backends=("nccl",), asked=frozenset(["nccl"]), budget=Budget(0.02, 1, 1),
+        command="contract", sweep=sweep, backends=("nccl",), requested=frozenset(["nccl"]), budget=Budget(0.02, 1, 1),
         gpus_per_process=case["k"], timeout_s=case.get("timeout", 20), out=folder / "run",
     )  # fmt: skip
     return {"code": run(request, World(ALONE, request.timeout_s), None, lambda code: None)}

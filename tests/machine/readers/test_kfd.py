@@ -111,7 +111,7 @@ def test_partitions_of_one_gpu_are_counted_once() -> None:
 
 def test_a_node_that_may_not_be_read_is_no_gpu() -> None:
     assert pci_sysfs.read_kfd(Tree({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)})).gpus == ()
-    assert pci_sysfs.read_kfd(Tree({})) == pci_sysfs.KfdFound()
+    assert pci_sysfs.read_kfd(Tree({})) == pci_sysfs.KfdGpus()
 
 
 WORDS = st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to", "min_bandwidth", "max_bandwidth", "gfx_target_version"])

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from collbench.operations.registry import operations
 from collbench.results.importers.notes import RateMismatch
-from collbench.results.importers.rows import Printed, RankRange, rank_range, rate_mismatch, with_digits
+from collbench.results.importers.rows import PrintedRates, RankRange, rank_range, rate_mismatch, with_digits
 
 
-def printed(algbw: str, busbw: str) -> Printed:
+def printed(algbw: str, busbw: str) -> PrintedRates:
     pairs = with_digits(algbw), with_digits(busbw)
     assert pairs[0] and pairs[1]
-    return Printed(pairs[0], pairs[1])
+    return PrintedRates(pairs[0], pairs[1])
 
 
 @pytest.mark.parametrize(

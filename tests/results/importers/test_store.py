@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import given_ceiling
+from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
@@ -111,8 +111,8 @@ def test_a_log_of_many_tables_reports_the_first_of_them() -> None:
 
 def test_a_ceiling_gives_a_percentage_and_what_is_above_the_bound_a_doubt() -> None:
     busbw = 1.75  # GB/s
-    row = with_ceilings(rows(), lambda ranks, nodes, device: Job((), given=2e9))[0]
-    assert (row.ceiling, row.percent_of_ceiling, row.flags) == (given_ceiling(2.0), pytest.approx(100 * busbw / 2), ("imported",))
+    row = with_ceilings(rows(), lambda ranks, nodes, device: Job((), ceiling_from_user=2e9))[0]
+    assert (row.ceiling, row.percent_of_ceiling, row.flags) == (ceiling_from_rate(2.0), pytest.approx(100 * busbw / 2), ("imported",))
 
 
 def of_pairs(total: float, pairs: int, operation: str = "p2p_bandwidth") -> Row:
@@ -133,7 +133,7 @@ def test_pairs_at_once_are_compared_with_the_nic_together(operation: str, pairs:
     row = with_ceilings([of_pairs(12.0, pairs, operation)], two_hosts)[0]
     assert row.percent_of_ceiling == pytest.approx(96)
     assert row.ceiling is not None and row.ceiling.limited_by == f"NIC 1×100 Gb/s shared by {pairs} pairs"
-    given = with_ceilings([of_pairs(12.0, pairs, operation)], lambda *_: Job((), given=12.5e9))[0]
+    given = with_ceilings([of_pairs(12.0, pairs, operation)], lambda *_: Job((), ceiling_from_user=12.5e9))[0]
     assert given.percent_of_ceiling == pytest.approx(96)
     assert given.ceiling is not None and given.ceiling.limited_by == f"the ceiling given shared by {pairs} pairs"
 
