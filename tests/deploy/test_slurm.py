@@ -244,5 +244,5 @@ class TestManyNodes:
         assert (found["launcher"], found["rank"], found["ranks"]) == ("srun", 5, 4096)
         assert (found["local_rank"], found["local_ranks"], found["node"]) == (5, 8, "0")
         assert (found["hosts"], found["first"], found["last"]) == (512, "gpu00001", "gpu00512")
-        assert found["advice"] == "" and found["words"][:3] == list(SWEEP)
+        assert found["advice"] == [] and found["words"][:3] == list(SWEEP)
         assert variables["SLURM_STEP_NODELIST"] == "gpu[00001-00512]"

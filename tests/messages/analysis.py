@@ -47,7 +47,7 @@ MESSAGES = {
     "node with slow small messages": pair("node", "latency", (2,)),
     "slow pair": pair("pair", "bandwidth", (0, 2), latency=0.5),
     "slow pair, both ways": pair("pair", "bandwidth", (0, 2), both_ways=True),
-    "slow pair or end": pair("pair", "bandwidth", (0, 2), untold=(2,)),
+    "slow pair or end": pair("pair", "bandwidth", (0, 2), unknown=(2,)),
     "pair with slow small messages": pair("pair", "latency", (0, 2)),
     "GPUDirect RDMA is faster": gpudirect(effect(MIB, 1.9, 2.1), effect(4 * MIB, 1.8, 2.0)),
     "GPUDirect RDMA is faster, one launch": gpudirect(effect(MIB, 1.9, 2.1, over_launches=False)),

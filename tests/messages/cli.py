@@ -22,7 +22,7 @@ from collbench.cli.machine import job_on, repeated
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
-from collbench.machine.peak.node import UserOverride, given_node
+from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, Sweep
@@ -68,7 +68,7 @@ def suites(*read: tuple[str | None, str]) -> Message:
 def unavailable() -> None:
     missing = Unavailable("cupy is not installed", "pip install 'collbench[cuda]'")
     with patch("collbench.backends.registry.backend_class", lambda name: SimpleNamespace(probe=lambda: missing)):
-        start.check_asked(_request("nccl"))
+        start.check_installed(_request("nccl"))
 
 
 def advised(info: LaunchInfo) -> Message:
@@ -298,7 +298,7 @@ MESSAGES: dict[str, Message] = {
     "launch failed": lambda: launches._why_it_ended(4, "launch 2 of 3", 1),
     "launch interrupted": lambda: launches._why_it_ended(INTERRUPTED, "launch 3 of 3", 0),
     "launch terminated": lambda: launches._why_it_ended(TERMINATED, "launch 1 of 3", 2),
-    "nodes, another number of machines": lambda: repeated([given_node(8, UserOverride())] * 2, 3),
+    "nodes, another number of machines": lambda: repeated([node_from_user(8, UserOverride())] * 2, 3),
     "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
     "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),
     "nodes, too few GPUs": lambda: job_on([dgx()], 16, 1, "cuda"),

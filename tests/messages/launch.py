@@ -134,7 +134,7 @@ def ended_by(stage: str) -> Message:
         with TemporaryDirectory() as folder:
             if stage:
                 Path(folder, "run-0").write_text(stage, encoding="utf-8")
-            spawn._speak_for_rank_0(signal.SIGTERM, Path(folder))
+            spawn._report_for_rank_0(signal.SIGTERM, Path(folder))
 
     return reported(ended)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.slowing import parse_slowing
-from collbench.operations.case import Cell
+from collbench.operations.case import Case
 from tests.cli.command import run_here
-from tests.helpers import make_cell
+from tests.helpers import make_case
 from tests.results.rows import make_row, make_times, store
 from tests.testbeds import gate_trial, gate_trials
 from tests.testbeds.bed import Finished
@@ -43,7 +43,7 @@ class MadeUp:
         for sweep in tomllib.loads(Path(words[1]).read_text())["sweeps"]:
             for backend in [sweep["backends"]] if isinstance(sweep["backends"], str) else sweep["backends"]:
                 for size in sorted(sizes_in(Path(words[1]), backend)):
-                    slowdown = slowing.of(cell(backend, size))
+                    slowdown = slowing.of(case(backend, size))
                     factor = chance.gauss(1, 0.001) * (1 + (slowdown.by.first / 100 if slowdown else 0))
                     time = make_times(factor * size / (self._mbit * 125e3))
                     rows.append(make_row(size, backend=backend, nodes=2, time_s=time, canary_s={"before": seconds * 1e-5}))
@@ -55,8 +55,8 @@ class MadeUp:
         self._mbit, self._at_hosts = mbit, at_hosts
 
 
-def cell(backend: str, size: int) -> Cell:
-    return make_cell(operation="allreduce", backend=backend, count=size // 4)
+def case(backend: str, size: int) -> Case:
+    return make_case(operation="allreduce", backend=backend, count=size // 4)
 
 
 @pytest.fixture
