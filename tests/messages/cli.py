@@ -72,7 +72,7 @@ def unavailable() -> None:
 
 
 def advised(info: LaunchInfo) -> Message:
-    return lambda: "; ".join(each.render() for each in options.said(info, 8).advice)
+    return lambda: "; ".join(each.render() for each in options.with_ranks(info, 8).advice)
 
 
 def hunting(method: str, **about: Any) -> Message:
