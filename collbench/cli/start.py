@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def write_error(text: str) -> None:
     """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
-        from collbench.report.cases import printable
+        from collbench.report.table import printable
     except OSError:  # a process that can open no file cannot import
         printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())

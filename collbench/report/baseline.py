@@ -21,9 +21,9 @@ from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
 from collbench.gate.self_test import SelfTestLine as self_test_Outcome
 from collbench.gate.state import filter_baseline
-from collbench.report.cases import NOTHING, printable
+from collbench.report.cases import NOTHING
 from collbench.report.outcome_text import count_text, format_margin
-from collbench.report.writers import Line
+from collbench.report.table import Line, printable
 from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time, plural
 

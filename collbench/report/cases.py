@@ -10,30 +10,13 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.launches import WHERE_NONE, forced
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
+from collbench.report.table import printable
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.best import JudgedChoice, Loss
-
-
-_CELL_LETTERS = 32_767  # limit of a case in a spreadsheet
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-
-
-def printable(text: str) -> str:
-    """Return `text` with "?" for each character that could move a cursor or reverse a line."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def defused(text: str) -> str:
-    """Return printable text that a spreadsheet does not run as a formula (in some countries those begin with full-width signs).
-
-    It is cut at the length of a spreadsheet's case, since some CSV readers reject longer ones.
-    """
-    text = printable(text if len(text) < _CELL_LETTERS else f"{text[: _CELL_LETTERS - 2]}…")
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 NOTHING = "–"

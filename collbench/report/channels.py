@@ -11,9 +11,9 @@ import numpy as np
 from collbench.device.bandwidth import KernelFigure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.cases import NOTHING, printable
+from collbench.report.cases import NOTHING
 from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
-from collbench.report.writers import Line
+from collbench.report.table import Line, printable
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median

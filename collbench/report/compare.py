@@ -14,11 +14,12 @@ from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, 
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
-from collbench.report.cases import defused, doubtful, printable, same_for_all, shown_columns, times
+from collbench.report.cases import doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, write_line
-from collbench.report.writers import Line, escaped_line, items, markdown_table
+from collbench.report.table import Line, defused, printable
+from collbench.report.writers import escaped_line, items, markdown_table
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page

@@ -18,9 +18,8 @@ from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.report.cases import printable
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.writers import Line
+from collbench.report.table import Line, printable
 from collbench.units import listed, plural
 
 # How this shell would launch: its place, MPI, launchers, problems, and the commands to use; as text or JSON.

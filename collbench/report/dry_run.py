@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
-from collbench.report.cases import defused, printable
 from collbench.report.screen import write_line
+from collbench.report.table import defused, printable
 from collbench.units import format_duration, format_size, plural
 
 _HEAD = ("sweep", "backend", "cases", "operations", "sizes")

@@ -19,7 +19,6 @@ from collbench.report.cases import (
     name_of,
     not_available,
     of_ceiling,
-    printable,
     rate,
     same_for_all,
     share,
@@ -28,7 +27,7 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import plan_of
-from collbench.report.writers import Line
+from collbench.report.table import Line, printable
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row

@@ -16,9 +16,8 @@ from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.reason import CommandText
-from collbench.report.cases import defused, printable
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.writers import Line
+from collbench.report.table import Line, defused, printable
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 

@@ -23,9 +23,9 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
-from collbench.report.cases import printable as clean
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.writers import Line
+from collbench.report.table import Line
+from collbench.report.table import printable as clean
 from collbench.units import format_bytes, format_size
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}

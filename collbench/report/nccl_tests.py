@@ -16,9 +16,10 @@ from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.case import parse_split
-from collbench.report.cases import ONE_RANK, name_of, printable, times, two_modes
+from collbench.report.cases import ONE_RANK, name_of, times, two_modes
 from collbench.report.frame import PlanSummary, format_groups, is_several
-from collbench.report.writers import Line, stopped_by
+from collbench.report.table import Line, printable
+from collbench.report.writers import stopped_by
 from collbench.results.flags import explain
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
-from collbench.report.cases import NOTHING, defused, printable
+from collbench.report.cases import NOTHING
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.writers import Line
+from collbench.report.table import Line, defused, printable
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row

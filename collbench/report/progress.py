@@ -17,7 +17,8 @@ from collbench.operations.case import Case
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
-from collbench.report.writers import CsvWriter, JsonWriter, Line, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
+from collbench.report.table import Line
+from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
 from collbench.results.row import Row
 from collbench.units import format_duration
 

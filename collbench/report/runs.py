@@ -14,7 +14,7 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
-from collbench.report.cases import Column, doubtful, not_available, placing, printable, shown_columns, value_of
+from collbench.report.cases import Column, doubtful, not_available, placing, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
@@ -22,9 +22,9 @@ from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
+from collbench.report.table import Line, printable
 from collbench.report.writers import (
     STDOUT,
-    Line,
     OneLinePerAbsentBackend,
     Outputs,
     RowWriter,

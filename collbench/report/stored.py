@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.deploy.drain import lines, lines_of, read
 from collbench.errors import UsageError
-from collbench.report.cases import printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import PlainScreen, write_line
+from collbench.report.table import Line, printable
 from collbench.report.training import check_format, write_steps
-from collbench.report.writers import Line
 from collbench.results.folder import HUNT, PAIRS, WORKLOAD
 from collbench.results.reader import Run
 from collbench.results.rounds import check_hunt, read_hunt

@@ -14,9 +14,9 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cases import NOTHING, basis, defused, printable, share, with_basis
+from collbench.report.cases import NOTHING, basis, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.writers import Line
+from collbench.report.table import Line, defused, printable
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends

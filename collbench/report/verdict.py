@@ -37,7 +37,8 @@ from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
-from collbench.report.writers import Line, write_whole
+from collbench.report.table import Line
+from collbench.report.writers import write_whole
 from collbench.results.store import plain
 from collbench.units import plural
 

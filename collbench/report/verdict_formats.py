@@ -33,6 +33,7 @@ from collbench.gate.verdict import (
 )
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
+from collbench.report.table import Line
 from collbench.report.verdict import (
     LONGEST_NAME,
     cleared,
@@ -49,7 +50,7 @@ from collbench.report.verdict import (
     sentences,
     worst_groups,
 )
-from collbench.report.writers import STDOUT, Line, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
+from collbench.report.writers import STDOUT, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
 from collbench.results.store import to_page
 from collbench.units import listed
 from collbench.untrusted import open_file

@@ -13,23 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
-from collbench.report.cases import (
-    COLUMNS,
-    Column,
-    choice_sentences,
-    defused,
-    doubtful,
-    not_available,
-    printable,
-    same_for_all,
-    shown_columns,
-    widths,
-)
+from collbench.report.cases import COLUMNS, Column, choice_sentences, doubtful, not_available, same_for_all, shown_columns, widths
 from collbench.report.frame import PlanSummary
+from collbench.report.table import Line, defused, printable
 from collbench.results.flags import explain
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
@@ -47,13 +37,6 @@ _STOPPED = {
     "most_samples": "most samples",
     "iterations": "iterations",
 }
-
-
-class Line(NamedTuple):
-    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
-
-    text: str
-    style: str = ""
 
 
 class RowWriter(Protocol):

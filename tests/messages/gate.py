@@ -19,9 +19,9 @@ from collbench.gate.floors import floor_states, read_floor
 from collbench.gate.history import dated_in
 from collbench.gate.reasons import CaseNames, ColumnDiffers
 from collbench.gate.verdict import UNDECIDED, read_verdict
+from collbench.report.table import Line
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
-from collbench.report.writers import Line
 from collbench.results.store import to_page
 from tests.gate.allocations import launch
 from tests.gate.judging import BASE, allocation, case, judged, slow

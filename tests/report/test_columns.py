@@ -14,7 +14,6 @@ from collbench.report.cases import (
     limited_by,
     name_of,
     of_ceiling,
-    printable,
     remarks,
     same_for_all,
     share,
@@ -25,6 +24,7 @@ from collbench.report.cases import (
     wrong,
 )
 from collbench.report.frame import PlanSummary, format_groups, group_rates, of_each_group
+from collbench.report.table import printable
 from collbench.results.flags import DOUBTFUL, FLAGS, explain, flag_name
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 

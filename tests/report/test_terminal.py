@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collbench.report.frame import PlanSummary
 from collbench.report.progress import make_reporter
 from collbench.report.screen import PlainScreen
-from collbench.report.writers import Line
+from collbench.report.table import Line
 from collbench.results.folder import RunFolder
 from tests.results.rows import make_row, not_measured
 

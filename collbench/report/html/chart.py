@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 from xml.sax.saxutils import escape, quoteattr
 
-from collbench.report.cases import NOTHING, printable, value_of
+from collbench.report.cases import NOTHING, value_of
 from collbench.report.headlines import short
+from collbench.report.table import printable
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.report.cases import NOTHING, name_of, printable
+from collbench.report.cases import NOTHING, name_of
 from collbench.report.html.chart import (
     BAD,
     PAPER,
@@ -32,6 +32,7 @@ from collbench.report.html.chart import (
     stacked,
     svg_of,
 )
+from collbench.report.table import printable
 from collbench.results.flags import flag_names
 from collbench.units import format_percent
 
