@@ -1,4 +1,4 @@
-"""A matrix of pairs in a browser: each case shows its figure, under the pointer and with the arrow keys; every pair can be found."""
+"""A matrix of pairs in a browser: each cell shows its figure, under the pointer and with the arrow keys; every pair can be found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collbench.report.html import page as page_of
 from collbench.report.html.chart import Section
 from collbench.report.html.material import Material
 from tests.browser.pages import ObservedPage
-from tests.report.html.matrices import case_texts, drawn, even, slowed
+from tests.report.html.matrices import cell_texts, drawn, even, slowed
 
 PLACES = 100
 
@@ -37,12 +37,12 @@ def told(page: Page, text: str) -> None:
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
 
-def over(picture: Locator, box: tuple[float, float, float], units: float, case: tuple[float, float]) -> dict[str, float]:
-    """Where a point lies from the picture's corner, in pixels; case: row and column as parts of the box's side."""
+def over(picture: Locator, box: tuple[float, float, float], units: float, cell: tuple[float, float]) -> dict[str, float]:
+    """Where a point lies from the picture's corner, in pixels; cell: row and column as parts of the box's side."""
     found = picture.bounding_box()
     assert found
     scale = found["width"] / units
-    return {"x": scale * (box[0] + box[2] * case[1]), "y": scale * (box[1] + box[2] * case[0])}
+    return {"x": scale * (box[0] + box[2] * cell[1]), "y": scale * (box[1] + box[2] * cell[0])}
 
 
 def group(page: Page, row: int, column: int) -> dict[str, float]:
@@ -52,7 +52,7 @@ def group(page: Page, row: int, column: int) -> dict[str, float]:
     return over(svg, data, units, ((row + 0.5) / 10, (column + 0.5) / 10))
 
 
-def test_a_case_of_groups_reports_their_slowest_pair(many: Page) -> None:
+def test_a_cell_of_groups_reports_their_slowest_pair(many: Page) -> None:
     svg = many.locator("#pairs-0-bandwidth svg")
     svg.hover(position=group(many, 3, 5))  # type: ignore[arg-type]
     told(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")
@@ -62,7 +62,7 @@ def test_a_case_of_groups_reports_their_slowest_pair(many: Page) -> None:
     assert many.locator(".here").count() == 0
 
 
-def test_a_press_goes_to_the_pairs_of_a_case(many: Page) -> None:
+def test_a_press_goes_to_the_pairs_of_a_cell(many: Page) -> None:
     many.locator("#pairs-0-bandwidth svg").click(position=group(many, 3, 5))  # type: ignore[arg-type]
     image = many.locator("#pairs-0-bandwidth .matrix img")
     box = many.locator("#pairs-0-bandwidth .matrix").bounding_box()
@@ -75,7 +75,7 @@ def test_a_press_goes_to_the_pairs_of_a_case(many: Page) -> None:
     assert larger and larger["width"] == 8 * PLACES
 
 
-def test_arrow_keys_go_from_case_to_case_of_every_pair(many: Page) -> None:
+def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
     many.locator("#pairs-0-latency .matrix").focus()
     for key, text in (
         ("ArrowRight", "r0n0 with itself: not measured"),
@@ -90,7 +90,7 @@ def test_arrow_keys_go_from_case_to_case_of_every_pair(many: Page) -> None:
     assert not many.locator("#tip").is_visible()
 
 
-def test_of_few_places_each_case_of_the_drawing_is_a_pair(page: Page) -> None:
+def test_of_few_places_each_cell_of_the_drawing_is_a_pair(page: Page) -> None:
     drawing = page.locator("#pairs-0-bandwidth .drawing")
     drawing.focus()
     for key, start in (("ArrowRight", "cb1h1 with itself"), ("ArrowRight", "cb1h1 to cb1h2\n0.0120 ("), ("ArrowDown", "cb1h2 with itself")):
@@ -101,7 +101,7 @@ def test_of_few_places_each_case_of_the_drawing_is_a_pair(page: Page) -> None:
 
 
 def test_the_script_reads_what_was_packed(many: Page) -> None:
-    texts = case_texts(drawn(slowed(even(PLACES), 37, 52))[0])
+    texts = cell_texts(drawn(slowed(even(PLACES), 37, 52))[0])
     unpack = "Cases.of(JSON.parse(document.querySelector('#pairs-0-bandwidth > .data').textContent))"
-    found = many.evaluate(f"{unpack}.then((all) => [[0, 1], [37, 52], [52, 37], [99, 98]].map((case) => all.texts[all.code(...case)]))")
+    found = many.evaluate(f"{unpack}.then((all) => [[0, 1], [37, 52], [52, 37], [99, 98]].map((place) => all.texts[all.code(...place)]))")
     assert found == [texts[0][1], texts[37][52], texts[52][37], texts[99][98]]
