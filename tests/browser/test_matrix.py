@@ -102,6 +102,6 @@ def test_of_few_places_each_cell_of_the_drawing_is_a_pair(page: Page) -> None:
 
 def test_the_script_reads_what_was_packed(many: Page) -> None:
     texts = cell_texts(drawn(slowed(even(PLACES), 37, 52))[0])
-    unpack = "Cases.of(JSON.parse(document.querySelector('#pairs-0-bandwidth > .data').textContent))"
+    unpack = "Cells.of(JSON.parse(document.querySelector('#pairs-0-bandwidth > .data').textContent))"
     found = many.evaluate(f"{unpack}.then((all) => [[0, 1], [37, 52], [52, 37], [99, 98]].map((place) => all.texts[all.code(...place)]))")
     assert found == [texts[0][1], texts[37][52], texts[52][37], texts[99][98]]
