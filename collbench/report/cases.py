@@ -27,7 +27,7 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that nam
 
 
 @dataclass(frozen=True)
-class Column:
+class CaseColumn:
     """A column of the table of rows.
 
     width   of figures, in characters (wider text is not cut: it moves the rest of its line)
@@ -209,12 +209,12 @@ def headline(row: Row) -> str:
     return printable("  ".join([*name, _figures(row), *limit, *_loud(row)]))
 
 
-def shown_columns(plan: PlanSummary) -> list[Column]:
+def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
     """Return the columns that this plan needs, in order."""
     return [column for column in COLUMNS if column.shown(plan)]
 
 
-def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
+def same_for_all(plan: PlanSummary, also: Iterable[CaseColumn] = ()) -> str:
     """Return what is the same in all rows, which has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes".
 
     `also` are columns without room on the terminal; those with a single value are included.
@@ -225,7 +225,7 @@ def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
     return printable(" · ".join(facts))
 
 
-def widths(columns: Iterable[Column], plan: PlanSummary, rows: Iterable[Row] = ()) -> list[int]:
+def widths(columns: Iterable[CaseColumn], plan: PlanSummary, rows: Iterable[Row] = ()) -> list[int]:
     """Return the width of each column, from the plan and the rows that are known already."""
     known = [row for row in rows if row.na is None]
     return [max([len(c.title), c.width, *_planned(c, plan), *(len(c.text(row)) for row in known)]) for c in columns]
@@ -280,11 +280,11 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
 
 
-def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right: bool = False) -> Column:
-    return Column(name, _text_of(name), right=right, shown=shown, rank=rank)
+def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right: bool = False) -> CaseColumn:
+    return CaseColumn(name, _text_of(name), right=right, shown=shown, rank=rank)
 
 
-def _planned(column: Column, plan: PlanSummary) -> list[int]:
+def _planned(column: CaseColumn, plan: PlanSummary) -> list[int]:
     if column.title == "size":
         return [len(format_size(size)) for size in plan.sizes if size]
     return [len(printable(text)) for text in plan.some(column.title)]
@@ -312,14 +312,14 @@ _FACTS: dict[str, Callable[[Any], str]] = {
 
 COLUMNS = (
     _named("operation", lambda plan: True, rank=5),
-    Column("size", size_of, right=True, shown=_if_moves),
+    CaseColumn("size", size_of, right=True, shown=_if_moves),
     _named("backend", lambda plan: True, rank=6),
     _named("device", _if_varies("device")),
     _named("dtype", _if_moves, rank=8),
     _named("redop", _if_any("redop"), rank=8),
     _named("root", _if_any("root"), rank=8, right=True),
     _named("mode", _if_varies("mode")),
-    Column("placing", placing, width=12, shown=_if_placings_differ),
+    CaseColumn("placing", placing, width=12, shown=_if_placings_differ),
     _named("buffers", _if_varies("buffers")),
     _named("window", _if_varies("window"), right=True),
     _named("traffic", _if_varies("traffic")),
@@ -330,16 +330,16 @@ COLUMNS = (
     _named("registration", _if_registered),
     _named("algorithm", _if_any("algorithm")),
     _named("protocol", _if_any("protocol")),
-    Column("time µs", times, width=9, right=True, figure=True),
-    Column("95 % interval", interval, width=17, right=True, rank=7, figure=True),
-    Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, rank=9, figure=True),
-    Column("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
-    Column("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, rank=9, figure=True),
-    Column("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
-    Column("wrong", wrong, right=True, figure=True),
-    Column("of ceiling", of_ceiling, width=29, shown=_if_moves, figure=True),
-    Column("limited by", limited_by, width=24, shown=_if_moves, rank=4, figure=True),
-    Column("flags", remarks, figure=True),
+    CaseColumn("time µs", times, width=9, right=True, figure=True),
+    CaseColumn("95 % interval", interval, width=17, right=True, rank=7, figure=True),
+    CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, rank=9, figure=True),
+    CaseColumn("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
+    CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, rank=9, figure=True),
+    CaseColumn("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
+    CaseColumn("wrong", wrong, right=True, figure=True),
+    CaseColumn("of ceiling", of_ceiling, width=29, shown=_if_moves, figure=True),
+    CaseColumn("limited by", limited_by, width=24, shown=_if_moves, rank=4, figure=True),
+    CaseColumn("flags", remarks, figure=True),
 )
 
 

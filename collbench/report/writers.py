@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
-from collbench.report.cases import COLUMNS, Column, choice_sentences, doubtful, not_available, same_for_all, shown_columns, widths
+from collbench.report.cases import COLUMNS, CaseColumn, choice_sentences, doubtful, not_available, same_for_all, shown_columns, widths
 from collbench.report.frame import PlanSummary
 from collbench.report.table import Line, defused, printable
 from collbench.results.flags import explain
@@ -118,12 +118,12 @@ class TableWriter:
         run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
         return [printable(each.sentence()) for each in stragglers(run)]
 
-    def _drop(self, plan: PlanSummary) -> list[Column]:
+    def _drop(self, plan: PlanSummary) -> list[CaseColumn]:
         """Remove the least important columns until the line fits, and return them in order."""
         if self._room is None:
             return []
         spare = sorted((c for c in self._columns if c.rank and not plan.varies(c.title)), key=lambda c: c.rank)
-        dropped: list[Column] = []
+        dropped: list[CaseColumn] = []
         while spare and sum(self._widths) + 2 * (len(self._widths) - 1) > self._room:
             place = self._columns.index(spare.pop())
             dropped.append(self._columns.pop(place))
