@@ -208,6 +208,7 @@ def _microseconds(line: str) -> float | None:
 # It does not compare the received data; its rows have a flag for that.
 
 _TOOL = "ib_write_bw"
+_IPV6 = "--ipv6-addr"  # both ends exchange their parameters over IPv6; versions without it know IPv4 only
 _SIZE_BYTES = 65536
 _NOT_YET = "Couldn't connect"
 _PAUSE_S = 0.05
@@ -224,12 +225,14 @@ class Writes:
     device, port   the RDMA device and its port (from 1)
     gpu            write from the memory of this GPU, by CUDA's number; None: from host memory
     iterations     writes of 64 KiB per run
+    ipv6           whether the two ends exchange their parameters over IPv6
     """
 
     device: str
     port: int = 1
     gpu: int | None = None
     iterations: int = 5000
+    ipv6: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -240,15 +243,17 @@ class Writes:
         """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
         words = [*_with_us(), _TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
         gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
-        return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *gpu]
+        return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *([_IPV6] if self.ipv6 else []), *gpu]
 
 
-def why_not(cuda: bool = False) -> str | None:
-    """Return why perftest cannot be used here, or not on GPU memory; None when it can."""
+def why_not(cuda: bool = False, ipv6: bool = False) -> str | None:
+    """Return why perftest cannot be used here, not on GPU memory, or not between IPv6 addresses; None when it can."""
     if shutil.which(_TOOL) is None:
         return "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
     if cuda and "--use_cuda" not in _help():
         return "the perftest installed here was built without CUDA"
+    if ipv6 and _IPV6 not in _help():
+        return f"the perftest installed here connects over IPv4 only: install a version with {_IPV6}, or give the hosts IPv4 addresses"
     return None
 
 
@@ -372,11 +377,11 @@ class IbWriteBw:
 
     def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that waits for one client."""
-        return [*_same_ib_write_bw(request), "-p", str(port)]
+        return [*_same_ib_write_bw(request, address), "-p", str(port)]
 
     def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
         """Return the command that writes."""
-        return [*_same_ib_write_bw(request), "-p", str(port), address]
+        return [*_same_ib_write_bw(request, address), "-p", str(port), address]
 
     def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
         """Return the column BW average."""
@@ -389,8 +394,9 @@ class IbWriteBw:
         )
 
 
-def _same_ib_write_bw(request: ToolRequest) -> list[str]:
-    return ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits"]
+def _same_ib_write_bw(request: ToolRequest, address: str) -> list[str]:
+    family = [_IPV6] if ":" in address else []
+    return ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits", *family]
 
 
 # iperf3 (https://github.com/esnet/iperf): one TCP stream, its rate as the receiver counts it.

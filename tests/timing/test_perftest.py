@@ -53,6 +53,19 @@ def test_what_is_asked_of_it() -> None:
     assert Writes("mlx5_0", iterations=100).n_bytes == 6_553_600
 
 
+def test_addresses_of_ipv6_are_passed_on_where_the_installed_one_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--ipv6-addr" in Writes("mlx5_0", ipv6=True).command(18600) and "--ipv6-addr" not in Writes("mlx5_0").command(18600)
+    request = wire_tools.ToolRequest("p2p_bandwidth", 8)
+    tool = wire_tools.WIRE_TOOLS["ib_write_bw"]
+    for of in (tool.server, tool.client):
+        assert "--ipv6-addr" in of(request, "fd77::1", 4000) and "--ipv6-addr" not in of(request, "10.0.0.2", 4000)
+    monkeypatch.setattr(wire_tools.shutil, "which", lambda name: f"/usr/bin/{name}")
+    for printed, known in (("  --ipv6  Use IPv6 GID", False), ("  --ipv6-addr  Use IPv6 address for parameters negotiation", True)):
+        monkeypatch.setattr(wire_tools, "_help", lambda printed=printed: printed)
+        assert (why_not(ipv6=True) is None) is known
+        assert why_not() is None
+
+
 def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert why_not() == "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"

@@ -582,11 +582,13 @@ def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
 
 def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
     """Measure one row: the server on the target host waits, then the source host writes."""
-    (writes, reads), waits = ends, patience(world)
+    address, waits = LOOPBACK if pair.inside else pair.target.address, patience(world)
+    writes, reads = (replace(end, ipv6=":" in address) for end in ends)
+    if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
+        return replace(row, na=lacking, flags=())
     offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
     if "value" not in offer:
         return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
-    address = LOOPBACK if pair.inside else pair.target.address
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
     reply = _with_server(ToolServer(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
     if "value" not in reply:
