@@ -18,8 +18,7 @@ from collbench.report.cases import doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, write_line
-from collbench.report.table import Line, defused, printable
-from collbench.report.writers import escaped_line, items, markdown_table
+from collbench.report.table import Line, defused, escaped_line, items, markdown_table, printable
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page

@@ -22,7 +22,7 @@ from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
-from collbench.report.table import Line, printable
+from collbench.report.table import Line, escaped, escaped_line, items, markdown_table, printable
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -30,11 +30,7 @@ from collbench.report.writers import (
     RowWriter,
     Sample,
     TableWriter,
-    escaped,
-    escaped_line,
     exposed,
-    items,
-    markdown_table,
     write_whole,
 )
 from collbench.results.flags import FLAGS

@@ -33,7 +33,7 @@ from collbench.gate.verdict import (
 )
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.table import Line
+from collbench.report.table import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.verdict import (
     LONGEST_NAME,
     cleared,
@@ -50,7 +50,7 @@ from collbench.report.verdict import (
     sentences,
     worst_groups,
 )
-from collbench.report.writers import STDOUT, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
+from collbench.report.writers import STDOUT, Sample, exposed, write_whole
 from collbench.results.store import to_page
 from collbench.units import listed
 from collbench.untrusted import open_file
