@@ -111,7 +111,8 @@ class Layout(Generic[R]):
         self.frame, self.width = frame, width
         whole = [record for record in frame.records if frame.instead(record) is None]
         self.columns = list(frame.columns)
-        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in whole)]) for c in self.columns]
+        of = [(c, whole if c.drop or c.right else frame.records) for c in self.columns]
+        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in records)]) for c, records in of]
         if width is not None:
             self.widths = [min(each, _WRAPPED) if c.wrap else each for c, each in zip(self.columns, self.widths, strict=True)]
             self._drop(width)
@@ -173,14 +174,14 @@ class Layout(Generic[R]):
             self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
 
 
-def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = ()) -> list[Column[Any]]:
+def text_columns(
+    titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = (), wrap: str = ""
+) -> list[Column[Any]]:
     """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
-    ends, cuts = set(right), set(cut)
+    ends, cuts, order = set(right), set(cut), {title: len(drop) - place for place, title in enumerate(drop)}
     return [
-        Column(
-            "", title, itemgetter(place), right=title in ends, drop=len(drop) - drop.index(title) if title in drop else 0, cut=title in cuts
-        )
-        for place, title in enumerate(titles)
+        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts, wrap=each == wrap != "")
+        for place, each in enumerate(titles)
     ]
 
 
