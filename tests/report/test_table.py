@@ -1,107 +1,305 @@
-"""Frames as text of any width, CSV and JSON lines."""
+"""The plain table, and where lines go: files, pipes, terminals."""
 
 from __future__ import annotations
 
-import csv
+import errno
+import fcntl
 import io
-import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from collbench.report.table import Column, Frame, csv_lines, json_lines, markdown_lines, table_lines
+from collbench.errors import UsageError
+from collbench.report.frame import PlanSummary
+from collbench.report.progress import make_reporter
+from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
+from collbench.report.writers import TableWriter, stopped_by
+from collbench.results.row import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import COPY, make_row, make_times, not_measured
 
-RECORDS = [("allreduce", 8, "one loopback TCP stream each way"), ("broadcast", 1 << 20, "memory copy")]
-
-
-def frame(**changes: object) -> Frame[tuple[str, int, str]]:
-    columns = (
-        Column[tuple[str, int, str]]("operation", "operation", lambda each: each[0]),
-        Column[tuple[str, int, str]]("size_bytes", "size", lambda each: f"{each[1]} B", lambda each: each[1], right=True, drop=2),
-        Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], drop=1, cut=True),
-    )
-    return Frame(**{"columns": columns, "records": RECORDS, **changes})  # type: ignore[arg-type]
-
-
-def text(width: int | None, **changes: object) -> list[str]:
-    return [line.text for line in table_lines(frame(**changes), width)]
-
-
-def test_a_file_gets_every_column_in_full() -> None:
-    assert text(None) == [
-        "operation       size  limited by",
-        "allreduce        8 B  one loopback TCP stream each way",
-        "broadcast  1048576 B  memory copy",
-    ]
+ROWS = [
+    make_row(8, time_s=make_times(1.234e-5), busbw_bytes_per_s=1.3e6, algbw_bytes_per_s=1e6, percent_of_ceiling=0.0026),
+    make_row(64 << 20),
+    make_row(backend="mpi", device="cpu", ceiling=COPY, percent_of_ceiling=123.5, flags=("target_missed", "martian")),
+    not_measured("MPI has no bfloat16 sum", backend="mpi", device="cpu", dtype="bfloat16"),
+    make_row(1000, operation="broadcast", backend="gloo", device="cpu", redop=None, root=1, percent_of_ceiling=None, wrong=None),
+    make_row(1 << 30, wrong=12, wrong_detail="first at 3: wanted 6, got 2"),
+    make_row(operation="p2p_bandwidth", redop=None, ranks=1, busbw_bytes_per_s=0.0, window=64, time_s=make_times(0.1234567)),
+]
 
 
-def test_a_narrow_terminal_drops_columns_in_their_order() -> None:
-    assert text(45)[1] == "allreduce  one loopback TCP stream each way"
-    assert text(20)[1] == "allreduce"
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLLBENCH_TTY", "COLUMNS", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_column_without_a_drop_is_cut_where_it_may_be() -> None:
-    column = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], cut=True)
-    assert text(20, columns=(frame().columns[0], column))[1:] == ["allreduce  one loop…", "broadcast  memory c…"]
+def printed(rows: Sequence[Row], format: str = "table", **options: str | bool) -> tuple[str, str]:
+    """What a run with these rows prints on stdout and stderr when neither is a terminal."""
+    out, err = io.StringIO(), io.StringIO()
+    with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
+        reporter.start(PlanSummary.of(rows))
+        for number, row in enumerate(rows):
+            reporter.progress("measuring", number, len(rows), 9.0)
+            reporter.row(row)
+        reporter.note("careful")
+        reporter.end(["results are in runs/x"])
+    return out.getvalue(), err.getvalue()
 
 
-def test_a_reason_stands_in_place_of_the_figures() -> None:
-    assert text(None, instead=lambda each: "n/a (no GPU)" if each[0] == "broadcast" else None)[-1] == "broadcast  n/a (no GPU)"
+def test_the_plain_table() -> None:
+    out, err = printed(ROWS)
+    assert_golden("table.txt", out)
+    assert err == "careful\nresults are in runs/x\n"
 
 
-def test_the_text_of_a_last_column_may_be_wrapped_below_its_beginning() -> None:
-    wrapped = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], wrap=True)
-    columns = (frame().columns[0], wrapped)
-    long = [("allreduce", 8, "one loopback TCP stream each way, as measured here")]
-    assert text(45, columns=columns, records=long)[1:] == [
-        "allreduce  one loopback TCP stream each way,",
-        "           as measured here",
-    ]
-    assert text(35, columns=columns, records=long)[1:] == ["allreduce", "    one loopback TCP stream each", "    way, as measured here"]
-    assert text(None, columns=columns, records=long)[1:] == [f"allreduce  {long[0][2]}"]
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+DOUBTFUL = [
+    make_row(8, time_s=make_times(2.3e-6), modes=MODES, flags=("two_modes",), stopped="max_time"),
+    make_row(64, time_s=make_times(2.4e-6), flags=("drift", "target_missed"), stopped="max_time"),
+    make_row(512, time_s=make_times(3.5e-6), flags=("remeasured",), stopped="precision"),
+    make_row(4096, time_s=make_times(9.5e-6), stopped="precision"),
+]
 
 
-def test_a_terminal_without_room_names_the_hidden_columns() -> None:
-    assert text(45, names_hidden=True)[-1] == "not shown on a terminal this narrow: size"
-    assert text(60, names_hidden=True) == text(None)
+def test_trouble_is_never_hidden_behind_one_number() -> None:
+    assert_golden("doubtful.txt", printed(DOUBTFUL)[0])
 
 
-def test_a_table_without_titles_has_no_heading() -> None:
-    column = Column[tuple[str, int, str]]("", "", lambda each: each[0])
-    assert text(None, columns=(column,)) == ["allreduce", "broadcast"]
+def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
+    lines = printed([*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))], color="always")[0].splitlines()[2:7]
+    assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
+    assert [line[:3] for line in lines[2:4]] == ["all", "all"]
+    assert lines[4].startswith("\x1b[1;31m")
 
 
-def test_markdown_has_every_column_and_the_foot_as_a_list() -> None:
-    lines = [line.text for line in markdown_lines(frame(title="cpu", foot=["medians of one launch"]))]
-    assert lines[:5] == [
-        "cpu", "", "| operation | size | limited by |", "|---|---:|---|", "| allreduce | 8 B | one loopback TCP stream each way |",
+def test_why_cases_stopped() -> None:
+    rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
+    assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
+    assert stopped_by([make_row(), not_measured("no")]) == []
+
+
+def test_columns_are_aligned_and_only_those_that_report_something() -> None:
+    lines = printed([make_row(1 << power) for power in range(3, 31)])[0].splitlines()
+    assert lines[0] == "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"
+    assert lines[1].split() == [
+        "operation", "size", "backend", "dtype", "redop", "time", "µs", "95", "%", "interval", "algbw", "GB/s", "busbw", "GB/s",
+        "wrong", "of", "ceiling", "limited", "by", "flags",
     ]  # fmt: skip
-    assert lines[-2:] == ["", "- medians of one launch"]
+    at = lines[1].index("of ceiling")
+    assert {line[at:] for line in lines[2:30]} == {"42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)"}
+    assert [line.split()[1:3] for line in lines[2:5]] == [["8", "B"], ["16", "B"], ["32", "B"]]
 
 
-def test_sentences_are_wrapped_between_words() -> None:
-    lines = text(40, foot=["intervals are 95 % confidence intervals of the median within one launch"])
-    assert lines[-2:] == ["intervals are 95 % confidence intervals", "  of the median within one launch"]
+def test_nothing_is_cut_and_no_control_character_is_written() -> None:
+    reason = "x" * 500 + "\x1b[31m"
+    out, err = printed([not_measured(reason), make_row(flags=("f" * 300,))])
+    assert f"n/a ({'x' * 500}?[31m)" in out
+    assert "f" * 300 in out
+    assert all(letter.isprintable() or letter == "\n" for letter in out + err)
 
 
-@given(st.integers(12, 200), st.lists(st.tuples(st.text(max_size=30), st.integers(0, 1 << 40), st.text(max_size=90)), max_size=5))
-def test_no_line_is_wider_than_the_terminal(width: int, records: list[tuple[str, int, str]]) -> None:
-    wrapped = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], wrap=True)
-    for columns in (frame().columns, (*frame().columns[:2], wrapped)):
-        foot = ["a foot of several words, and some more of them"]
-        lines = text(width, columns=columns, records=records, title="cpu · isolated · in place", foot=foot, names_hidden=True)
-        assert all(len(line) <= width and line.isprintable() for line in lines)
+def test_each_line_is_flushed_when_its_case_is_done() -> None:
+    read, write = os.pipe()
+    with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
+        reporter = make_reporter("table", out, io.StringIO())
+        reporter.start(PlanSummary.of([make_row(8)]))
+        assert pipe.read(10_000).count(b"\n") == 2
+        reporter.row(make_row(8))
+        assert pipe.read(10_000).startswith(b"allreduce   8 B  nccl")
 
 
-def test_programs_get_keys_and_values() -> None:
-    rows = list(csv.reader(io.StringIO("".join(f"{line.text}\n" for line in csv_lines(frame())))))
-    assert rows == [["operation", "size_bytes", "limited_by"], ["allreduce", "8", RECORDS[0][2]], ["broadcast", "1048576", RECORDS[1][2]]]
-    assert [json.loads(line.text)["size_bytes"] for line in json_lines(frame())] == [8, 1 << 20]
+def test_an_aborted_run_still_explains_its_rows() -> None:
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()] * 2))
+        reporter.row(make_row(flags=("simulated",)))
+        raise KeyboardInterrupt
+    assert out.getvalue().splitlines()[-1].startswith("simulated: ")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, ""), (True, "true"), (0.1, "0.1"), ({"a": 1}, '{"a":1}'), ("=1+1", "'=1+1")])
-def test_a_value_of_csv(value: object, shown: str) -> None:
-    column = Column[tuple[str, int, str]]("value", "value", lambda each: "", lambda each: value)
-    rows = list(csv.reader([line.text for line in csv_lines(frame(columns=(column,), records=RECORDS[:1]))]))
-    assert rows == [["value"], [shown] if shown else [""]]
+def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([make_row()], launches=3))
+    reporter.row(make_row())
+    reporter.end()
+    assert out.getvalue().splitlines()[-1] == "intervals: 95 % confidence intervals over the medians of 3 launches"
+    assert "within one launch" in printed([make_row()])[0]
+
+
+def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()]))
+        reporter.row(make_row())
+    assert b"NIC 4?100 Gb/s" in raw.getvalue()
+
+
+def test_quiet_leaves_only_data() -> None:
+    out, err = printed(ROWS, quiet=True)
+    assert (out, err) == (printed(ROWS)[0], "")
+
+
+def test_unknown_formats_and_colours_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
+        make_reporter("xml")
+    with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
+        make_reporter("table", io.StringIO(), io.StringIO(), "red")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "color", "on_terminal", "on_file"),
+    [
+        ({}, "auto", True, False),
+        ({"NO_COLOR": "1"}, "auto", False, False),
+        ({"NO_COLOR": ""}, "auto", True, False),
+        ({"FORCE_COLOR": "1"}, "auto", True, True),
+        ({"FORCE_COLOR": "0"}, "auto", True, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False),
+        ({"TERM": "dumb"}, "auto", False, False),
+        ({"NO_COLOR": "1"}, "always", True, True),
+        ({"FORCE_COLOR": "1"}, "never", False, False),
+        ({"COLLBENCH_TTY": "0"}, "auto", False, False),
+        ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
+        ({"COLLBENCH_TTY": "stderr"}, "auto", False, False),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
+    ],
+)
+def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
+    assert wants_color(_Terminal(), color, environ) is on_terminal
+    assert wants_color(io.StringIO(), color, environ) is on_file
+
+
+def test_colour_in_a_file_only_when_forced() -> None:
+    rows = [make_row(wrong=1)]
+    assert "\x1b[1;31mallreduce" in printed(rows, color="always")[0]
+    assert "\x1b" not in printed(rows)[0]
+
+
+def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {}
+    for told in ("0", "1", "stdout,stderr", "stdout", "stderr"):
+        monkeypatch.setenv("COLLBENCH_TTY", told)
+        kinds[told] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
+    assert kinds == {
+        "0": (False, False),
+        "1": (True, True),
+        "stdout,stderr": (True, True),
+        "stdout": (True, False),
+        "stderr": (False, True),
+    }
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
+
+
+def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
+    reporter.row(make_row(in_place=True))
+    assert "out of place" not in out.getvalue()
+    assert "sum    in place   " in out.getvalue()
+
+
+_RUN = """
+import sys
+from collbench.report.frame import PlanSummary
+from collbench.report.writers import TableWriter, stopped_by
+from collbench.report.progress import make_reporter
+from tests.results.rows import make_row
+rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
+with make_reporter("table") as reporter:
+    reporter.start(PlanSummary.of(rows))
+    for number, row in enumerate(rows):
+        reporter.progress("allreduce on nccl", number, len(rows), 65.0)
+        reporter.row(row)
+    reporter.end(["results are in runs/x"])
+"""
+
+
+def _on_a_terminal(columns: int, times: int = 1, stdout: Path | None = None) -> str:
+    """What a terminal of this width receives from a run; stdout may be a file instead."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-c", _RUN, str(times)]
+    with stdout.open("w") if stdout else os.fdopen(os.dup(theirs), "w") as out:
+        child = subprocess.Popen(
+            command, stdin=theirs, stdout=out, stderr=theirs, env=dict(os.environ)
+        )  # readline puts COLUMNS behind os.environ
+    os.close(theirs)
+    received = b""
+    while chunk := _read(ours):
+        received += chunk
+    os.close(ours)
+    assert child.wait() == 0
+    return received.decode().replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError as error:
+        assert error.errno == errno.EIO  # how Linux reports that the other side of a terminal was closed
+        return b""
+
+
+def _shown(received: str) -> list[str]:
+    """The lines that remain on the screen: what follows the last erasure of each."""
+    lines = [re.split(r"\r|\x1b\[2K", line)[-1] for line in received.split("\n")]
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
+
+
+def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
+    received = _on_a_terminal(200, times=10)
+    shown = _shown(received)
+    rows = [line for line in shown if line.startswith("allreduce")]
+    assert len(rows) == 280
+    assert rows[0].startswith("allreduce      8 B  nccl")
+    assert all(line.endswith("42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)") for line in rows)
+    assert "0/280  1 min 05 s left  allreduce on nccl" in received
+    assert shown[-2] == "results are in runs/x"
+    assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_a_narrow_terminal_leaves_out_what_it_must_and_reports_it() -> None:
+    shown = _shown(_on_a_terminal(80))
+    rows = [line for line in shown if "GB/s (84 %)" in line]
+    assert len(rows) == 28
+    assert rows[0] == "    8 B       2399        42.0      0  42.0 of 50.0 GB/s (84 %)"
+    assert "4 ranks · 1 node · operation allreduce · backend nccl · dtype float32 · redop sum" in shown[0]
+    assert "hidden, because the terminal is too narrow: 95 % interval, algbw GB/s, limited by" in shown
+
+
+def test_what_distinguishes_rows_is_never_left_out() -> None:
+    rows = [make_row(backend=backend, dtype=dtype) for backend in ("mpi", "gloo") for dtype in ("float32", "bfloat16")]
+    writer = TableWriter(room=40)
+    assert "backend  dtype" in writer.start(PlanSummary.of(rows))[1].text
+
+
+def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:
+    received = _on_a_terminal(80, stdout=tmp_path / "out")
+    text = (tmp_path / "out").read_text()
+    assert "0/28  1 min 05 s left" in received
+    assert "results are in runs/x" in received
+    assert text == printed([make_row(1 << power) for power in range(3, 31)])[0]
