@@ -410,7 +410,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     import sys
 
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
-    from collbench.report.screen import PlainScreen, wants_color, write_line
+    from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
     from collbench.report.verdict import next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files
 
@@ -422,7 +422,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     for known in filter(None, (suite_note, drains_not)):
         write_line(sys.stderr, f"collbench: {known}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
-    for line in verdict_lines(verdict, arguments.format, arguments.exit_style):
+    for line in verdict_lines(verdict, arguments.format, arguments.exit_style, width_of(sys.stdout)):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
         for line in next_commands(verdict, typed):

@@ -397,8 +397,7 @@ def line(outcome: SelfTestLine, format: str, width: int | None = None) -> Line:
         low, high = (100 * end for end in outcome.interval)
         fields = {"done": outcome.done, "wanted": outcome.expected, "found": outcome.found, "trials": outcome.trials}
         return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
-    (line,) = _self_test(width).lines(outcome)
-    return line
+    return _self_test(width).line(outcome)
 
 
 def _self_test(width: int | None) -> Layout[SelfTestLine]:

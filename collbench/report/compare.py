@@ -280,7 +280,7 @@ def _differences(found: Comparison) -> Frame[Difference]:
     columns: list[Column[Difference]] = [
         Column("", "kind", lambda each: each.kind, drop=1),
         Column("", "what", lambda each: each.what),
-        Column("", "A → B", lambda each: f"{each.a} → {each.b}", wrap=True),
+        Column("", "A → B", lambda each: each.change(), wrap=True),
     ]
     return Frame(columns, found.differences, title="other differences" if found.differences else NO_DIFFERENCE)
 

@@ -132,6 +132,10 @@ class Layout(Generic[R]):
         """Return the line of titles."""
         return self._fitted(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True))
 
+    def line(self, record: R) -> Line:
+        """Return the first line of a record; there are others only with wrapped text."""
+        return next(self.lines(record))
+
     def lines(self, record: R) -> Iterator[Line]:
         """Yield the line of a record, and the further lines of its wrapped text."""
         instead, style = self.frame.instead(record), self.frame.style(record)

@@ -144,7 +144,7 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path]) -> N
         write_html(Material(found.runs, files.html, found.warnings, verdict))
 
 
-def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
+def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None = None) -> Iterator[Line]:
     """Yield what is printed: a status line for `style` nagios, else the verdict in `format`: table, json or github."""
     if style == NAGIOS:
         yield from status_lines(verdict)
@@ -153,7 +153,7 @@ def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
     else:
         from collbench.report import verdict as terminal
 
-        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
+        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict, width)
 
 
 def is_summary(path: Path) -> bool:
