@@ -24,6 +24,7 @@ from collbench.untrusted import read_file
 _MACHINES = "machines"
 _DIGITS = re.compile(r"\b\d+\b")
 _MOST_DIGITS = 9
+_UNIT = re.compile(r"_(?:bits|bytes|gt)_per_s\b")
 
 
 class Item(NamedTuple):
@@ -167,17 +168,17 @@ class Difference:
 
     def change(self) -> str:
         """Return "MPICH 4.3 → MPICH 5.0", "1 Gb/s → 0.8 Gb/s"."""
-        return f"{in_units(self.item, self.a)} → {in_units(self.item, self.b)}"
+        return f"{_in_units(self.item, self.a)} → {_in_units(self.item, self.b)}"
 
     def sentence(self) -> str:
-        """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
-        return f"{self.kind} {self.what}: {self.change()}"
+        """Return "software mpi: MPICH 4.3 → MPICH 5.0", "topology interfaces 1 shaped: 1 Gb/s → 0.8 Gb/s"."""
+        return f"{self.kind} {_UNIT.sub('', self.what)}: {self.change()}"
 
 
-def in_units(item: Item, text: str) -> str:
+def _in_units(item: Item, text: str) -> str:
     """Return the text of a value, rates with their unit: "0.8 Gb/s" for an item with the attribute `shaped_bits_per_s`."""
     try:
-        return written(item.attribute, float(text)) if item.attribute.endswith("_per_s") else text
+        return written(item.attribute, float(text)) if _UNIT.search(item.attribute) else text
     except ValueError:
         return text
 

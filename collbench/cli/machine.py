@@ -173,6 +173,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
     found = ceilings(arguments.operation, job)
+    if job.ranks < 2:
+        raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:

@@ -151,4 +151,4 @@ def test_a_rate_has_its_unit_in_the_sentence_and_not_in_the_values(tmp_path: Pat
     before, after = ({"interfaces": [{"name": "eth0", "shaped_bits_per_s": rate}]} for rate in (1e9, 8e8))
     (found,) = differences(run(tmp_path / "a", before), run(tmp_path / "b", after))
     assert (found.a, found.b, found.change()) == ("1000000000.0", "800000000.0", "1 Gb/s → 0.8 Gb/s")
-    assert found.sentence().endswith("shaped_bits_per_s: 1 Gb/s → 0.8 Gb/s")
+    assert found.sentence().endswith(" shaped: 1 Gb/s → 0.8 Gb/s")
