@@ -425,6 +425,6 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style, width_of(sys.stdout)):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
-        for line in next_commands(verdict, typed):
+        for line in next_commands(verdict, typed, width_of(sys.stdout)):
             screen.data(line)
     return code

@@ -167,8 +167,12 @@ def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
+    import sys
+
     from collbench.machine.peak.collective import ceilings, lines
     from collbench.machine.peak.node import parse_gigabytes
+    from collbench.report.screen import width_of, wrapped
+    from collbench.report.table import Line
 
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
@@ -178,7 +182,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
-        print("\n".join(lines(arguments.operation, measured, found, job)))
+        for line in wrapped(map(Line, lines(arguments.operation, measured, found, job)), width_of(sys.stdout)):
+            print(line.text)
     return 0
 
 

@@ -342,10 +342,13 @@ class GateCommand:
         return _command("gate", "--baseline", str(self.baseline), *map(str, self.runs), *more, *self.besides)
 
 
-def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
-    """Yield lines that begin with "next:", and indented commands; none where the reasons give the remedy."""
+def next_commands(verdict: Verdict, typed: GateCommand, width: int | None = None) -> Iterator[Line]:
+    """Yield lines that begin with "next:", and indented commands, never wrapped; none where the reasons give the remedy."""
     for text in _texts(verdict, typed):
-        yield Line(short(text, 4000), "" if isinstance(text, CommandText) else "head")
+        if isinstance(text, CommandText):
+            yield Line(short(text, 4000))
+        else:
+            yield from wrapped([Line(short(text, 4000), "head")], width)
 
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
