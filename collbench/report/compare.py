@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from collbench.report.cases import doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, defused, escaped_line, items, printable
+from collbench.report.table import Column, Frame, Line, csv_record, csv_text, escaped_line, items, printable
 from collbench.report.table import markdown_lines as markdown_of
 from collbench.report.table import table_lines as text_of
 from collbench.results.flags import explain, flag_name
@@ -36,9 +34,7 @@ def csv_lines(found: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
     records = [_flat(record) for record in _records(found)]
     for values in (list(records[0]), *(list(record.values()) for record in records)):
-        text = io.StringIO()
-        csv.writer(text).writerow([_defused(value) for value in values])
-        yield Line(text.getvalue().removesuffix("\n"))  # records of RFC 4180 end with both
+        yield csv_record(csv_text(tuple(value) if isinstance(value, list) else value) for value in values)
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
@@ -124,16 +120,6 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     for name, value in record.items():
         found |= {f"{name}_{inner}": of for inner, of in value.items()} if isinstance(value, dict) else {name: value}
     return found
-
-
-def _defused(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return defused(" ".join(value) if isinstance(value, list) else str(value))
 
 
 FORMATS = ("table", "csv", "json", "markdown")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +17,7 @@ from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Frame, Line, defused, printable, table_lines, text_columns
+from collbench.report.table import Frame, Line, csv_record, defused, printable, table_lines, text_columns
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
@@ -370,7 +368,7 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
     RFC 4180 ends records with a carriage return.
     """
     if not headed:
-        yield _record(_COLUMNS)
+        yield csv_record(_COLUMNS).text
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
         figures = (matrix.bandwidth, matrix.low, matrix.high)
@@ -378,7 +376,7 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
         rates = [_number(each[a, b]) for each in figures]
         wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
         sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
-        yield _record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
+        yield csv_record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong]).text
 
 
 def json_parts(
@@ -480,9 +478,3 @@ def _blocks(out: TextIO) -> bool:
 
 def _number(value: float) -> str:
     return repr(float(value)) if np.isfinite(value) else ""
-
-
-def _record(cells: Sequence[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerow(cells)
-    return text.getvalue().removesuffix("\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, defused, printable, table_lines, text_columns
+from collbench.report.table import Column, Frame, Line, csv_record, csv_text, printable, table_lines, text_columns
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends
@@ -211,10 +209,8 @@ def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None
         for fact in facts:
             write_line(out, json.dumps(fact))
         return
-    writer = csv.DictWriter(out, list(facts[0]) if facts else [])
-    writer.writeheader()
-    writer.writerows({name: _case_workload_plan(value) for name, value in fact.items()} for fact in facts)
-    out.flush()
+    for values in ([*facts[0]], *(fact.values() for fact in facts)) if facts else ():
+        write_line(out, csv_record(map(csv_text, values)).text)
 
 
 def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
@@ -252,10 +248,6 @@ def _moves(exchange: Exchange) -> float:
 
 def _ranks(exchange: Exchange) -> int:
     return len(exchange.groups[0]) if exchange.groups else 0
-
-
-def _case_workload_plan(value: Any) -> Any:
-    return "" if value is None else defused(value) if isinstance(value, str) else value
 
 
 FORMATS = ("table", "csv", "json")
@@ -349,9 +341,9 @@ def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: st
     for row in rows:
         flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
         if head:
-            yield _record(flat)
+            yield csv_record(flat).text
             head = False
-        yield _record(map(_case, flat.values()))
+        yield csv_record(map(csv_text, flat.values())).text
 
 
 def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
@@ -368,22 +360,6 @@ def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -
     for name in ("apart", "overlap"):
         found: Share | None = getattr(scaling, name, None)
         yield from ((f"scaling_{name}{'' if part == 'value' else f'_{part}'}", getattr(found, part, None)) for part in _SHARES)
-
-
-def _case(value: Any) -> str:
-    if value is None or value in ({}, [], ()):
-        return ""
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dict | list):
-        return defused(to_line({"": value}).removeprefix('{"":').removesuffix("}"))
-    return defused(" ".join(value) if isinstance(value, tuple) else str(value))
-
-
-def _record(cases: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerow(cases)
-    return text.getvalue().removesuffix("\n")
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
