@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from collbench.launch.software import NAMES, VERSIONS
 from collbench.launch.software import differing as mixed
+from collbench.machine.merge import written
 from collbench.machine.snapshot import LATER
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
@@ -23,6 +24,7 @@ from collbench.untrusted import read_file
 _MACHINES = "machines"
 _DIGITS = re.compile(r"\b\d+\b")
 _MOST_DIGITS = 9
+_UNIT = re.compile(r"_(?:bits|bytes|gt)_per_s\b")
 
 
 class Item(NamedTuple):
@@ -164,9 +166,21 @@ class Difference:
         """Return its path as text, which a pattern of --expect matches: "interfaces * shaped_bits_per_s (3 times)"."""
         return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
 
+    def change(self) -> str:
+        """Return "MPICH 4.3 → MPICH 5.0", "1 Gb/s → 0.8 Gb/s"."""
+        return f"{_in_units(self.item, self.a)} → {_in_units(self.item, self.b)}"
+
     def sentence(self) -> str:
-        """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
-        return f"{self.kind} {self.what}: {self.a} → {self.b}"
+        """Return "software mpi: MPICH 4.3 → MPICH 5.0", "topology interfaces 1 shaped: 1 Gb/s → 0.8 Gb/s"."""
+        return f"{self.kind} {_UNIT.sub('', self.what)}: {self.change()}"
+
+
+def _in_units(item: Item, text: str) -> str:
+    """Return the text of a value, rates with their unit: "0.8 Gb/s" for an item with the attribute `shaped_bits_per_s`."""
+    try:
+        return written(item.attribute, float(text)) if _UNIT.search(item.attribute) else text
+    except ValueError:
+        return text
 
 
 def differences(a: Run, b: Run) -> list[Difference]:

@@ -201,7 +201,7 @@ _number = count(1)
 
 
 @dataclass(frozen=True)
-class Layout:
+class ServerLayout:
     """The roles of the ranks, and the variables of the servers.
 
     servers, workers   ranks of the job
@@ -217,7 +217,7 @@ class Layout:
 class ParameterServers:
     """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error."""
 
-    def __init__(self, tf: Any, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> None:
+    def __init__(self, tf: Any, world: World, layout: ServerLayout, gradients: Sequence[NDArray[Any]]) -> None:
         """Create the servers and variables. gradients: at workers by server one array of all its elements; () at servers."""
         self._tf, self._layout, self._rank = tf, layout, world.rank
         self._container = f"training{next(_number)}"
@@ -350,7 +350,7 @@ def free_ports(world: World, what: str) -> list[str]:
     return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
 
 
-def _cluster(world: World, layout: Layout) -> dict[str, list[str]]:
+def _cluster(world: World, layout: ServerLayout) -> dict[str, list[str]]:
     places = free_ports(world, "starting tensorflow's servers: their ports")
     return {"ps": [places[rank] for rank in layout.servers], "worker": [places[rank] for rank in layout.workers]}
 
@@ -430,7 +430,7 @@ class TensorFlowBackend(HostBackend):
             return LimitExceeded("gRPC of tensorflow", "per message", _LARGEST - 1, bytes=True)
         return None
 
-    def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[Any]) -> ParameterServers:
+    def parameter_servers(self, world: World, layout: ServerLayout, gradients: Sequence[Any]) -> ParameterServers:
         """Start TensorFlow's own servers and return this rank's part. All ranks must call it. Raises RunFailed if they do not start."""
         return ParameterServers(self._tf, world, layout, gradients)
 

@@ -72,9 +72,9 @@ def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.gate.baseline import load
     from collbench.report.baseline import baseline_lines
-    from collbench.report.screen import write_line
+    from collbench.report.screen import width_of, write_line
 
-    for line in baseline_lines(load(arguments.folder), arguments.format):
+    for line in baseline_lines(load(arguments.folder), arguments.format, width_of(sys.stdout)):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -96,7 +96,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.gate.baseline import load
     from collbench.gate.diff import between_allocations, between_baselines
     from collbench.report.baseline import diff_lines
-    from collbench.report.screen import write_line
+    from collbench.report.screen import width_of, write_line
 
     if len(arguments.others) > 2:
         raise UsageError(f"diff compares two: name two allocations of {arguments.folder}, or the folder of one other baseline")
@@ -106,7 +106,7 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
         other = next((name for name in reversed(names) if name != arguments.others[0]), "OTHER")
         raise UsageError(f"diff compares two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}")
     moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
-    for line in diff_lines(moves, arguments.format):
+    for line in diff_lines(moves, arguments.format, width_of(sys.stdout)):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -139,13 +139,14 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.gate.history import dated_in, history
     from collbench.report.baseline import history_lines, letters_for
-    from collbench.report.screen import PlainScreen, wants_color
+    from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs
 
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
     found = history(str(arguments.folder), *dated_in(arguments.folder))
-    shown = list(history_lines(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
+    letters = letters_for(sys.stdout.encoding, painted)
+    shown = list(history_lines(found, arguments.format, arguments.only, letters, width_of(sys.stdout)))
     if arguments.html:
         from collbench.report.html.history import write_history
 
@@ -179,16 +180,16 @@ def call_self_test(arguments: argparse.Namespace) -> int:
 
     from collbench.gate.self_test import self_test
     from collbench.report.baseline import head, limits_of, line
-    from collbench.report.screen import write_line
+    from collbench.report.screen import width_of, wrapped, write_line
 
     _check(arguments)
     setting, recorded = _setting(arguments)
-    table = arguments.format == "table"
-    for each in head(setting) if table else ():
+    table, width = arguments.format == "table", width_of(sys.stdout)
+    for each in head(setting, width) if table else ():
         write_line(sys.stdout, each.text)
     for outcome in self_test(setting, arguments.trials, arguments.seed):
-        write_line(sys.stdout, line(outcome, arguments.format).text)
-    for each in limits_of(recorded) if table and recorded else ():
+        write_line(sys.stdout, line(outcome, arguments.format, width).text)
+    for each in wrapped(limits_of(recorded), width) if table and recorded else ():
         write_line(sys.stdout, each.text)
     return 0
 
@@ -409,7 +410,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     import sys
 
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
-    from collbench.report.screen import PlainScreen, wants_color, write_line
+    from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
     from collbench.report.verdict import next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files
 
@@ -421,9 +422,9 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     for known in filter(None, (suite_note, drains_not)):
         write_line(sys.stderr, f"collbench: {known}")
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
-    for line in verdict_lines(verdict, arguments.format, arguments.exit_style):
+    for line in verdict_lines(verdict, arguments.format, arguments.exit_style, width_of(sys.stdout)):
         screen.data(line)
     if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
-        for line in next_commands(verdict, typed):
+        for line in next_commands(verdict, typed, width_of(sys.stdout)):
             screen.data(line)
     return code

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_color_and_timeout, add_tools, requested_tools
+from collbench.cli.options import add_color_and_timeout, add_tools, default_backends, requested_tools
 from collbench.cli.parser import amount, factor, positive
 from collbench.errors import FINE, RunFailed, UsageError
 
@@ -36,23 +36,14 @@ def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print one line per backend; return 0, also for missing backends."""
-    import json
-    from dataclasses import asdict
+    import os
+    import sys
 
-    from collbench.backends.backend import Unavailable
-    from collbench.backends.registry import backend_class, backend_names
+    from collbench.report.backends import backend_lines, backend_states
+    from collbench.report.screen import width_of, write_line
 
-    for name in backend_names():
-        kind = backend_class(name)
-        answer = kind.probe()
-        if arguments.format == "json":
-            available = not isinstance(answer, Unavailable)
-            about = asdict(answer) if available else answer.as_json()
-            print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **about}))
-        elif isinstance(answer, Unavailable):
-            print(f"{name:<10} n/a        {answer}")
-        else:
-            print(f"{name:<10} available  {answer.about} ({', '.join(sorted(kind.devices))})")
+    for line in backend_lines(backend_states(default_backends(os.environ)), arguments.format, width_of(sys.stdout)):
+        write_line(sys.stdout, line.text)
     return 0
 
 
@@ -72,12 +63,14 @@ def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the pages of a word, or all words by group; return 0. Raises UsageError for an unknown word."""
-    from collbench.report.explain import index, page
+    import sys
 
-    if not arguments.word:
-        print(*index(), sep="\n")
-        return 0
-    print("\n\n".join("\n".join(each.lines()) for each in page(" ".join(arguments.word))))
+    from collbench.report.explain import index_lines, page, page_lines
+    from collbench.report.screen import width_of, write_line
+
+    width = width_of(sys.stdout)
+    for line in page_lines(page(" ".join(arguments.word)), width) if arguments.word else index_lines(width):
+        write_line(sys.stdout, line.text)
     return 0
 
 
@@ -174,16 +167,23 @@ def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
+    import sys
+
     from collbench.machine.peak.collective import ceilings, lines
     from collbench.machine.peak.node import parse_gigabytes
+    from collbench.report.screen import width_of, wrapped
+    from collbench.report.table import Line
 
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
     found = ceilings(arguments.operation, job)
+    if job.ranks < 2:
+        raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
-        print("\n".join(lines(arguments.operation, measured, found, job)))
+        for line in wrapped(map(Line, lines(arguments.operation, measured, found, job)), width_of(sys.stdout)):
+            print(line.text)
     return 0
 
 

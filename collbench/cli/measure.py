@@ -113,12 +113,12 @@ def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.measure.tasks.kernels import measure_kernels
     from collbench.report.channels import KernelsWriter
-    from collbench.report.screen import PlainScreen, wants_color
+    from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.units import parse_size
 
     size = None if arguments.size is None else parse_size(arguments.size)
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout, arguments.color))
-    return measure_kernels(os.environ, size, KernelsWriter(arguments.format, screen))
+    return measure_kernels(os.environ, size, KernelsWriter(arguments.format, screen, width_of(sys.stdout)))
 
 
 # collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and the slow ones.

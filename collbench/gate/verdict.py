@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from collbench.analysis.ceilings import CeilingChange
-from collbench.analysis.differences import Item
+from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.gate.plausible import CAUSES, PLAUSIBLE, LikelyCause, Plausible, StoredCause
@@ -146,7 +146,7 @@ class Change:
 
     def sentence(self) -> str:
         """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
-        return f"{self.kind} {self.what}: {self.before} → {self.after}"
+        return Difference(self.item, self.before, self.after, self.times).sentence()
 
 
 @dataclass(frozen=True)

@@ -18,28 +18,27 @@ from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, Lev
 from collbench.gate.paired import PAIRS
 from collbench.gate.reasons import rendered
 from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
-from collbench.gate.self_test import LAUNCHES, NoiseRecord, TrialSetting
-from collbench.gate.self_test import SelfTestLine as self_test_Outcome
+from collbench.gate.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
 from collbench.gate.state import filter_baseline
 from collbench.report.cases import NOTHING
 from collbench.report.outcome_text import count_text, format_margin
-from collbench.report.table import Line, printable
+from collbench.report.screen import wrapped
+from collbench.report.table import GAP, Column, Frame, Layout, Line, printable, table_lines
 from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time, plural
 
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
 _MOST_HOSTS = 4
-_TITLES = ("case", "allocations", "time µs", "smallest slowdown visible")
 
 
-def baseline_lines(baseline: Baseline, format: str) -> Iterator[Line]:
+def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cases = baseline.cases
     learned, left_out = filter_baseline(baseline)
     limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
     sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
-    yield from _json(cases, limits) if format == "json" else _table(baseline, cases, limits, sentences)
+    yield from _json(cases, limits) if format == "json" else _table(baseline, cases, limits, sentences, width)
 
 
 def after_adding(path: Path, held: int) -> str:
@@ -51,24 +50,34 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _table(baseline: Baseline, cases: Sequence[Case], limits: BaselineLimits, sentences: Sequence[str]) -> Iterator[Line]:
-    yield Line(printable(f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"), "head")
-    yield from (Line(printable(f"  {_about(each)}")) for each in baseline.allocations)
-    yield from (Line(printable(text), "foot") for text in sentences)
+def _table(
+    baseline: Baseline, cases: Sequence[Case], limits: BaselineLimits, sentences: Sequence[str], width: int | None
+) -> Iterator[Line]:
+    names, visible = _names(cases), limits.visible()
+    held: list[Column[Allocation]] = [
+        Column("", "", lambda each: f"  {each.name}"),
+        Column("", "", lambda each: each.began_utc[:16], drop=2),
+        Column("", "", lambda each: f"{plural(len(each.cases), 'case')}, {plural(each.launches, 'launch')}", drop=1),
+        Column("", "", hosts_of, wrap=True),
+    ]
+    columns: list[Column[int]] = [
+        Column("", "case", lambda number: names[number], cut=True),
+        Column("", "allocations", lambda number: str(int(limits.allocations[number])), right=True, drop=2),
+        Column("", "time µs", lambda number: _time(float(limits.centre[number])), right=True, drop=1),
+        Column("", "smallest slowdown visible", lambda number: _visible(float(visible[number])), right=True),
+    ]
+    title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
+    yield from table_lines(Frame(held, baseline.allocations, title=title, foot=sentences), width)
     yield Line("")
-    names = _names(cases)
-    visible = limits.visible()
-    rows = [[printable(name), *_figures(limits, number, float(visible[number]))] for number, name in enumerate(names)]
-    wide = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
-    for number, row in enumerate([list(_TITLES), *rows]):
-        text = "  ".join([row[0].ljust(wide[0]), *(case.rjust(width) for case, width in zip(row[1:], wide[1:], strict=True))])
-        yield Line(text.rstrip(), "head" if number == 0 else "")
+    yield from table_lines(Frame(columns, range(len(cases)), names_hidden=True), width)
 
 
-def _about(allocation: Allocation) -> str:
-    """Return "night-3  2026-11-21T18:12  8 cases, 5 launches  node1, node2"."""
-    counts = f"{plural(len(allocation.cases), 'case')}, {plural(allocation.launches, 'launch')}"
-    return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts_of(allocation)}"
+def _time(centre: float) -> str:
+    return format_time(exp(centre)) if isfinite(centre) else NOTHING
+
+
+def _visible(factor: float) -> str:
+    return _percent(factor - 1) if isfinite(factor) else NOTHING
 
 
 def hosts_of(allocation: Allocation) -> str:
@@ -89,12 +98,6 @@ def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator
     if allocations >= FEWEST:
         yield from (f"{group}: the median over its cases shows {_percent(share)}" for group, share in known)
         yield f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"
-
-
-def _figures(limits: BaselineLimits, number: int, visible: float) -> list[str]:
-    centre = float(limits.centre[number])
-    time = format_time(exp(centre)) if isfinite(centre) else NOTHING
-    return [str(int(limits.allocations[number])), time, _percent(visible - 1) if isfinite(visible) else NOTHING]
 
 
 def _percent(share: float) -> str:
@@ -136,7 +139,7 @@ def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
 BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
 MOST_ALLOCATIONS, _MOST_CELLS, _MOST_NAMED = 60, 60, 3
-_HISTORY_TITLES = ("", "allocations", "time µs", "trend", "course")
+_LEAST_COURSE = 12  # allocations
 _TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 
@@ -160,26 +163,39 @@ def letters_for(encoding: str | None, painted: bool) -> str:
     return BARS if painted else FIGURES
 
 
-def history_lines(history: History, format: str, pattern: str = "*", letters: str = FIGURES) -> Iterator[Line]:
+def history_lines(history: History, format: str, pattern: str = "*", letters: str = FIGURES, width: int | None = None) -> Iterator[Line]:
     """Yield the history in `format`, one of FORMATS; `letters` for courses: BARS or FIGURES. Raises UsageError as `chosen` does."""
     shown = chosen(history, pattern)
-    yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters)
+    yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters, width)
 
 
-def _table_history(history: History, shown: Sequence[CaseHistory], letters: str) -> Iterator[Line]:
+def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
     cases, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (True, False))
-    yield Line(printable(f"{history.of}: {title(history)}"), "head")
-    yield from (Line(printable(note), "doubtful") for note in history.notes)
-    yield Line(_reading(len(history.allocations), letters), "foot")
-    listed = [*others, *cases[:_MOST_CELLS]]
-    rows = [_row(each, len(history.allocations), letters) for each in listed]
-    wide = [max(map(len, column)) for column in zip(_HISTORY_TITLES, *rows, strict=True)]
-    yield Line(_aligned(_HISTORY_TITLES, wide), "head")
-    for each, row in zip(listed, rows, strict=True):
-        yield Line(_aligned(row, wide), "doubtful" if each.steps else "")
-        yield from (Line(printable(f"    {told}")) for told in sentences(history, each))
+    listed, allocations = [*others, *cases[:_MOST_CELLS]], len(history.allocations)
+    columns: list[Column[CaseHistory]] = [
+        Column("", "", lambda each: each.about.name, cut=True),
+        Column("", "allocations", lambda each: f"{len(each.known)} of {allocations}", right=True, drop=2),
+        Column("", "time µs", _last_time, right=True, drop=1),
+        Column("", "trend", lambda each: NOTHING if each.trend is None else f"× {each.trend:.3f}", right=True),
+    ]
+    others_width = Layout(Frame(columns, listed), None if width is None else width - _LEAST_COURSE - len(GAP)).line_width + len(GAP)
+    most = MOST_ALLOCATIONS if width is None else min(MOST_ALLOCATIONS, max(_LEAST_COURSE, width - others_width))
+    frame = Frame([*columns, Column("", "course", lambda each: course(each, letters, most))], listed)
+    layout = Layout(frame, width)
+    head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
+    head.append(Line(_reading(allocations, letters, most), "foot"))
+    yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
+    yield Line(layout.heading(), "head")
+    for each in listed:
+        yield from (Line(line.text, "doubtful" if each.steps else "") for line in layout.lines(each))
+        yield from wrapped([Line(printable(f"    {sentence}")) for sentence in sentences(history, each)], width)
     if len(cases) > _MOST_CELLS:
-        yield Line(f"and {len(cases) - _MOST_CELLS} more cases: ask for some with --only PATTERN, or for all with --format json", "foot")
+        more = f"and {len(cases) - _MOST_CELLS} more cases: ask for some with --only PATTERN, or for all with --format json"
+        yield from wrapped([Line(more, "foot")], width)
+
+
+def _last_time(series: CaseHistory) -> str:
+    return format_time(exp(series.levels[-1].value)) if series.about.kind == CELL and series.levels else NOTHING
 
 
 def title(history: History) -> str:
@@ -233,34 +249,20 @@ def day(began_utc: str) -> str:
     return began_utc[:10]
 
 
-def _reading(allocations: int, letters: str) -> str:
-    last = f" (the last {MOST_ALLOCATIONS})" if allocations > MOST_ALLOCATIONS else ""
+def _reading(allocations: int, letters: str, most: int) -> str:
+    last = f" (the last {most})" if allocations > most else ""
     scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
     return f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured. trend: the last level over the first"
 
 
-def _row(series: CaseHistory, allocations: int, letters: str) -> list[str]:
-    time = format_time(exp(series.levels[-1].value)) if series.about.kind == CELL and series.levels else NOTHING
-    trend = f"× {series.trend:.3f}" if series.trend is not None else NOTHING
-    return [printable(series.about.name), f"{len(series.known)} of {allocations}", time, trend, course(series, letters)]
-
-
-def course(series: CaseHistory, letters: str) -> str:
+def course(series: CaseHistory, letters: str, most: int = MOST_ALLOCATIONS) -> str:
     """Return a letter for each of the last allocations, the first letter for the fastest; at least two floors high, so noise stays flat."""
-    values = [float(each) for each in series.values[-MOST_ALLOCATIONS:]]
+    values = [float(each) for each in series.values[-most:]]
     there = [each for each in values if isfinite(each)]
     low, high = min(there, default=0.0), max(there, default=0.0)
     span, middle = max(high - low, 2 * series.floor), (low + high) / 2
     steps = len(letters) - 1
     return "".join(letters[round(steps * ((each - middle) / span + 0.5))] if isfinite(each) else _UNKNOWN[letters] for each in values)
-
-
-def _aligned(row: Sequence[str], wide: Sequence[int]) -> str:
-    last = len(row) - 1
-    cases = [
-        case.rjust(width) if 0 < place < last else case.ljust(width) for place, (case, width) in enumerate(zip(row, wide, strict=True))
-    ]
-    return "  ".join(cases).rstrip()
 
 
 def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Line]:
@@ -292,9 +294,9 @@ _MOST, _DIFF_MOST_NAMED = 60, 8
 _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyond its limit by chance"
 
 
-def diff_lines(moves: BaselineDiff, format: str) -> Iterator[Line]:
+def diff_lines(moves: BaselineDiff, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the differences of two sides in `format`, one of FORMATS; JSON has one object."""
-    yield from _json_diff(moves) if format == "json" else _table_diff(moves)
+    yield from _json_diff(moves) if format == "json" else wrapped(_table_diff(moves), width)
 
 
 def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
@@ -369,36 +371,45 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
 
 # `collbench gate --self-test`: a line, or a JSON object, for each kind of slowdown of a simulated cluster.
 
-_WIDE = 45
 _EXPECTED = {True: "found", False: "false alarms"}
 
 
-def head(setting: TrialSetting) -> Iterator[Line]:
+def head(setting: TrialSetting, width: int | None = None) -> Iterator[Line]:
     """Yield the setting of the trials, and the titles."""
     cases = len(setting.scheme.of)
     if setting.paired:
-        yield Line(
+        text = (
             f"{cases} cases; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
             f"its limit in both counts"
         )
     else:
-        yield Line(
+        text = (
             f"{cases} cases; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
             f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
         )
-    yield Line(f"{'change of the candidate':{_WIDE}}  {'':12}  {'%':>6}  95 % interval", "head")
+    yield from wrapped([Line(text)], width)
+    yield Line(_self_test(width).heading(), "head")
 
 
-def line(outcome: self_test_Outcome, format: str) -> Line:
+def line(outcome: SelfTestLine, format: str, width: int | None = None) -> Line:
     """Return one line of the self-test in `format`, one of FORMATS."""
-    low, high = (100 * end for end in outcome.interval)
     if format == "json":
+        low, high = (100 * end for end in outcome.interval)
         fields = {"done": outcome.done, "wanted": outcome.expected, "found": outcome.found, "trials": outcome.trials}
         return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
-    share = f"{100 * outcome.share:6.2f}"
-    return Line(
-        f"{outcome.done:{_WIDE}}  {_EXPECTED[outcome.expected]:12}  {share}  {low:.2f}–{high:.2f} ({outcome.found} of {outcome.trials})"
-    )
+    return _self_test(width).line(outcome)
+
+
+def _self_test(width: int | None) -> Layout[SelfTestLine]:
+    """Return the layout of the lines. Each is printed as soon as its trials are done, so their widths are fixed."""
+    columns: list[Column[SelfTestLine]] = [
+        Column("", "change of the candidate", lambda each: each.done, cut=True, least=45),
+        Column("", "", lambda each: _EXPECTED[each.expected], least=12),
+        Column("", "%", lambda each: f"{100 * each.share:.2f}", right=True, least=6),
+        Column("", "95 % interval", lambda each: "–".join(f"{100 * end:.2f}" for end in each.interval), least=13),
+        Column("", "trials", lambda each: f"{each.found} of {each.trials}", drop=1, least=10),
+    ]
+    return Layout(Frame(columns, ()), width)
 
 
 def limits_of(recorded: NoiseRecord) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -12,8 +12,8 @@ from collbench.device.bandwidth import KernelFigure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
-from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
-from collbench.report.table import Line, printable
+from collbench.report.screen import PlainScreen, Screen, wants_color, width_of
+from collbench.report.table import Column, Frame, Layout, Line, table_lines
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json")
 ABOVE = "above_bound"
-_WIDTHS = (5, 13, 8, 27, 15, 5)
-_KERNELS_TITLES = ("GPU", "kernel", "size", "GB/s, or µs", "95 % interval", "wrong")
 
 
 class KernelsWriter:
     """Writes the figures of `collbench kernels` to a screen; `format` is one of FORMATS."""
 
-    def __init__(self, format: str, screen: Screen) -> None:
+    def __init__(self, format: str, screen: Screen, width: int | None = None) -> None:
         self._format, self._screen = format, screen
         self._above = False
         self._names: dict[int, str] = {}
+        self._layout = Layout(kernel_frame([]), width)
 
     def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
         """Write the GPUs and the titles."""
@@ -48,24 +47,17 @@ class KernelsWriter:
             rate = "" if gpu.memory_rate is None else f", memory {format_rate(gpu.memory_rate)} GB/s"
             self._screen.data(Line(f"GPU {gpu.index}: {gpu.name} ({gpu.arch}{rate}, level-2 cache {format_size(gpu.l2_bytes)})"))
         self._screen.data(Line(f"arrays of {format_size(size)}"))
-        self._screen.data(Line(f"{_padded(_KERNELS_TITLES)}  floor", "head"))
+        self._screen.data(Line(self._layout.heading(), "head"))
 
     def figure(self, figure: KernelFigure) -> None:
         """Write the line of a figure."""
         if self._format == "json":
-            self._screen.data(
-                Line(
-                    json.dumps(
-                        {**record(figure), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}, ensure_ascii=False, allow_nan=False
-                    )
-                )
-            )
+            found = {**record(figure), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
+            self._screen.data(Line(json.dumps(found, ensure_ascii=False, allow_nan=False)))
             return
-        known = median(np.array(figure.seconds))
-        above = _above(figure, known)
-        self._above |= above
-        style = "na" if figure.why else "wrong" if figure.wrong else "doubtful" if above else ""
-        self._screen.data(Line(line(figure), style))
+        self._above |= _above(figure, _median(figure))
+        for line in self._layout.lines(figure):
+            self._screen.data(line)
 
     def end(self) -> None:
         """Write what the words mean."""
@@ -79,24 +71,22 @@ class KernelsWriter:
             self._screen.data(Line(f"{ABOVE}: {text}", "foot"))
 
 
-def line(figure: KernelFigure) -> str:
-    """Return "0      copy           512 MiB   4380 of 4800 GB/s (91 %)     4371–4390       0      memory clock × width × 2"."""
-    size = format_size(figure.size_bytes) if figure.size_bytes else ""
-    where = "→".join(map(str, figure.gpus))
-    if figure.why:
-        return f"{_padded((where, figure.kernel, size))}  n/a ({figure.why})"
-    known = median(np.array(figure.seconds))
-    low, high = _interval(figure, known)
-    interval = "–" if low is None or high is None else f"{_shown(figure, low)}–{_shown(figure, high)}"
-    wrong = "–" if figure.wrong is None else str(figure.wrong)
-    return f"{_padded((where, figure.kernel, size, _value(figure, known), interval, wrong))}  {figure.floor}".rstrip()
+def kernel_frame(figures: Sequence[KernelFigure]) -> Frame[KernelFigure]:
+    """Return the table of kernels. An n/a line has the reason in place of the last four columns."""
+    return Frame(_KERNELS, figures, style=_kernel_style, instead=lambda figure: f"n/a ({figure.why})" if figure.why else None)
 
 
-def _padded(cases: Sequence[str]) -> str:
-    return "  ".join(case.ljust(width) for case, width in zip(cases, _WIDTHS, strict=False))
+def _median(figure: KernelFigure) -> Median:
+    return median(np.array(figure.seconds))
 
 
-def _value(figure: KernelFigure, known: Median) -> str:
+def _kernel_style(figure: KernelFigure) -> str:
+    return "na" if figure.why else "wrong" if figure.wrong else "doubtful" if _above(figure, _median(figure)) else ""
+
+
+def _kernel_value(figure: KernelFigure) -> str:
+    """Return "4380 of 4800 GB/s (91 %)", or the time in µs of a kernel that moves nothing."""
+    known = _median(figure)
     if not figure.moved_bytes:
         return f"{format_time(known.value)} µs"
     rate = figure.moved_bytes / known.value if known.value else 0.0
@@ -104,6 +94,23 @@ def _value(figure: KernelFigure, known: Median) -> str:
         return f"{format_rate(rate)} GB/s"
     of = f"{format_rate(rate)} of {format_rate(figure.floor_bytes_per_s)} GB/s"
     return f"{of} {ABOVE}" if _above(figure, known) else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
+
+
+def _kernel_interval(figure: KernelFigure) -> str:
+    low, high = _interval(figure, _median(figure))
+    return NOTHING if low is None or high is None else f"{_shown(figure, low)}–{_shown(figure, high)}"
+
+
+# Each line is printed as soon as it is measured, so the widths are fixed.
+_KERNELS: tuple[Column[KernelFigure], ...] = (
+    Column("", "GPU", lambda figure: "→".join(map(str, figure.gpus)), least=5),
+    Column("", "kernel", lambda figure: figure.kernel, least=13),
+    Column("", "size", lambda figure: format_size(figure.size_bytes) if figure.size_bytes else "", least=8),
+    Column("", "GB/s, or µs", _kernel_value, drop=1, least=27),
+    Column("", "95 % interval", _kernel_interval, drop=3, least=15),
+    Column("", "wrong", lambda figure: NOTHING if figure.wrong is None else str(figure.wrong), drop=2, least=5),
+    Column("", "floor", lambda figure: figure.floor, drop=4),
+)
 
 
 def _above(figure: KernelFigure, known: Median) -> bool:
@@ -153,7 +160,6 @@ _NAMES = {
     "ucx_perftest": "UCX (ucx_perftest)",
     "nic_gpu_memory_gdr_off": "NIC from GPU memory, GPUDirect RDMA off",
 }
-_TITLES = ("channel", "from", "to", "GB/s", "95 % interval", "limited by")
 _UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median"
 
 
@@ -165,21 +171,35 @@ def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, colo
     if format == "json":
         screen.data(Line(json.dumps(document(channels), indent=2, allow_nan=False)))
         return
-    for line in wrapped(table_lines(channels), width_of(stream)):
+    for line in table_lines(frame(channels), width_of(stream)):
         screen.data(line)
 
 
-def table_lines(channels: Sequence[Channel]) -> Iterator[Line]:
-    """Yield the table, and what its flags mean. Hosts are named if there are several."""
+def frame(channels: Sequence[Channel]) -> Frame[Channel]:
+    """Return the table, and what its flags mean. Hosts are named if there are several."""
     hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
-    rows = [_cases(each, only=len(hosts) < 2) for each in channels]
-    widths = [max(len(row[place]) for row in [_TITLES, *rows]) for place in range(3)]
-    figures = [max(len(row[place]) for row in [_TITLES, *(row for row in rows if len(row) > 4)]) for place in (3, 4)]
-    yield Line(_joined(_TITLES, widths, figures), "head")
-    for each, row in zip(channels, rows, strict=True):
-        yield Line(_joined(row, widths, figures), _style(each))
-    yield Line(_UNIT, "foot")
-    yield from (Line(line, "foot") for line in explain(flag for each in channels for flag in each.flags))
+    columns: list[Column[Channel]] = [
+        Column("", "channel", name),
+        Column("", "from", lambda each: _place(each.source, len(hosts) < 2), cut=True),
+        Column("", "to", lambda each: _place(each.target, len(hosts) < 2), cut=True),
+        Column("", "GB/s", rate, right=True),
+        Column("", "95 % interval", interval, right=True, drop=2),
+        Column("", "limited by", _limit, drop=1, cut=True),
+    ]
+    return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
+
+
+def _limit(channel: Channel) -> str:
+    flags = f" · {', '.join(flag_names(channel.flags))}" if channel.flags else ""
+    return f"{channel.limited_by or NOTHING}{flags}"
+
+
+def _why(channel: Channel) -> str | None:
+    """Return why there is no rate; None if there is one."""
+    if channel.bytes_per_s is not None:
+        return None
+    why = channel.na or "not measured"
+    return why if WRONG in channel.flags else f"n/a ({why})"
 
 
 def rate(channel: Channel) -> str:
@@ -209,27 +229,10 @@ def name(channel: Channel) -> str:
     return _NAMES.get(channel.channel, channel.channel)
 
 
-def _cases(channel: Channel, only: bool) -> list[str]:
-    where = [printable(_place(place, only)) for place in (channel.source, channel.target)]
-    if channel.bytes_per_s is None:
-        why = channel.na or "not measured"
-        return [name(channel), *where, why if WRONG in channel.flags else f"n/a ({printable(why)})"]
-    flags = f" · {', '.join(flag_names(channel.flags))}" if channel.flags else ""
-    return [name(channel), *where, rate(channel), interval(channel), printable(f"{channel.limited_by or NOTHING}{flags}")]
-
-
 def _place(place: str, only: bool) -> str:
     """Return a place, without the host's name if there is only one host."""
     host, _, part = place.partition("/")
     return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
-
-
-def _joined(cases: Sequence[str], widths: Sequence[int], figures: Sequence[int]) -> str:
-    left = [case.ljust(width) for case, width in zip(cases[:3], widths, strict=True)]
-    if len(cases) == 4:
-        return "  ".join([*left, cases[3]])
-    right = [case.rjust(width) for case, width in zip(cases[3:5], figures, strict=True)]
-    return "  ".join([*left, *right, cases[5]])
 
 
 def _style(channel: Channel) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,15 +9,17 @@ from typing import Any, TextIO
 
 from collbench.analysis.ceilings import CeilingDrops
 from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
+from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
 from collbench.report.cases import doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
-from collbench.report.screen import PlainScreen, wants_color, write_line
-from collbench.report.table import Line, defused, printable
-from collbench.report.writers import escaped_line, items, markdown_table
+from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped, write_line
+from collbench.report.table import Column, Frame, Line, csv_record, csv_text, escaped_line, items, printable
+from collbench.report.table import markdown_lines as markdown_of
+from collbench.report.table import table_lines as text_of
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page
@@ -34,9 +34,7 @@ def csv_lines(found: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
     records = [_flat(record) for record in _records(found)]
     for values in (list(records[0]), *(list(record.values()) for record in records)):
-        text = io.StringIO()
-        csv.writer(text).writerow([_defused(value) for value in values])
-        yield Line(text.getvalue().removesuffix("\n"))  # records of RFC 4180 end with both
+        yield csv_record(csv_text(tuple(value) if isinstance(value, list) else value) for value in values)
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
@@ -124,16 +122,6 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _defused(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return defused(" ".join(value) if isinstance(value, list) else str(value))
-
-
 FORMATS = ("table", "csv", "json", "markdown")
 _STATE_NAME = "machine state differs"
 _STATE_MEANS = "the state probes of A and B differ by more than 20 %, which alone may explain the ratio; repeat both, interleaved"
@@ -160,25 +148,21 @@ def compare_runs(
     for warning in found.warnings:
         write_line(err or sys.stderr, printable(warning))
     screen = PlainScreen(stream, err or sys.stderr, wants_color(stream, color))
-    for line in _WRITERS[format](found):
+    for line in table_lines(found, width_of(stream)) if format == "table" else _WRITERS[format](found):
         screen.data(line)
     return FINE
 
 
-def table_lines(found: Comparison) -> Iterator[Line]:
-    """Yield the table: the summary, a line per case, cases of one side only, other differences."""
+def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
+    """Yield the table within `width` columns: the summary, a line per case, cases of one side only, other differences."""
     cases = in_order(found)
     plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
-    yield Line(printable(f"A: {side_title(found.a)}   B: {side_title(found.b)}"), "head")
-    yield Line(printable(describe_comparison(found)), "head")
-    yield from (Line(printable(text), "wrong") for text in found.fallen.sentences())
-    yield Line(same_for_all(plan), "head")
-    lines = _aligned([_titles(plan), *(_cases(case, plan) for case in cases)], right=_right(plan))
-    yield Line(lines[0], "head")
-    for case, text in zip(cases, lines[1:], strict=True):
-        yield Line(text, _style(case))
-    yield from (Line(printable(text), "foot") for text in foot(found))
-    yield from (Line(printable(text)) for text in ["", *_differing(found)])
+    head = [Line(f"A: {side_title(found.a)}   B: {side_title(found.b)}", "head"), Line(describe_comparison(found), "head")]
+    head += [Line(text, "wrong") for text in found.fallen.sentences()]
+    yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
+    yield from text_of(Frame(_columns(plan), cases, title=same_for_all(plan), foot=foot(found), style=_style, names_hidden=True), width)
+    yield Line("")
+    yield from text_of(_differences(found), width)
 
 
 def markdown_lines(found: Comparison) -> Iterator[Line]:
@@ -194,7 +178,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
         same_for_all(plan),
         "",
     ]
-    rows = markdown_table(_titles(plan), [_cases(case, plan) for case in cases], _right(plan))
+    rows = [line.text for line in markdown_of(Frame(_columns(plan), cases))]
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
@@ -206,22 +190,20 @@ def side_title(side: Launches) -> str:
     return f"{side.name} ({plural(len(side.runs), 'launch')}{resumed})"
 
 
-def _titles(plan: PlanSummary) -> list[str]:
-    return [*(column.title for column in _columns(plan)), "A µs", "B µs", "busbw", "outcome", "flags"]
+def _columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
+    """Return what identifies a case, both times, and the outcome."""
+    return [
+        *(_of_a(column.title, column.text, column.right) for column in shown_columns(plan) if not column.figure),
+        Column("", "A µs", lambda case: times(case.a), right=True, drop=1),
+        Column("", "B µs", lambda case: times(case.b), right=True, drop=1),
+        Column("", "busbw", lambda case: format_change(case.bandwidth), right=True, drop=2),
+        Column("", "outcome", lambda case: f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}", cut=True),
+        Column("", "flags", remarks, drop=3),
+    ]
 
 
-def _right(plan: PlanSummary) -> list[bool]:
-    return [*(column.right for column in _columns(plan)), True, True, True, False, False]
-
-
-def _columns(plan: PlanSummary) -> list[Any]:
-    return [column for column in shown_columns(plan) if not column.figure]
-
-
-def _cases(case: CaseRatio, plan: PlanSummary) -> list[str]:
-    identity = [column.text(case.a) for column in _columns(plan)]
-    mark = "? " if ratio_doubtful(case) else ""
-    return [*identity, times(case.a), times(case.b), format_change(case.bandwidth), f"{mark}{describe(case)}", printable(remarks(case))]
+def _of_a(title: str, text: Callable[[Row], str], right: bool) -> Column[CaseRatio]:
+    return Column("", title, lambda case: text(case.a), right=right)
 
 
 def remarks(case: CaseRatio) -> str:
@@ -280,16 +262,13 @@ def _name(row: Row) -> str:
     return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
 
 
-def _differing(found: Comparison) -> list[str]:
-    if not found.differences:
-        return [NO_DIFFERENCE]
-    table = [[each.kind, each.what, f"{each.a} → {each.b}"] for each in found.differences]
-    return ["other differences (A → B):", *(f"  {text}" for text in _aligned(table, [False] * 3))]
-
-
-def _aligned(table: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cases, wide, right, strict=True)).rstrip() for cases in table]
+def _differences(found: Comparison) -> Frame[Difference]:
+    columns: list[Column[Difference]] = [
+        Column("", "kind", lambda each: each.kind, drop=1),
+        Column("", "what", lambda each: each.what),
+        Column("", "A → B", lambda each: each.change(), wrap=True),
+    ]
+    return Frame(columns, found.differences, title="other differences" if found.differences else NO_DIFFERENCE)
 
 
 _WRITERS: dict[str, Callable[[Comparison], Iterator[Line]]] = {

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
+from operator import itemgetter
 from typing import Any, TextIO
 
 from collbench.errors import FINE, NEGATIVE, UsageError
@@ -19,7 +20,8 @@ from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.table import Line, printable
+from collbench.report.table import Column, Frame, Layout, Line, printable
+from collbench.report.table import table_lines as text_of
 from collbench.units import listed, plural
 
 # How this shell would launch: its place, MPI, launchers, problems, and the commands to use; as text or JSON.
@@ -27,34 +29,36 @@ from collbench.units import listed, plural
 SCHEMA = 1
 _MOST_NAMES = 8
 _LAUNCH_MOST_HOSTS = 8
+_LABEL: Column[tuple[str, ...]] = Column("", "", itemgetter(0), least=10)
+_PURPOSE: Column[tuple[str, ...]] = Column("", "", itemgetter(0))
+_TEXT: Column[tuple[str, ...]] = Column("", "", itemgetter(1), wrap=True)
 _LAUNCH_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
 def write_launch(explanation: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    lines = json_lines_launch(explanation) if format == "json" else table_lines_launch(explanation)
-    for line in wrapped(lines, None if format == "json" else width_of(stream)):
+    for line in json_lines_launch(explanation) if format == "json" else table_lines_launch(explanation, width_of(stream)):
         screen.data(line)
     return NEGATIVE if explanation.severe else FINE
 
 
-def table_lines_launch(explanation: Explanation) -> Iterator[Line]:
+def table_lines_launch(explanation: Explanation, width: int | None = None) -> Iterator[Line]:
     """Yield where this shell is and what it has, then a line for each problem, then the commands to use."""
-    for place in explanation.places:
-        yield Line(printable(f"this shell  {place}"))
-    yield Line(printable(f"names       {_names(explanation.names)}"))
     loaded = explanation.library
     file = f" ({loaded.path})" if loaded.path else ""
-    yield Line(printable(f"MPI         {f'mpi4py {loaded.mpi4py} loads {loaded.name}{file}' if loaded.name else 'no library'}"))
-    yield from _launchers(explanation.launchers)
-    yield from _hosts(explanation.hosts)
-    for problem in explanation.problems:
-        yield Line(printable(f"{problem.severity}: {problem.what}"), _LAUNCH_STYLES[problem.severity])
-    yield Line("what to type", "head")
-    room = max(len(each.purpose) for each in explanation.commands)
-    for each in explanation.commands:
-        yield Line(printable(f"  {each.purpose:<{room}}  {each.line}"))
+    records = [
+        *(("this shell", place) for place in explanation.places),
+        ("names", _names(explanation.names)),
+        ("MPI", f"mpi4py {loaded.mpi4py} loads {loaded.name}{file}" if loaded.name else "no library"),
+    ]
+    yield from text_of(Frame([_LABEL, _TEXT], records), width)
+    yield from text_of(_launchers(explanation.launchers), width)
+    yield from text_of(Frame([_LABEL, _TEXT], [*_hosts(explanation.hosts)]), width)
+    problems = [Line(printable(f"{each.severity}: {each.what}"), _LAUNCH_STYLES[each.severity]) for each in explanation.problems]
+    yield from wrapped(problems, width)
+    commands = [(f"  {each.purpose}", each.line) for each in explanation.commands]
+    yield from text_of(Frame([_PURPOSE, _TEXT], commands, title="what to type"), width)
 
 
 def _names(names: Sequence[HostName]) -> str:
@@ -63,22 +67,19 @@ def _names(names: Sequence[HostName]) -> str:
     return "; ".join([f"{shown[0]} (this host)", *shown[1:], *more])
 
 
-def _launchers(found: Sequence[LauncherProgram]) -> Iterator[Line]:
-    rows = [(each.name, str(each.path), _what(each)) for each in found]
-    if not rows:
-        yield Line("launchers   none found: collbench starts ranks on this host by itself")
-        return
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    for number, (name, path, what) in enumerate(rows):
-        yield Line(printable(f"{'launchers' if number == 0 else '':<12}{name:<{widths[0]}}  {path:<{widths[1]}}  {what}".rstrip()))
+def _launchers(found: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
+    if not found:
+        return Frame([_LABEL, _TEXT], [("launchers", "none found: collbench starts ranks on this host by itself")])
+    records = [("" if number else "launchers", each.name, str(each.path), _what(each)) for number, each in enumerate(found)]
+    return Frame([_LABEL, Column("", "", itemgetter(1)), Column("", "", itemgetter(2)), Column("", "", itemgetter(3), wrap=True)], records)
 
 
-def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the software of the hosts; hosts with the same software are combined."""
     for number, one in enumerate(hosts):
         names = [*one["hosts"][:_LAUNCH_MOST_HOSTS], *(["…"] if len(one["hosts"]) > _LAUNCH_MOST_HOSTS else [])]
         versions = ", ".join(f"{NAMES[name]} {one[name]}" for name in NAMES if name in one and name != "native")
-        yield Line(printable(f"{'software' if number == 0 else '':<12}{', '.join(names)}: {versions}"))
+        yield "" if number else "software", f"{', '.join(names)}: {versions}"
 
 
 def _what(found: LauncherProgram) -> str:
@@ -125,20 +126,29 @@ def print_findings(
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
     as_json = format == "json"
-    lines = json_lines(findings, machines, logs) if as_json else table_lines(findings, machines, logs)
-    for line in wrapped(lines, None if as_json else width_of(stream)):
+    width = None if as_json else width_of(stream)
+    lines = json_lines(findings, machines, logs) if as_json else table_lines(findings, machines, logs, width)
+    for line in wrapped(lines, width):
         screen.data(line)
     return NEGATIVE if any(finding.severity == "severe" for finding in findings) else FINE
 
 
-def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
+def table_lines(
+    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], width: int | None = None
+) -> Iterator[Line]:
     """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
     several = len({machine.hostname for machine in machines}) > 1
-    for finding, hosts in _together(findings):
-        where = f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if several and hosts != [None] else ""
-        yield Line(printable(f"{finding.severity:<8} {finding.code}  {where}{finding.what}"), _STYLES[finding.severity])
-        yield Line(printable(f"  evidence: {finding.evidence}"))
-        yield Line(printable(f"  remedy:   {finding.remedy}"))
+    found = _together(findings)
+    columns: list[Column[_OnHosts]] = [
+        Column("", "", lambda each: each[0].severity, least=len("warning")),
+        Column("", "", lambda each: each[0].code),
+        Column("", "", lambda each: f"{_where(each[1]) if several else ''}{each[0].what}", wrap=True),
+    ]
+    layout = Layout(Frame(columns, found, style=lambda each: _STYLES[each[0].severity]), width)
+    for each in found:
+        yield from layout.lines(each)
+        yield Line(printable(f"  evidence: {each[0].evidence}"))
+        yield Line(printable(f"  remedy:   {each[0].remedy}"))
     yield Line(printable(_summary(findings)), "head")
     for log in logs:
         for text in summary_lines(summarize(log)):
@@ -147,6 +157,10 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
         yield Line(printable(text), "foot")
     if not machines:
         yield Line(printable(f"no machine was looked at, as {_wrote(logs)}: --from adds its files"), "foot")
+
+
+def _where(hosts: Sequence[str | None]) -> str:
+    return f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if list(hosts) != [None] else ""
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
@@ -175,7 +189,10 @@ def _wrote(logs: Sequence[NcclLog]) -> str:
     return f"the log was not written here, but on {hosts}" if hosts else "the log does not name the host that wrote it"
 
 
-def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str | None]]]:
+_OnHosts = tuple[Finding, list[str | None]]
+
+
+def _together(findings: Sequence[Finding]) -> list[_OnHosts]:
     """Return findings with their hosts; those that differ only in the host are combined."""
     found: dict[Finding, list[str | None]] = {}
     for finding in findings:

@@ -11,11 +11,10 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
-from collbench.report.screen import write_line
-from collbench.report.table import defused, printable
+from collbench.report.screen import width_of, write_line
+from collbench.report.table import Column, Frame, defused, printable, table_lines
 from collbench.units import format_duration, format_size, plural
 
-_HEAD = ("sweep", "backend", "cases", "operations", "sizes")
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 
@@ -58,8 +57,8 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
     if format == "nccl-tests":
         raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
     if format == "table":
-        for line in (*_table(planned), *sentences(planned)):
-            write_line(out, printable(line))
+        for each in table_lines(_frame(planned), width_of(out)):
+            write_line(out, each.text)
         return
     if format == "json":
         for label, case in planned.cases:
@@ -99,21 +98,13 @@ def case_facts(label: str, case: Case) -> dict[str, Any]:
     return {"sweep": label, **shown, "flags": list(case.flags)}
 
 
-def _table(planned: Planned) -> Iterator[str]:
-    """Yield one line per sweep and backend, and an empty one; nothing if no case is left."""
+def _frame(planned: Planned) -> Frame[_Swept]:
+    """Return the table of sweeps and backends, with the sentences below; without records if no case is left."""
     found: dict[tuple[str, str], list[Case]] = {}
     for label, case in planned.cases:
         found.setdefault((label, case.backend), []).append(case)
-    if not found:
-        return
-    lines = [_HEAD, *((label, backend, str(len(cases)), _operations(cases), _sizes(cases)) for (label, backend), cases in found.items())]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    for line in lines:
-        padded = [
-            text.rjust(width) if column == 2 else text.ljust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(padded).rstrip()
-    yield ""
+    foot = [*([""] if found else []), *sentences(planned)]
+    return Frame(_COLUMNS, [(label, backend, cases) for (label, backend), cases in found.items()], foot=foot)
 
 
 def _operations(cases: Sequence[Case]) -> str:
@@ -127,6 +118,16 @@ def _sizes(cases: Sequence[Case]) -> str:
         return "-"
     least, most = format_size(min(sizes)), format_size(max(sizes))
     return least if least == most else f"{least} to {most}"
+
+
+_Swept = tuple[str, str, list[Case]]  # the sweep, the backend, its cases
+_COLUMNS: tuple[Column[_Swept], ...] = (
+    Column("", "sweep", lambda each: each[0], cut=True),
+    Column("", "backend", lambda each: each[1]),
+    Column("", "cases", lambda each: str(len(each[2])), right=True),
+    Column("", "operations", lambda each: _operations(each[2]), cut=True),
+    Column("", "sizes", lambda each: _sizes(each[2])),
+)
 
 
 def _write_csv(planned: Planned, out: TextIO) -> None:

@@ -6,7 +6,7 @@ of their class; columns, outcomes, exit codes and terms in explain.toml beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import collbench
 from collbench.errors import UsageError
+from collbench.report.screen import wrapped
+from collbench.report.table import Column, Frame, Line, table_lines
 
 if TYPE_CHECKING:
     from collbench.reason import Fact
@@ -88,14 +90,24 @@ def page(word: str) -> list[WordPage]:
     raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists all words")
 
 
-def index() -> Iterator[str]:
-    """Yield the lines of the list of all words, by group."""
+_COLUMNS: tuple[Column[WordPage], ...] = (
+    Column("", "", lambda each: f"  {each.word}"),
+    Column("", "", lambda each: each.title or _first_sentence(each.means), wrap=True),
+)
+
+
+def index_lines(width: int | None = None) -> Iterator[Line]:
+    """Yield the list of all words, by group."""
     for number, (group, title) in enumerate(GROUPS.items()):
-        yield from [""] if number else []
-        yield f"{title}:"
-        those = [each for each in pages() if each.group == group]
-        width = max((len(each.word) for each in those), default=0)
-        yield from (f"  {each.word.ljust(width)}  {each.title or _first_sentence(each.means)}" for each in those)
+        yield from [Line("")] if number else []
+        yield from table_lines(Frame(_COLUMNS, [each for each in pages() if each.group == group], title=f"{title}:"), width)
+
+
+def page_lines(found: Sequence[WordPage], width: int | None = None) -> Iterator[Line]:
+    """Yield the pages of a word, with an empty line between them."""
+    for number, each in enumerate(found):
+        yield from [Line("")] if number else []
+        yield from wrapped(map(Line, each.lines()), width)
 
 
 def _plain(word: str) -> str:

@@ -5,8 +5,6 @@ All outputs are made from run.json's "hunt", so a stored hunt looks as it did wh
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TextIO
@@ -17,7 +15,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.reason import CommandText
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Line, defused, printable
+from collbench.report.table import Line, csv_record, defused, printable
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 
@@ -185,16 +183,12 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
 def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
     """Yield a header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
     if not headed:
-        yield _record(_COLUMNS)
+        yield csv_record(_COLUMNS).text
     places = about["places"]
     for each in (about.get("verdict") or {}).get("suspects", []):
         subject, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
         ratios = ["" if (known := _known(each, name)) is None else repr(known) for name in ("ratio", "low", "high")]
         words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
-        yield _record([defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), subject, *ratios, partners, *words])
-
-
-def _record(cases: Sequence[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerow(cases)
-    return text.getvalue().removesuffix("\n")
+        yield csv_record(
+            [defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), subject, *ratios, partners, *words]
+        ).text

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -24,7 +25,7 @@ from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.table import Line
+from collbench.report.table import Frame, Line, table_lines, text_columns
 from collbench.report.table import printable as clean
 from collbench.units import format_bytes, format_size
 
@@ -284,8 +285,11 @@ _LEGEND = (
 )
 
 
-def matrix_lines(machine: Machine) -> Iterator[Line]:
-    """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown. Lines are never cut."""
+_AFFINITY = ("CPU affinity", "NUMA")
+
+
+def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
+    """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown."""
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
@@ -295,11 +299,10 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
     names = _names(parts)
     cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
     ends = [_affinity(machine, distances, part) for part in parts]
-    table = [["", *names, "CPU affinity", "NUMA"], *([name, *row, *end] for name, row, end in zip(names, cases, ends, strict=True))]
-    first, *rest = _aligned(table)
-    yield Line(first, "head")
-    yield from (Line(text) for text in rest)
-    yield from (Line(text, "foot") for text in _foot(distances, parts, names, cases, len(everything)))
+    table = [[name, *row, *end] for name, row, end in zip(names, cases, ends, strict=True)]
+    columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
+    foot = [*_foot(distances, parts, names, cases, len(everything))]
+    yield from table_lines(Frame(columns, table, foot=foot, names_hidden=True), width)
 
 
 def _names(parts: list[Gpu | Nic]) -> list[str]:
@@ -319,11 +322,6 @@ def _affinity(machine: Machine, distances: Distances, part: Gpu | Nic) -> list[s
     numa = distances.numa_of(part.key)
     cpus = next((node.cpus for node in machine.numa_nodes if node.id == numa), None) if numa is not None else None
     return [safe(cpus) if cpus else _NOTHING if cpus == "" else UNKNOWN, UNKNOWN if numa is None else str(numa)]
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(case.ljust(width) for case, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
@@ -777,9 +775,9 @@ class _Kind:
         return safe(folded([machine.hostname or "host name unknown" for machine in self.machines]), 1000)
 
 
-def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matrix: bool) -> Iterator[Line]:
-    """Yield several machines; with `matrix` their distances instead of their trees. Lines are never cut."""
-    kinds = _kinds(machines, matrix_lines if matrix else tree_lines)
+def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matrix: bool, width: int | None = None) -> Iterator[Line]:
+    """Yield several machines; with `matrix` their distances, within `width` columns, instead of their trees."""
+    kinds = _kinds(machines, partial(matrix_lines, width=width) if matrix else tree_lines)
     drawn = _drawn(kinds, len(machines))
     yield Line(_summary(kinds, len(machines), show_one=bool(differences)), "head")
     if differences:
@@ -852,13 +850,14 @@ def probe_text(
 ) -> None:
     """Print machines in one of FORMATS on `stream`; `color` is auto, always or never; `findings` are the doctor's if they are known.
 
-    Lines are not cut: on a narrow terminal they are wrapped, except matrices. Raises UsageError for an unknown format or color.
+    A narrow terminal wraps lines between words, and shows the first columns of a matrix. Raises UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, stream, wants_color(stream, color))
     found = _examined(machines) if findings is None and format != "matrix" else list(findings or ())
-    for line in wrapped(_lines(machines, differences, format, found), width_of(stream) if format == "table" else None):
+    width = None if format == "json" else width_of(stream)
+    for line in wrapped(_lines(machines, differences, format, found, width), width):
         screen.data(line)
 
 
@@ -876,15 +875,17 @@ def document(machines: Sequence[Machine], differences: Sequence[str], findings: 
     return plain
 
 
-def _lines(machines: Sequence[Machine], differences: Sequence[str], format: str, findings: Sequence[Finding]) -> Iterator[Line]:
+def _lines(
+    machines: Sequence[Machine], differences: Sequence[str], format: str, findings: Sequence[Finding], width: int | None
+) -> Iterator[Line]:
     if format == "json":
         yield Line(json.dumps(document(machines, differences, findings), indent=2, allow_nan=False))
         return
     matrix = format == "matrix"
     if len(machines) > 1:
-        yield from cluster_lines(machines, differences, matrix)
+        yield from cluster_lines(machines, differences, matrix, width)
     else:
-        yield from (line for machine in machines for line in (matrix_lines(machine) if matrix else tree_lines(machine)))
+        yield from (line for machine in machines for line in (matrix_lines(machine, width) if matrix else tree_lines(machine)))
     if not matrix:
         yield from (Line(""), _counts(findings))
 

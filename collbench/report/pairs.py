@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +17,7 @@ from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Line, defused, printable
+from collbench.report.table import Frame, Line, csv_record, defused, printable, table_lines, text_columns
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
@@ -182,11 +180,10 @@ def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | N
     """Yield the table of places; of many only the slowest and those with findings. A narrow terminal omits the last columns."""
     chosen, figures = place_rows(matrix, found)
     named = {place for each in found for place in each.places if each.kind != "pair"}
-    lines = _aligned([list(TITLES), *figures], width)
-    yield Line(lines[0], "head")
-    yield from (Line(text, "doubtful" if place in named else "") for place, text in zip(chosen, lines[1:], strict=True))
-    if len(chosen) < matrix.n:
-        yield from wrapped([Line(left_out(matrix, chosen), "foot")], width)
+    columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
+    styles = {id(texts): "doubtful" if place in named else "" for place, texts in zip(chosen, figures, strict=True)}
+    foot = [left_out(matrix, chosen)] if len(chosen) < matrix.n else []
+    yield from table_lines(Frame(columns, figures, foot=foot, style=lambda texts: styles[id(texts)]), width)
 
 
 def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
@@ -235,27 +232,16 @@ def _time(value: float) -> str:
     return format_time(float(value)) if np.isfinite(float(value) * 1e6) else NOTHING
 
 
-def _aligned(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    shown = len(wide)
-    while width is not None and shown > 2 and sum(wide[:shown]) + 2 * (shown - 1) > width:
-        shown -= 1
-    return ["  ".join(_padded(cell, at, wide[at]) for at, cell in enumerate(cells[:shown])).rstrip()[:width] for cells in table]
-
-
-def _padded(cell: str, at: int, wide: int) -> str:
-    return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)
-
-
 # Figures of external tools next to collbench's: a line per run, marked as external, never judged.
 
 _MOST_LINES = 40
 _LATENCY = "p2p_latency"
-_TITLES = ("from", "to", "tool", "of", "theirs", "ours", "")
+_TITLES = ("from", "to", "tool", "of", "theirs", "ours", "flags")
+_CUT = ("from", "to", "theirs", "flags")  # hosts, reasons and flags may be long
 _OF_ALL = frozenset({"their_tool", "unverified"})
 
 
-def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Iterator[Line]:
+def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width: int | None = None) -> Iterator[Line]:
     """Yield a table of external tools' figures beside ours, the kind of figure of each tool, and the flags' meanings; nothing without rows.
 
     backend: the one that measured ours.
@@ -263,15 +249,14 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str) -> Ite
     if not rows:
         return
     yield Line("")
-    yield Line(f"other tools beside ours (ours over {printable(backend)})", "head")
-    table = [_TITLES, *(_cells(row, matrix) for row in rows[:_MOST_LINES])]
-    wide = [max(len(cells[at]) for cells in table) for at in range(len(_TITLES))]
-    for cells in table:
-        yield Line("  ".join(cell.ljust(size) for cell, size in zip(cells, wide, strict=True)).rstrip())
-    if len(rows) > _MOST_LINES:
-        yield Line(f"and {len(rows) - _MOST_LINES} more: see --format json", "foot")
-    yield from (Line(printable(text), "foot") for text in dict.fromkeys(_statistics(row for row in rows if not row.na)))
-    yield from (Line(text, "foot") for text in explain(flag for row in rows for flag in row.flags))
+    records = [_cells(row, matrix) for row in rows[:_MOST_LINES]]
+    columns = [each for each in text_columns(_TITLES, cut=_CUT) if any(map(each.text, records))]
+    foot = [
+        *([f"and {len(rows) - _MOST_LINES} more: see --format json"] if len(rows) > _MOST_LINES else []),
+        *dict.fromkeys(_statistics(row for row in rows if not row.na)),
+        *explain(flag for row in rows for flag in row.flags),
+    ]
+    yield from table_lines(Frame(columns, records, title=f"other tools beside ours (ours over {backend})", foot=foot), width)
 
 
 def external_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -355,7 +340,7 @@ def write_pairs(
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
-        external_text = wrapped(external_lines(external, matrix, str(about.get("backend", "?"))), width)
+        external_text = external_lines(external, matrix, str(about.get("backend", "?")), width)
         for line in [
             *_finding_lines(matrix, found, about, unsaid, width),
             *_matrix_lines(matrix, found, width, color, _blocks(out)),
@@ -383,7 +368,7 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
     RFC 4180 ends records with a carriage return.
     """
     if not headed:
-        yield _record(_COLUMNS)
+        yield csv_record(_COLUMNS).text
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
         figures = (matrix.bandwidth, matrix.low, matrix.high)
@@ -391,7 +376,7 @@ def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterat
         rates = [_number(each[a, b]) for each in figures]
         wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
         sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
-        yield _record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
+        yield csv_record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong]).text
 
 
 def json_parts(
@@ -493,9 +478,3 @@ def _blocks(out: TextIO) -> bool:
 
 def _number(value: float) -> str:
     return repr(float(value)) if np.isfinite(value) else ""
-
-
-def _record(cells: Sequence[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerow(cells)
-    return text.getvalue().removesuffix("\n")

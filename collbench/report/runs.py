@@ -13,7 +13,7 @@ from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
-from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
+from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
@@ -22,7 +22,7 @@ from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
-from collbench.report.table import Line, printable
+from collbench.report.table import Line, escaped, escaped_line, items, markdown_table, printable
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -30,11 +30,7 @@ from collbench.report.writers import (
     RowWriter,
     Sample,
     TableWriter,
-    escaped,
-    escaped_line,
     exposed,
-    items,
-    markdown_table,
     write_whole,
 )
 from collbench.results.flags import FLAGS
@@ -346,8 +342,8 @@ def report_run(
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
     settings, hosts or links differ. `verdict` is a verdict.json, which becomes the first section of the page. `err` gets what could not
-    be read or combined. Returns the exit code: USAGE if one of the paths has no results. Raises UsageError if no path has a readable run,
-    for a launch that is given twice, an unknown format, and a file that cannot be written.
+    be read or combined. Returns the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot be read. Raises
+    UsageError if no path has a readable run, for a launch that is given twice, an unknown format, and a file that cannot be written.
     """
     if format not in FORMATS:
         raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
@@ -367,7 +363,7 @@ def report_run(
         _print_markdown(material, stream)
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color)
-    return FINE if found.whole else USAGE
+    return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
 def _verdict(path: Path | None, html: Path | None) -> Verdict | None:

@@ -2,7 +2,7 @@
 
 Every table of the program is a `Frame`: columns, records, and the texts above and below. A column has the text for people and the value
 for programs. One layout fits a frame into a width: columns leave in the order of `drop`, then long texts are cut with "…". No line of a
-table is ever wrapped; sentences are wrapped between words.
+table is wrapped by the terminal; sentences, and the text of a last column with `wrap`, are wrapped between words.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from collbench.results.store import plain
@@ -22,6 +24,8 @@ GAP = "  "
 _FIELD_LETTERS = 32_767  # the most that a spreadsheet holds in a field
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _SHORTEST = 8  # characters that stay of a text that is cut
+_WRAPPED = 30  # the narrowest column of wrapped text; with less room, the text begins on a line of its own
+_BELOW = " " * 4
 
 
 def printable(text: str) -> str:
@@ -56,6 +60,7 @@ class Column(Generic[R]):
     right   aligned to the right, as figures are
     drop    0: always shown; a terminal without room drops the columns with the highest number first
     cut     may be cut with "…" where the line is still too long
+    wrap    the last column only: a long text continues on further lines, below its beginning
     least   width in characters, for tables that are printed before all records are known
     """
 
@@ -66,11 +71,12 @@ class Column(Generic[R]):
     right: bool = False
     drop: int = 0
     cut: bool = False
+    wrap: bool = False
     least: int = 0
 
     def pad(self, text: str, width: int) -> str:
-        """Return the text in exactly `width` characters: padded, or cut with "…"."""
-        shown = text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+        """Return the text padded to `width` characters; a longer one is cut with "…" if the column may be cut."""
+        shown = f"{text[: max(width - 1, 0)]}…" if self.cut and len(text) > width else text
         return shown.rjust(width) if self.right else shown.ljust(width)
 
 
@@ -85,6 +91,7 @@ class Frame(Generic[R]):
     foot     sentences below the table
     style    a record's style: "", "na", "doubtful" or "wrong"
     instead  a record's text in place of all columns with `drop` or `right` (an n/a reason); None: its columns
+    names_hidden  whether a line names the columns that a terminal has no room for
     """
 
     columns: Sequence[Column[R]]
@@ -94,6 +101,7 @@ class Frame(Generic[R]):
     foot: Sequence[str] = ()
     style: Callable[[R], str] = field(default=lambda record: "")
     instead: Callable[[R], str | None] = field(default=lambda record: None)
+    names_hidden: bool = False
 
 
 class TextLayout(Generic[R]):
@@ -103,9 +111,10 @@ class TextLayout(Generic[R]):
         self.frame, self.width = frame, width
         whole = [record for record in frame.records if frame.instead(record) is None]
         self.columns = list(frame.columns)
-        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in whole)]) for c in self.columns]
-        self.dropped: list[Column[R]] = []
+        of = [(c, whole if c.drop or c.right else frame.records) for c in self.columns]
+        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in records)]) for c, records in of]
         if width is not None:
+            self.widths = [min(each, _WRAPPED) if c.wrap else each for c, each in zip(self.columns, self.widths, strict=True)]
             self._drop(width)
             self._cut(width)
 
@@ -114,39 +123,70 @@ class TextLayout(Generic[R]):
         """Return the length of a full line."""
         return sum(self.widths) + len(GAP) * max(len(self.widths) - 1, 0)
 
+    @property
+    def dropped(self) -> list[Column[R]]:
+        """Return the columns that the terminal has no room for."""
+        return [column for column in self.frame.columns if column not in self.columns]
+
     def heading(self) -> str:
         """Return the line of titles."""
-        return GAP.join(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True)).rstrip()
+        return self._fitted(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True))
 
     def line(self, record: R) -> Line:
-        """Return the line of a record."""
-        instead = self.frame.instead(record)
-        pairs = list(zip(self.columns, self.widths, strict=True))
-        if instead is None:
-            texts = [column.pad(printable(column.text(record)), width) for column, width in pairs]
+        """Return the first line of a record; there are others only with wrapped text."""
+        return next(self.lines(record))
+
+    def lines(self, record: R) -> Iterator[Line]:
+        """Yield the line of a record, and the further lines of its wrapped text."""
+        instead, style = self.frame.instead(record), self.frame.style(record)
+        kept = [(c, width) for c, width in zip(self.columns, self.widths, strict=True) if instead is None or not (c.drop or c.right)]
+        texts = [column.pad(printable(column.text(record)), width) for column, width in kept]
+        if instead is None and self.width is not None and self.columns[-1].wrap:
+            yield from (Line(text, style) for text in self._wrapped(GAP.join(texts[:-1]), texts[-1].rstrip(), self.width))
         else:
-            texts = [column.pad(printable(column.text(record)), width) for column, width in pairs if not (column.drop or column.right)]
-            texts.append(printable(instead))
+            yield Line(self._fitted(texts if instead is None else [*texts, printable(instead)]), style)
+
+    def _wrapped(self, before: str, text: str, width: int) -> list[str]:
+        start = f"{before}{GAP}" if before else ""
+        if len(text) <= width - len(start):
+            return [f"{start}{text}".rstrip()]
+        if width - len(start) >= _WRAPPED:
+            first, *rest = textwrap.wrap(text, width - len(start), break_on_hyphens=False)
+            return [f"{start}{first}", *(f"{'':{len(start)}}{each}" for each in rest)]
+        return [
+            self._fitted([before]),
+            *textwrap.wrap(text, width, initial_indent=_BELOW, subsequent_indent=_BELOW, break_on_hyphens=False),
+        ]
+
+    def _fitted(self, texts: Iterable[str]) -> str:
         text = GAP.join(texts).rstrip()
-        if self.width is not None and len(text) > self.width:
-            text = f"{text[: self.width - 1]}…"
-        return Line(text, self.frame.style(record))
+        return text if self.width is None or len(text) <= self.width else f"{text[: self.width - 1]}…"
 
     def _drop(self, width: int) -> None:
         spare = sorted((column for column in self.columns if column.drop), key=lambda column: column.drop)
         while spare and self.line_width > width:
             place = self.columns.index(spare.pop())
-            self.dropped.insert(0, self.columns.pop(place))
-            del self.widths[place]
+            del self.columns[place], self.widths[place]
 
     def _cut(self, width: int) -> None:
         """Shorten the widest texts that may be cut, one character at a time, so that several long ones stay readable."""
-        places = [place for place, column in enumerate(self.columns) if column.cut]
-        while places and self.line_width > width:
-            widest = max(places, key=lambda place: self.widths[place])
-            if self.widths[widest] <= max(_SHORTEST, len(self.columns[widest].title)):
+        least = {place: max(_SHORTEST, len(column.title)) for place, column in enumerate(self.columns) if column.cut}
+        while self.line_width > width:
+            spare = [place for place, shortest in least.items() if self.widths[place] > shortest]
+            if not spare:
                 return
-            self.widths[widest] -= 1
+            self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
+
+
+def text_columns(
+    titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = (), wrap: str = ""
+) -> list[Column[Any]]:
+    """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
+    ends, cuts, order = set(right), set(cut), {title: len(drop) - place for place, title in enumerate(drop)}
+    return [
+        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts, wrap=each == wrap != "")
+        for place, each in enumerate(titles)
+    ]
 
 
 def wrapped_text(text: str, width: int | None, indent: str = "") -> list[str]:
@@ -164,8 +204,12 @@ def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
     if frame.title:
         yield from (Line(text, "head") for text in wrapped_text(printable(frame.title), width, "  "))
     if frame.records:
-        yield Line(layout.heading(), "head")
-        yield from map(layout.line, frame.records)
+        heading = layout.heading()
+        yield from [Line(heading, "head")] if heading else []
+        yield from (line for record in frame.records for line in layout.lines(record))
+    if frame.names_hidden and layout.dropped:
+        hidden = f"not shown on a terminal this narrow: {', '.join(column.title for column in layout.dropped)}"
+        yield from (Line(text, "foot") for text in wrapped_text(hidden, width, "  "))
     for sentence in frame.foot:
         yield from (Line(text, "foot") for text in wrapped_text(printable(sentence), width, "  "))
 
@@ -203,3 +247,50 @@ def json_lines(frame: Frame[Any]) -> Iterator[Line]:
     for each in frame.records:
         values = {column.key: column.value(each) if column.value else column.text(each) for column in frame.columns if column.key}
         yield Line(json.dumps(plain(values), allow_nan=False, ensure_ascii=False))
+
+
+# Markdown of GitHub: text is escaped, so that untrusted text cannot become markup, a link or a mention.
+
+# In the order of replacement: later ones insert "&" and "\\".
+_LETTERS = (
+    ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
+    ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
+)  # fmt: skip
+_OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
+
+
+def escaped(text: str) -> str:
+    """Return `text` escaped for a line or a table field of Markdown."""
+    text = printable(text)
+    for letters, instead in _LETTERS:
+        text = text.replace(letters, instead)
+    return text
+
+
+def escaped_line(text: str) -> str:
+    """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
+    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
+
+
+def _markdown_record(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(map(escaped, texts))} |"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
+    """Return the lines of a Markdown table; `right` has True for each right-aligned column."""
+    return [_markdown_record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(_markdown_record, rows)]
+
+
+def items(texts: Iterable[str]) -> list[str]:
+    """Return the lines of a Markdown list."""
+    return [f"- {escaped_line(text)}" for text in texts]
+
+
+def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
+    """Yield the frame as Markdown: head and title as paragraphs, the table with all columns, the foot as a list."""
+    for sentence in [*frame.head, *([frame.title] if frame.title else [])]:
+        yield from (Line(escaped_line(sentence)), Line(""))
+    rows = ([column.text(record) for column in frame.columns] for record in frame.records)
+    titles, right = [column.title for column in frame.columns], [column.right for column in frame.columns]
+    yield from map(Line, markdown_table(titles, rows, right))
+    yield from map(Line, ["", *items(frame.foot)] if frame.foot else [])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, share, with_basis
 from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Line, defused, printable
+from collbench.report.table import Column, Frame, Line, csv_record, csv_text, printable, table_lines, text_columns
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends
@@ -69,84 +67,37 @@ def span(first: str, last: str) -> str:
     return _NUMBER.sub(merged, first)
 
 
-def aligned(table: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Return the cases in columns of equal width, those in `right` right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(case.rjust(widths[at]) if at in right else case.ljust(widths[at]) for at, case in enumerate(cases)).rstrip()
-        for cases in table
-    ]
-
-
 # The tables of a training step, case by case: the step on each backend, its parts, and the workers of asynchronous training.
 
 MOST_WORKERS = 16
 K = TypeVar("K", Times, Ceiling)
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table.
-
-    titles  one per column
-    right   columns that are right-aligned
-    spare   columns that a narrow terminal omits, in this order
-    """
-
-    titles: tuple[str, ...]
-    right: frozenset[str]
-    spare: tuple[str, ...]
-
-
-def _round(title: str) -> str:
-    return title.replace("step", "round")
+STEP = ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags")
+ROUND = tuple(title.replace("step", "round") for title in STEP)  # workers that do not wait have no common step
+PARTS = ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of ceiling", "limited by")
+WORKERS = ("backend", "worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
+_RIGHT = {*STEP, *ROUND, *PARTS, *WORKERS} - {"backend", "part", "operation", "groups", "of ceiling", "limited by", "flags"}
+_DROP = {  # columns that a narrow terminal drops, in this order
+    STEP: ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
+    ROUND: ("moves", "rounds", "busbw GB/s", "95 % interval ms", "limited by"),
+    PARTS: ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of ceiling"),
+    WORKERS: ("rounds",),
+}
 
 
-_FIGURES = frozenset({"steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "size", "times", "each ms"})
-STEP = Columns(
-    ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags"),
-    _FIGURES, ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
-)  # fmt: skip
-# Workers that do not wait have no common step.
-ROUND = Columns(
-    tuple(_round(title) for title in STEP.titles), frozenset(map(_round, STEP.right)), tuple(_round(title) for title in STEP.spare)
-)
-PARTS = Columns(
-    ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of ceiling", "limited by"),
-    _FIGURES, ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of ceiling"),
-)  # fmt: skip
-_OF_WORKERS = ("worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
-WORKERS = Columns(("backend", *_OF_WORKERS), frozenset(_OF_WORKERS), ("rounds",))
+def table(titles: tuple[str, ...], rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
+    """Return the lines of (texts, style) below `titles`, or nothing without rows. Empty columns are omitted.
 
-
-def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
-    """Return titles and rows of (cases, style), or nothing without rows. Empty columns are omitted.
-
-    A terminal of `width` may omit other columns, too; the last line lists them.
+    A terminal of `width` may drop other columns, too; the last line lists them.
     """
     if not rows:
         return
-    cases = [columns.titles, *([printable(case) for case in cases] for cases, _ in rows)]
-    kept = [at for at in range(len(columns.titles)) if any(row[at] not in ("", NOTHING) for row in cases[1:])]
-    dropped = _dropped(columns, [[row[at] for at in kept] for row in cases], width)
-    kept = [at for at in kept if columns.titles[at] not in dropped]
-    titles = [columns.titles[at] for at in kept]
-    texts = aligned([[row[at] for at in kept] for row in cases], [at for at, title in enumerate(titles) if title in columns.right])
-    yield Line(texts[0], "head")
-    yield from (Line(text, style) for text, (_, style) in zip(texts[1:], rows, strict=True))
-    yield from [Line(f"not shown on a terminal this narrow: {', '.join(dropped)}", "foot")] if dropped else []
-
-
-def _dropped(columns: Columns, cases: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the titles of the columns that the terminal has no space for."""
-    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cases, strict=True)}
-    dropped: list[str] = []
-    for title in columns.spare:
-        if width is None or sum(wide.values()) - 2 <= width:
-            break
-        if wide.pop(title, 0):
-            dropped.append(title)
-    return dropped
+    columns = text_columns(titles, _RIGHT, _DROP[titles], cut=("part",), wrap="flags")
+    kept = [column for column in columns if any(column.text(texts) not in ("", NOTHING) for texts, _ in rows)]
+    styles = {id(texts): style for texts, style in rows}
+    frame = Frame(kept, [texts for texts, _ in rows], style=lambda texts: styles[id(texts)], names_hidden=True)
+    yield from table_lines(frame, width)
 
 
 def style(row: StepRow) -> str:
@@ -157,7 +108,7 @@ def style(row: StepRow) -> str:
 def step_cases(row: StepRow) -> list[str]:
     """Return the cases below the titles of STEP; without a measurement the last one is the reason."""
     if row.na is not None:
-        return [row.backend, *[NOTHING] * (len(STEP.titles) - 2), f"n/a ({row.na})"]
+        return [row.backend, *[NOTHING] * (len(STEP) - 2), f"n/a ({row.na})"]
     moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
     ceiling = _ceiling_cases(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
     rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
@@ -222,8 +173,14 @@ def number(value: Any) -> str:
 
 # `collbench workload --dry-run`: the exchanges of a step and the bytes that they move.
 
-TITLES = ("part", "operation", "groups", "size", "times", "moves")
-_RIGHT = (3, 4, 5)
+_PLAN: tuple[Column[Exchange], ...] = (
+    Column("", "part", lambda exchange: exchange.what, cut=True),
+    Column("", "operation", lambda exchange: exchange.operation, drop=1),
+    Column("", "groups", lambda exchange: f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}", drop=2),
+    Column("", "size", lambda exchange: format_bytes(exchange.size_bytes), right=True),
+    Column("", "times", lambda exchange: str(exchange.times), right=True),
+    Column("", "moves", lambda exchange: format_bytes(_moves(exchange)), right=True),
+)
 _MOVES = "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"
 
 
@@ -242,8 +199,8 @@ def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None
     if format == "table":
         width = width_of(out)
         for number, each in enumerate(planned):
-            for line in [*([Line("")] if number else []), *wrapped(map(Line, _table(each)), width)]:
-                write_line(out, printable(line.text))
+            for line in [*([Line("")] if number else []), *table_lines(_plan_frame(each), width)]:
+                write_line(out, line.text)
         for line in wrapped([Line(_MOVES)], width) if planned else ():
             write_line(out, line.text)
         return
@@ -252,10 +209,8 @@ def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None
         for fact in facts:
             write_line(out, json.dumps(fact))
         return
-    writer = csv.DictWriter(out, list(facts[0]) if facts else [])
-    writer.writeheader()
-    writer.writerows({name: _case_workload_plan(value) for name, value in fact.items()} for fact in facts)
-    out.flush()
+    for values in ([*facts[0]], *(fact.values() for fact in facts)) if facts else ():
+        write_line(out, csv_record(map(csv_text, values)).text)
 
 
 def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
@@ -277,20 +232,14 @@ def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
     return found
 
 
-def _table(planned: PlannedStep) -> Iterator[str]:
+def _plan_frame(planned: PlannedStep) -> Frame[Exchange]:
     shape, step = planned.shape, planned.step
     words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
-    yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
-    yield from aligned([TITLES, *map(_cases, folded(step.exchanges))], _RIGHT)
+    title = headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
     most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
     whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
-    yield f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}"
-    yield from [step.note] if step.note else []
-
-
-def _cases(exchange: Exchange) -> tuple[str, ...]:
-    groups = f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}"
-    return exchange.what, exchange.operation, groups, format_bytes(exchange.size_bytes), str(exchange.times), format_bytes(_moves(exchange))
+    foot = [f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}", *([step.note] if step.note else [])]
+    return Frame(_PLAN, folded(step.exchanges), title=title, foot=foot)
 
 
 def _moves(exchange: Exchange) -> float:
@@ -299,10 +248,6 @@ def _moves(exchange: Exchange) -> float:
 
 def _ranks(exchange: Exchange) -> int:
     return len(exchange.groups[0]) if exchange.groups else 0
-
-
-def _case_workload_plan(value: Any) -> Any:
-    return "" if value is None else defused(value) if isinstance(value, str) else value
 
 
 FORMATS = ("table", "csv", "json")
@@ -365,7 +310,7 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
     yield from table(WORKERS, [(cases, "") for row in rows for cases in worker_cases(row)], width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    yield from (Line(sentence) for sentence in _scaling(rows, step_time_s))
+    yield from _scaling(rows, step_time_s, width)
     notes = [row.note for row in rows if row.note]
     yield from (Line(printable(text), "foot") for text in dict.fromkeys([*notes, *explain(flag for row in rows for flag in row.flags)]))
 
@@ -396,9 +341,9 @@ def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: st
     for row in rows:
         flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
         if head:
-            yield _record(flat)
+            yield csv_record(flat).text
             head = False
-        yield _record(map(_case, flat.values()))
+        yield csv_record(map(csv_text, flat.values())).text
 
 
 def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
@@ -415,22 +360,6 @@ def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -
     for name in ("apart", "overlap"):
         found: Share | None = getattr(scaling, name, None)
         yield from ((f"scaling_{name}{'' if part == 'value' else f'_{part}'}", getattr(found, part, None)) for part in _SHARES)
-
-
-def _case(value: Any) -> str:
-    if value is None or value in ({}, [], ()):
-        return ""
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dict | list):
-        return defused(to_line({"": value}).removeprefix('{"":').removesuffix("}"))
-    return defused(" ".join(value) if isinstance(value, tuple) else str(value))
-
-
-def _record(cases: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerow(cases)
-    return text.getvalue().removesuffix("\n")
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
@@ -461,17 +390,21 @@ def _stale(staleness: Mapping[str, Any]) -> str:
     )
 
 
-def _scaling(rows: Sequence[StepRow], step_time_s: float | None) -> Iterator[str]:
-    """Yield a sentence per backend, and an explanation of the two figures."""
+def _scaling(rows: Sequence[StepRow], step_time_s: float | None, width: int | None) -> Iterator[Line]:
+    """Yield a line per backend, and an explanation of the two figures."""
     found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
     if not found:
         return
     compute = milliseconds(found[0][1].compute_s)
-    yield f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"
-    shown = [("backend", "no overlap, t/(t+c)", "perfect overlap, t/max(t,c)")]
-    yield from aligned([*shown, *((backend, _share(each.apart), _share(each.overlap)) for backend, each in found)])
+    columns: list[Column[tuple[str, Efficiency]]] = [
+        Column("", "backend", lambda each: each[0]),
+        Column("", "no overlap, t/(t+c)", lambda each: _share(each[1].apart)),
+        Column("", "perfect overlap, t/max(t,c)", lambda each: _share(each[1].overlap)),
+    ]
+    head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
     brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
-    yield f"{brackets}real training lies between the two, as far as its framework overlaps"
+    foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
+    yield from table_lines(Frame(columns, found, head=head, foot=foot), width)
 
 
 def _share(found: Share) -> str:

@@ -37,7 +37,8 @@ from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
-from collbench.report.table import Line
+from collbench.report.screen import wrapped
+from collbench.report.table import Column, Frame, Line, table_lines
 from collbench.report.writers import write_whole
 from collbench.results.store import plain
 from collbench.units import plural
@@ -214,7 +215,11 @@ def _by(announcement: Announcement | None) -> str:
 # The terminal output, on one screen: result, likely cause, suspects, changes, groups.
 
 _MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
-_WIDEST = 44  # letters of a name's column
+_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
+    Column("", "", lambda each: f"  {each[0]}"),
+    Column("", "", lambda each: each[1], cut=True),
+    Column("", "", lambda each: each[2], wrap=True),
+)
 
 
 def json_line(verdict: Verdict) -> Line:
@@ -222,8 +227,12 @@ def json_line(verdict: Verdict) -> Line:
     return Line(json.dumps(plain(verdict.as_json()), allow_nan=False))
 
 
-def lines(verdict: Verdict) -> Iterator[Line]:
-    """Yield the verdict, the most important first."""
+def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:
+    """Yield the verdict within `width` columns, the most important first."""
+    return wrapped(_parts(verdict, width), width)
+
+
+def _parts(verdict: Verdict, width: int | None) -> Iterator[Line]:
     bad = verdict.result != PASSED
     yield Line(headline(verdict), "head")
     if describe_outcomes(verdict):
@@ -232,32 +241,36 @@ def lines(verdict: Verdict) -> Iterator[Line]:
     if verdict.cause is not None:
         yield Line(f"likely cause: {short(verdict.cause.render())}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
-    yield from _open(verdict)
+    yield from _open(verdict, width)
     yield from _changes(verdict)
-    yield from _groups(verdict)
+    yield from _groups(verdict, width)
     if verdict.reached:
         yield Line(f"--min-percent reached: {', '.join(sentences(verdict.reached, _MOST_NOTES))}")
     yield Line(judged(verdict), "foot")
     yield from (Line(f"note: {text}", "foot") for text in sentences(verdict.notes, _MOST_NOTES))
 
 
-def _open(verdict: Verdict) -> Iterator[Line]:
-    parts = list(open_ones(verdict))
+def _open(verdict: Verdict, width: int | None) -> Iterator[Line]:
+    listed = {each.name for each in verdict.groups if each.state != PASSED}  # below, with their worst cases
+    parts = [each for each in open_ones(verdict) if not (_is_unannounced_group(each) and each.name in listed)]
     if parts:
         yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
-        records = [(each.state, name_of(each), of(each)) for each in parts[:_MOST_OPEN]]
-        yield from _columns(records)
+        yield from _records([(each.state, name_of(each), of(each)) for each in parts[:_MOST_OPEN]], width)
     if len(parts) > _MOST_OPEN:
         yield Line(f"  and {len(parts) - _MOST_OPEN} more: see --out FILE")
     again = cleared(verdict)
     if again:
         yield Line(f"  cleared (not slower again): {', '.join(name_of(each) for each in again[:3])}{_more(again, 3)}")
-    yield from _unknown([each for each in verdict.floors if each.state == UNDECIDED])
+    yield from _unknown([each for each in verdict.floors if each.state == UNDECIDED], width)
 
 
-def _unknown(floors: Sequence[FloorState]) -> Iterator[Line]:
+def _is_unannounced_group(each: Suspicion | FloorState) -> bool:
+    return isinstance(each, Suspicion) and each.kind == "group" and each.announced is None
+
+
+def _unknown(floors: Sequence[FloorState], width: int | None) -> Iterator[Line]:
     """Yield the cases with an unknown share of the expected bandwidth."""
-    yield from _columns([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]])
+    yield from _records([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]], width)
     if len(floors) > _MOST_UNKNOWN:
         yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")
 
@@ -271,23 +284,21 @@ def _changes(verdict: Verdict) -> Iterator[Line]:
             yield Line(f"  and {len(verdict.changes) - _MOST_CHANGES} more: see --out FILE")
 
 
-def _groups(verdict: Verdict) -> Iterator[Line]:
+def _groups(verdict: Verdict, width: int | None) -> Iterator[Line]:
     """Yield the number of groups in each state, and those that did not pass."""
     if not verdict.groups:
         return
     counts = Counter(each.state for each in verdict.groups)
     yield Line(f"groups: {', '.join(f'{number} {short(state, 20)}' for state, number in counts.items())}", "head")
     found = worst_groups([each for each in verdict.groups if each.state != PASSED])
-    yield from _columns([(each.state, name_of(each), of_group(each)) for each in found[:_MOST_GROUPS]])
+    yield from _records([(each.state, name_of(each), of_group(each)) for each in found[:_MOST_GROUPS]], width)
     if len(found) > _MOST_GROUPS:
         yield Line(f"  and {len(found) - _MOST_GROUPS} more: see --out FILE")
 
 
-def _columns(records: Sequence[tuple[str, str, str]]) -> Iterator[Line]:
-    """Yield states, names and figures, aligned."""
-    first, second = (min(max((len(each[place]) for each in records), default=0), _WIDEST) for place in (0, 1))
-    for state, name, figures in records:
-        yield Line(f"  {state:{first}}  {name:{second}}  {figures}", "wrong" if state == CONFIRMED else "doubtful")
+def _records(records: Sequence[tuple[str, str, str]], width: int | None) -> Iterator[Line]:
+    """Yield the lines of (state, name, figures)."""
+    return table_lines(Frame(_COLUMNS, records, style=lambda each: "wrong" if each[0] == CONFIRMED else "doubtful"), width)
 
 
 def _more(found: Sequence[object], shown: int) -> str:
@@ -331,10 +342,13 @@ class GateCommand:
         return _command("gate", "--baseline", str(self.baseline), *map(str, self.runs), *more, *self.besides)
 
 
-def next_commands(verdict: Verdict, typed: GateCommand) -> Iterator[Line]:
-    """Yield lines that begin with "next:", and indented commands; none where the reasons give the remedy."""
+def next_commands(verdict: Verdict, typed: GateCommand, width: int | None = None) -> Iterator[Line]:
+    """Yield lines that begin with "next:", and indented commands, never wrapped; none where the reasons give the remedy."""
     for text in _texts(verdict, typed):
-        yield Line(short(text, 4000), "" if isinstance(text, CommandText) else "head")
+        if isinstance(text, CommandText):
+            yield Line(short(text, 4000))
+        else:
+            yield from wrapped([Line(short(text, 4000), "head")], width)
 
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:

@@ -33,7 +33,7 @@ from collbench.gate.verdict import (
 )
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.table import Line
+from collbench.report.table import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.verdict import (
     LONGEST_NAME,
     cleared,
@@ -50,7 +50,7 @@ from collbench.report.verdict import (
     sentences,
     worst_groups,
 )
-from collbench.report.writers import STDOUT, Sample, escaped, escaped_line, exposed, items, markdown_table, write_whole
+from collbench.report.writers import STDOUT, Sample, exposed, write_whole
 from collbench.results.store import to_page
 from collbench.units import listed
 from collbench.untrusted import open_file
@@ -144,7 +144,7 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path]) -> N
         write_html(Material(found.runs, files.html, found.warnings, verdict))
 
 
-def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
+def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None = None) -> Iterator[Line]:
     """Yield what is printed: a status line for `style` nagios, else the verdict in `format`: table, json or github."""
     if style == NAGIOS:
         yield from status_lines(verdict)
@@ -153,7 +153,7 @@ def verdict_lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
     else:
         from collbench.report import verdict as terminal
 
-        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
+        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict, width)
 
 
 def is_summary(path: Path) -> bool:

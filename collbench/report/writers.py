@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -289,44 +288,6 @@ class JsonWriter:
     def end(self) -> list[Line]:
         """Return nothing: JSON lines have no foot."""
         return []
-
-
-# Markdown of GitHub: text is escaped, so that untrusted text cannot become markup, a link or a mention.
-
-# In the order of replacement: later ones insert "&" and "\\".
-_LETTERS = (
-    ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
-    ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
-)  # fmt: skip
-_OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
-
-
-def escaped(text: str) -> str:
-    """Return `text` escaped for a line or a table case of Markdown."""
-    text = printable(text)
-    for letters, instead in _LETTERS:
-        text = text.replace(letters, instead)
-    return text
-
-
-def escaped_line(text: str) -> str:
-    """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
-    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
-
-
-def record(cases: Iterable[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(map(escaped, cases))} |"
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
-    """Return the lines of a Markdown table; `right` has True for each right-aligned column."""
-    return [record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(record, rows)]
-
-
-def items(texts: Iterable[str]) -> list[str]:
-    """Return the lines of a Markdown list."""
-    return [f"- {escaped_line(text)}" for text in texts]
 
 
 # Outputs of a report beside the table: files, or stdout.

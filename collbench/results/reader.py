@@ -31,6 +31,10 @@ _NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
 _NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
 
 
+class Damage(str):
+    """A warning about results that cannot be read."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A stored run: run.json, rows in measuring order, events, and warnings about invalid content."""
@@ -45,6 +49,11 @@ class Run:
     def finished(self) -> bool:
         """Return whether run.json has an end time: the run was not killed."""
         return "finished_utc" in self.info
+
+    @property
+    def damaged(self) -> bool:
+        """Return whether stored results are missing because they cannot be read. A run that was stopped is not damaged."""
+        return any(isinstance(warning, Damage) for warning in self.warnings)
 
     def array(self, row: Row, name: str) -> NDArray[Any]:
         """Return one of the row's stored arrays. Raises UsageError if the row has none of that name, or samples.bin lacks it."""
@@ -163,7 +172,7 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(_cannot_read(path, error)) from error
     except ValueError as error:
-        warnings.append(f"{path} is {error}: what was run is unknown")
+        warnings.append(Damage(f"{path} is {error}: what was run is unknown"))
         return {}
     schema = info.get("schema")
     if not isinstance(schema, int) or schema is True or schema < 1:
@@ -189,7 +198,7 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: lis
     refused, unknown = _Counted(), _Counted()
     for number, line in enumerate(_lines(path, warnings), start=1):
         if refused.number == _MOST_BAD:
-            warnings.append(f"{path}: what follows line {number - 1} is left out, too: too many of its lines cannot be read")
+            warnings.append(Damage(f"{path}: what follows line {number - 1} is left out, too: too many of its lines cannot be read"))
             break
         strange = list[str]()
         try:
@@ -201,7 +210,8 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: lis
                 warnings.append(f"{path} ends in the middle of line {number}: the run was stopped there")
         unknown.add(*strange)
     if refused.number:
-        warnings.append(f"{path}: {refused.number} lines are left out, the first is {refused.first}")
+        lines = "line is" if refused.number == 1 else "lines are"
+        warnings.append(Damage(f"{path}: {refused.number} {lines} left out, the first is {refused.first}"))
     if unknown.number:
         warnings.append(f"{path} holds what no measurement gives ({unknown.first[:20]}, {unknown.number} in all): such figures are unknown")
 

@@ -145,3 +145,10 @@ def test_software_that_is_not_the_same_on_all_hosts_is_a_difference_of_software(
     assert told(even, mixed) == [("software", "Python, not the same on all hosts", "–", "3.11.2, 3.12.1")]
     assert told(mixed, swapped) == [] == told(run(tmp_path), even)
     assert told(even, run(tmp_path, software="nonsense")) == [] == told(even, run(tmp_path, software=[{"hosts": 1}]))
+
+
+def test_a_rate_has_its_unit_in_the_sentence_and_not_in_the_values(tmp_path: Path) -> None:
+    before, after = ({"interfaces": [{"name": "eth0", "shaped_bits_per_s": rate}]} for rate in (1e9, 8e8))
+    (found,) = differences(run(tmp_path / "a", before), run(tmp_path / "b", after))
+    assert (found.a, found.b, found.change()) == ("1000000000.0", "800000000.0", "1 Gb/s → 0.8 Gb/s")
+    assert found.sentence().endswith(" shaped: 1 Gb/s → 0.8 Gb/s")

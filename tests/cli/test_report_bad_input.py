@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from collbench.errors import FINE, USAGE, UsageError
+from collbench.errors import FINE, NO_VERDICT, USAGE, UsageError
 from collbench.report.runs import report_run
 from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.results.rows import make_row, store
@@ -97,8 +97,17 @@ def test_the_finished_rows_of_a_killed_run_are_printed(tmp_path: Path) -> None:
     for name, kept in (("run.json", 60), ("cells.jsonl", -30)):
         (folder / name).write_bytes((folder / name).read_bytes()[:kept])
     code, printed, said = shown(folder)
-    assert code == FINE and printed.startswith("run (1 row, not finished)\n")
+    assert code == NO_VERDICT and printed.startswith("run (1 row, not finished)\n")
     assert [line.split(" ")[0] for line in said] == [f"{folder}/run.json", f"{folder}/cells.jsonl"] and "line 2" in said[1]
+
+
+def test_a_stopped_run_is_not_damaged_but_one_with_an_unreadable_row_is(tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", [make_row(8), make_row(16)])
+    rows = (folder / "cells.jsonl").read_bytes()
+    (folder / "cells.jsonl").write_bytes(rows[:-30])
+    assert shown(folder)[0] == FINE
+    (folder / "cells.jsonl").write_bytes(b"x" + rows)
+    assert shown(folder)[0] == NO_VERDICT
 
 
 def test_launches_of_different_schemas_are_not_combined(tmp_path: Path) -> None:

@@ -261,6 +261,7 @@ gate --paired a b c
 peak allsum
 peak allreduce --nic=-4x100Gb
 peak allreduce --nvlink 1e18
+peak allreduce
 peak allreduce --measured nan
 peak allreduce --ceiling 0
 peak allreduce --nodes 1000000000000

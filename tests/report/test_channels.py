@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.channels import channels_text, interval, name, rate, table_lines
+from collbench.report.channels import channels_text, frame, interval, name, rate
+from collbench.report.table import table_lines
 from collbench.results.flags import explain
 from collbench.results.steps import Channel
 
@@ -38,20 +39,20 @@ def test_a_page_of_one_host() -> None:
 
 
 def test_several_hosts_are_named() -> None:
-    lines = [line.text for line in table_lines([GPU, NIC])]
+    lines = [line.text for line in table_lines(frame([GPU, NIC]))]
     assert lines[1].startswith("host to GPU    node1 numa0  node1 gpu3  ")
     assert lines[2].startswith("TCP, 1 stream  node1        node2       1.10 of 1.18 (93 %)      1.09–1.12  NIC eth0")
 
 
 def test_wrong_data_is_not_to_be_overlooked() -> None:
-    line = list(table_lines([WRONG]))[1]
+    line = list(table_lines(frame([WRONG])))[1]
     assert line.style == "wrong" and "  WRONG: byte 7 " in line.text
 
 
 def test_above_the_link_there_is_no_percentage() -> None:
     above = replace(NIC, bytes_per_s=1.5e9, flags=("above_bound",))
     assert (rate(above), above.percent) == ("1.50 of 1.18", None)
-    assert list(table_lines([above]))[1].style == "doubtful"
+    assert list(table_lines(frame([above])))[1].style == "doubtful"
 
 
 def test_a_doubtful_interval_is_marked() -> None:

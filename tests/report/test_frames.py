@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.report.table import Column, Frame, csv_lines, json_lines, table_lines
+from collbench.report.table import Column, Frame, csv_lines, json_lines, markdown_lines, table_lines
 
 RECORDS = [("allreduce", 8, "one loopback TCP stream each way"), ("broadcast", 1 << 20, "memory copy")]
 
@@ -50,6 +50,36 @@ def test_a_reason_stands_in_place_of_the_figures() -> None:
     assert text(None, instead=lambda each: "n/a (no GPU)" if each[0] == "broadcast" else None)[-1] == "broadcast  n/a (no GPU)"
 
 
+def test_the_text_of_a_last_column_may_be_wrapped_below_its_beginning() -> None:
+    wrapped = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], wrap=True)
+    columns = (frame().columns[0], wrapped)
+    long = [("allreduce", 8, "one loopback TCP stream each way, as measured here")]
+    assert text(45, columns=columns, records=long)[1:] == [
+        "allreduce  one loopback TCP stream each way,",
+        "           as measured here",
+    ]
+    assert text(35, columns=columns, records=long)[1:] == ["allreduce", "    one loopback TCP stream each", "    way, as measured here"]
+    assert text(None, columns=columns, records=long)[1:] == [f"allreduce  {long[0][2]}"]
+
+
+def test_a_terminal_without_room_names_the_hidden_columns() -> None:
+    assert text(45, names_hidden=True)[-1] == "not shown on a terminal this narrow: size"
+    assert text(60, names_hidden=True) == text(None)
+
+
+def test_a_table_without_titles_has_no_heading() -> None:
+    column = Column[tuple[str, int, str]]("", "", lambda each: each[0])
+    assert text(None, columns=(column,)) == ["allreduce", "broadcast"]
+
+
+def test_markdown_has_every_column_and_the_foot_as_a_list() -> None:
+    lines = [line.text for line in markdown_lines(frame(title="cpu", foot=["medians of one launch"]))]
+    assert lines[:5] == [
+        "cpu", "", "| operation | size | limited by |", "|---|---:|---|", "| allreduce | 8 B | one loopback TCP stream each way |",
+    ]  # fmt: skip
+    assert lines[-2:] == ["", "- medians of one launch"]
+
+
 def test_sentences_are_wrapped_between_words() -> None:
     lines = text(40, foot=["intervals are 95 % confidence intervals of the median within one launch"])
     assert lines[-2:] == ["intervals are 95 % confidence intervals", "  of the median within one launch"]
@@ -57,8 +87,11 @@ def test_sentences_are_wrapped_between_words() -> None:
 
 @given(st.integers(12, 200), st.lists(st.tuples(st.text(max_size=30), st.integers(0, 1 << 40), st.text(max_size=90)), max_size=5))
 def test_no_line_is_wider_than_the_terminal(width: int, records: list[tuple[str, int, str]]) -> None:
-    lines = text(width, records=records, title="cpu · isolated · in place", foot=["a foot of several words, and some more of them"])
-    assert all(len(line) <= width and line.isprintable() for line in lines)
+    wrapped = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], wrap=True)
+    for columns in (frame().columns, (*frame().columns[:2], wrapped)):
+        foot = ["a foot of several words, and some more of them"]
+        lines = text(width, columns=columns, records=records, title="cpu · isolated · in place", foot=foot, names_hidden=True)
+        assert all(len(line) <= width and line.isprintable() for line in lines)
 
 
 def test_programs_get_keys_and_values() -> None:
@@ -71,4 +104,4 @@ def test_programs_get_keys_and_values() -> None:
 def test_a_value_of_csv(value: object, shown: str) -> None:
     column = Column[tuple[str, int, str]]("value", "value", lambda each: "", lambda each: value)
     rows = list(csv.reader([line.text for line in csv_lines(frame(columns=(column,), records=RECORDS[:1]))]))
-    assert rows == [["value"], [shown]]
+    assert rows == [["value"], [shown] if shown else [""]]

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from collbench.device.bandwidth import KernelFigure
-from collbench.report.channels import KernelsWriter, line, record
+from collbench.report.channels import KernelsWriter, kernel_frame, record
 from collbench.report.screen import PlainScreen
+from collbench.report.table import table_lines
 
 MIB = 1 << 20
 RATE = 4.8e12
@@ -27,6 +28,10 @@ def printed(format: str, *figures: KernelFigure) -> list[str]:
         writer.figure(figure)
     writer.end()
     return out.getvalue().splitlines()
+
+
+def line(figure: KernelFigure) -> str:
+    return list(table_lines(kernel_frame([figure])))[1].text
 
 
 def test_the_table_names_the_gpu_and_sets_each_kernel_against_its_floor() -> None:

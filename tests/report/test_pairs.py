@@ -262,7 +262,7 @@ def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
     assert report_run([folder], None, "table", out, err=err) == 0
     assert out.getvalue().startswith("run (10 of 12 rounds, not finished)")
     assert "the middle of line 12" in err.getvalue()
-    assert "1 lines are left out" in err.getvalue()
+    assert "1 line is left out" in err.getvalue()
 
 
 def test_a_run_stopped_before_its_first_round(tmp_path: Path) -> None:

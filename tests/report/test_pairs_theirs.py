@@ -45,7 +45,7 @@ def test_theirs_are_beside_ours() -> None:
     assert lines[:6] == [
         "",
         "other tools beside ours (ours over socket)",
-        "from  to  tool          of               theirs      ours",
+        "from  to  tool          of               theirs      ours        flags",
         "n1    n2  iperf3        1 MiB bandwidth  0.119 GB/s  0.120 GB/s",
         "n2    n1  ucx_perftest  1 MiB bandwidth  7.07 GB/s   0.100 GB/s  other path",
         "n1    n2  fi_pingpong   8 B latency      23.60 µs    36.00 µs",

@@ -100,9 +100,7 @@ def test_a_line_that_does_not_fit_is_left_out_and_named(stored):
     bad = {**a_round(1).as_json(), "pairs": [[0, 1], [1, 2]]}
     found = stored(a_round(0), tail=json.dumps(bad).encode() + b"\n" + json.dumps(a_round(2).as_json()).encode() + b"\n")
     assert found.rounds == [a_round(0), a_round(2)]
-    assert len(found.warnings) == 1 and found.warnings[0].endswith(
-        "1 lines are left out, the first is line 2: 'pairs' is '((0, 1), (1, 2))'"
-    )
+    assert len(found.warnings) == 1 and found.warnings[0].endswith("1 line is left out, the first is line 2: 'pairs' is '((0, 1), (1, 2))'")
 
 
 def test_another_run_has_no_pairs(tmp_path):

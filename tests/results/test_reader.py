@@ -166,7 +166,7 @@ def test_bombs_are_left_out(tmp_path: Path, bomb: bytes) -> None:
     (path / "cells.jsonl").write_bytes(bomb + b"\n" + (path / "cells.jsonl").read_bytes())
     run = read_run(path)
     assert len(run.rows) == 1
-    assert run.warnings[0].startswith(f"{path}/cells.jsonl: 1 lines ")
+    assert run.warnings[0].startswith(f"{path}/cells.jsonl: 1 line ")
 
 
 def with_lines(tmp_path: Path, before: bytes) -> tuple[Path, bytes]:
@@ -227,7 +227,7 @@ def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tm
     path, _ = with_lines(tmp_path, bomb + b"\n")
     run = read_run(path)
     (warning,) = run.warnings
-    assert len(run.rows) == 1 and warning.startswith(f"{path}/cells.jsonl: 1 lines ") and warning.endswith(f"line 1: {why}")
+    assert len(run.rows) == 1 and warning.startswith(f"{path}/cells.jsonl: 1 line ") and warning.endswith(f"line 1: {why}")
 
 
 def test_brackets_in_a_text_are_no_depth() -> None:

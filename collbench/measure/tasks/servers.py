@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
-from collbench.backends.tensorflow import Layout, ParameterServers
+from collbench.backends.tensorflow import ParameterServers, ServerLayout
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
@@ -468,7 +468,7 @@ _NO_REFERENCE = "a library's own parameter servers have no reference"
 class HasParameterServers(Protocol):
     """A backend with parameter servers of its own."""
 
-    def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
+    def parameter_servers(self, world: World, layout: ServerLayout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
         """Start the servers. All ranks must call it; gradients: by server this rank's updates, () at servers."""
         ...
 
@@ -480,10 +480,10 @@ class ServedTraining:
     roles: JobRoles
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ServerLayout:
         """Return the roles as the library needs them."""
         counts = tuple(tuple(many for _, many in pieces) for pieces in self.roles.pushes)
-        return Layout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
+        return ServerLayout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
 
     def bytes_at(self, rank: int) -> int:
         """Return the bytes of memory that a rank needs.

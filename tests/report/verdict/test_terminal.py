@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from collbench.gate.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
 from collbench.report.verdict import json_line, lines
@@ -83,3 +86,17 @@ def test_all_cases_together_and_the_worst_group_are_never_among_the_left_out() -
     assert found[2] == "  suspected  all cases             +2.0 % (limit +1.0 %)"
     groups = found.index("groups: 51 suspected")
     assert "alltoall on mpi, large messages" in found[groups + 1]
+
+
+def test_a_slower_group_is_listed_once_with_its_worst_case() -> None:
+    name = "allreduce on mpi, large messages"
+    slow = suspicion("suspected", name, kind="group", case={}, factors=(1.03,), limit=1.01)
+    shown = printed(verdict(result=UNDECIDED, suspicions=(suspicion("suspected"), slow), groups=(group("suspected", factors=(1.03,)),)))
+    assert [line.split("  ")[2] for line in shown if line.startswith("  suspected")] == ["allreduce 64 MiB mpi", name]
+    assert "worst: allreduce 64 MiB mpi" in next(line for line in shown if name in line)
+
+
+@given(st.integers(40, 200))
+def test_no_line_exceeds_the_width(width: int) -> None:
+    for each in (regression(), hostile(rows=3), verdict()):
+        assert max(len(line.text) for line in lines(each, width)) <= width

@@ -1,0 +1,68 @@
+"""Output of `collbench backends`: the backends that measure, then those with made-up times; or one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from collbench.backends.backend import Available, Unavailable
+from collbench.backends.registry import backend_class, backend_names
+from collbench.report.table import Column, Frame, Line, table_lines
+
+_MADE_UP = {"simulated", "slowed"}  # flags of backends whose times say nothing about a network
+
+
+@dataclass(frozen=True)
+class BackendState:
+    """A backend on this machine; `default`: whether it is used without --backend."""
+
+    name: str
+    devices: tuple[str, ...]
+    answer: Available | Unavailable
+    default: bool
+    made_up: bool
+
+    @property
+    def available(self) -> bool:
+        """Return whether it can run here."""
+        return not isinstance(self.answer, Unavailable)
+
+    @property
+    def status(self) -> str:
+        """Return "available", "n/a", and whether it is a default backend."""
+        return f"{'available' if self.available else 'n/a'}{', default' if self.default else ''}"
+
+
+def _about(state: BackendState) -> str:
+    return f"{state.answer.about} ({', '.join(state.devices)})" if isinstance(state.answer, Available) else str(state.answer)
+
+
+_COLUMNS: tuple[Column[BackendState], ...] = (
+    Column("", "backend", lambda each: each.name, least=10),
+    Column("", "status", lambda each: each.status, least=18),
+    Column("", "version (devices), or the reason and the remedy", _about, wrap=True),
+)
+
+
+def backend_states(defaults: Collection[str]) -> list[BackendState]:
+    """Return all backends of this installation, in the order of the registry."""
+    kinds = {name: backend_class(name) for name in backend_names()}
+    return [
+        BackendState(name, tuple(sorted(kind.devices)), kind.probe(), name in defaults, bool(_MADE_UP & {name, *kind.flags}))
+        for name, kind in kinds.items()
+    ]
+
+
+def backend_lines(states: Sequence[BackendState], format: str, width: int | None = None) -> Iterator[Line]:
+    """Yield a line per backend in `format`, "table" or "json"."""
+    if format == "json":
+        for each in states:
+            about = asdict(each.answer) if isinstance(each.answer, Available) else each.answer.as_json()
+            facts = {"backend": each.name, "available": each.available, "devices": each.devices, "default": each.default}
+            yield Line(json.dumps({**facts, "made_up": each.made_up, **about}))
+        return
+    made_up = [each for each in states if each.made_up]
+    yield from table_lines(Frame(_COLUMNS, [each for each in states if not each.made_up]), width)
+    columns = [Column("", "", column.text, least=column.least, wrap=column.wrap) for column in _COLUMNS]
+    yield from table_lines(Frame(columns, made_up, title="made-up times, to try and to test collbench"), width)
