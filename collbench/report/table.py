@@ -116,7 +116,8 @@ class Layout(Generic[R]):
 
     def heading(self) -> str:
         """Return the line of titles."""
-        return GAP.join(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True)).rstrip()
+        titles = (column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True))
+        return self._fitted(GAP.join(titles).rstrip())
 
     def line(self, record: R) -> Line:
         """Return the line of a record."""
@@ -127,10 +128,10 @@ class Layout(Generic[R]):
         else:
             texts = [column.pad(printable(column.text(record)), width) for column, width in pairs if not (column.drop or column.right)]
             texts.append(printable(instead))
-        text = GAP.join(texts).rstrip()
-        if self.width is not None and len(text) > self.width:
-            text = f"{text[: self.width - 1]}…"
-        return Line(text, self.frame.style(record))
+        return Line(self._fitted(GAP.join(texts).rstrip()), self.frame.style(record))
+
+    def _fitted(self, text: str) -> str:
+        return text if self.width is None or len(text) <= self.width else f"{text[: self.width - 1]}…"
 
     def _drop(self, width: int) -> None:
         spare = sorted((column for column in self.columns if column.drop), key=lambda column: column.drop)

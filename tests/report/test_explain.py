@@ -9,7 +9,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gate import verdict as gate
 from collbench.machine.doctor.finding import pages as findings
-from collbench.report import baseline, channels, dry_run, pairs, training
+from collbench.report import baseline, blocks, channels, dry_run, pairs, training
 from collbench.report.cases import COLUMNS
 from collbench.report.explain import GROUPS, index, page, pages
 from collbench.report.writers import csv_columns
@@ -25,7 +25,7 @@ TITLES = {
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
 
 
-@pytest.mark.parametrize("word", [column.title for column in COLUMNS])
+@pytest.mark.parametrize("word", [column.title for column in (*COLUMNS, *blocks.COLUMNS)])
 def test_columns_of_the_table(word: str) -> None:
     assert "column" in {each.group for each in page(word)}
 
