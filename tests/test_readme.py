@@ -145,7 +145,8 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
     environment |= {"COLLBENCH_OUT": str(tmp_path / "run"), "COLLBENCH_ITERATIONS": "3"}
     done = _run(["make", "run", "SIZES=64"], ROOT, environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"allreduce +64 B +mpi ", done.stdout) and re.search(r"allreduce +64 B +gloo ", done.stdout)
+    assert re.search(r"^allreduce over mpi .* at 64 B", done.stdout, re.MULTILINE)
+    assert re.search(r"^allreduce over gloo .* at 64 B", done.stdout, re.MULTILINE)
     assert str(tmp_path / "run") in done.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from collbench.analysis.best import differing, is_shown_as_time, peaks
 from collbench.analysis.launches import time_of
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
@@ -18,7 +17,7 @@ LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is l
 _MOST = 12
 
 
-class Rate(Fact, frozen=True):
+class BestRate(Fact, frozen=True):
     """The best bus bandwidth of an operation over a backend, the expected bandwidth, and the resource that limits it."""
 
     bytes_per_s: float
@@ -75,7 +74,7 @@ class Answer(Fact, frozen=True):
     operation: str
     backend: str
     how: tuple[str, ...] = ()
-    rate: Rate | None = None
+    rate: BestRate | None = None
     latency: Latency | None = None
     verification: Verification | None = None
     missing: str = ""
@@ -99,6 +98,8 @@ class Answer(Fact, frozen=True):
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
     """Return an answer for each operation over each backend, and for each further difference that `peaks` keeps apart."""
+    from collbench.analysis.best import differing, peaks  # not before the end: numpy would delay the start
+
     best = peaks(rows)
     names = differing(best)
     apart = ("operation", "backend", *names)
@@ -125,8 +126,10 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     return Answer(first.operation, first.backend, how, _rate(measured), _latency(measured), verification)
 
 
-def _rate(rows: Sequence[Row]) -> Rate | None:
+def _rate(rows: Sequence[Row]) -> BestRate | None:
     """Return the rate of the peak, among messages for which a bandwidth means something."""
+    from collbench.analysis.best import is_shown_as_time, peaks
+
     large = [row for row in rows if row.size_bytes >= LEAST_RATE_BYTES]
     best = peaks(large)[0].row if large else None
     if best is None or best.wrong or best.busbw_bytes_per_s is None or is_shown_as_time(best):
@@ -135,8 +138,8 @@ def _rate(rows: Sequence[Row]) -> Rate | None:
     unreliable = quality is not None and quality.word == UNRELIABLE
     if ceiling is None or ceiling.bytes_per_s is None or best.percent_of_ceiling is None:
         disturbed = ceiling is not None and ceiling.disturbed
-        return Rate(best.busbw_bytes_per_s, best.size_bytes, unreliable=unreliable, disturbed=disturbed)
-    return Rate(
+        return BestRate(best.busbw_bytes_per_s, best.size_bytes, unreliable=unreliable, disturbed=disturbed)
+    return BestRate(
         best.busbw_bytes_per_s, best.size_bytes, ceiling.bytes_per_s, best.percent_of_ceiling, printable(ceiling.limited_by),
         ceiling.kind == "measured", unreliable,
     )  # fmt: skip

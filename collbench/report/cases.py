@@ -27,7 +27,7 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that nam
 
 
 @dataclass(frozen=True)
-class Column:
+class CaseColumn:
     """A column of the rows on pages and in Markdown.
 
     shown   whether a plan needs the column
@@ -201,7 +201,7 @@ def headline(row: Row) -> str:
     return printable("  ".join([*name, _figures(row), *limit, *_loud(row)]))
 
 
-def shown_columns(plan: PlanSummary) -> list[Column]:
+def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
     """Return the columns that this plan needs, in order."""
     return [column for column in COLUMNS if column.shown(plan)]
 
@@ -272,8 +272,8 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
 
 
-def _named(name: str, shown: Callable[[PlanSummary], bool], right: bool = False) -> Column:
-    return Column(name, _text_of(name), right=right, shown=shown)
+def _named(name: str, shown: Callable[[PlanSummary], bool], right: bool = False) -> CaseColumn:
+    return CaseColumn(name, _text_of(name), right=right, shown=shown)
 
 
 def _group_fact(group: str) -> str:
@@ -298,14 +298,14 @@ FACTS: dict[str, Callable[[Any], str]] = {
 
 COLUMNS = (
     _named("operation", lambda plan: True),
-    Column("size", size_of, right=True, shown=_if_moves),
+    CaseColumn("size", size_of, right=True, shown=_if_moves),
     _named("backend", lambda plan: True),
     _named("device", _if_varies("device")),
     _named("dtype", _if_moves),
     _named("redop", _if_any("redop")),
     _named("root", _if_any("root"), right=True),
     _named("mode", _if_varies("mode")),
-    Column("placing", placing, shown=_if_placings_differ),
+    CaseColumn("placing", placing, shown=_if_placings_differ),
     _named("buffers", _if_varies("buffers")),
     _named("window", _if_varies("window"), right=True),
     _named("traffic", _if_varies("traffic")),
@@ -316,16 +316,16 @@ COLUMNS = (
     _named("registration", _if_registered),
     _named("algorithm", _if_any("algorithm")),
     _named("protocol", _if_any("protocol")),
-    Column("time µs", times, right=True, figure=True),
-    Column("95 % interval", interval, right=True, figure=True),
-    Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
-    Column("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
-    Column("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, figure=True),
-    Column("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
-    Column("wrong", wrong, right=True, figure=True),
-    Column("of ceiling", of_ceiling, shown=_if_moves, figure=True),
-    Column("limited by", limited_by, shown=_if_moves, figure=True),
-    Column("flags", remarks, figure=True),
+    CaseColumn("time µs", times, right=True, figure=True),
+    CaseColumn("95 % interval", interval, right=True, figure=True),
+    CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
+    CaseColumn("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
+    CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, figure=True),
+    CaseColumn("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
+    CaseColumn("wrong", wrong, right=True, figure=True),
+    CaseColumn("of ceiling", of_ceiling, shown=_if_moves, figure=True),
+    CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
+    CaseColumn("flags", remarks, figure=True),
 )
 
 

@@ -16,7 +16,7 @@ from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
-from collbench.report.cases import Column, doubtful, not_available, placing, shown_columns, value_of
+from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
@@ -142,7 +142,7 @@ def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
         yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
 
 
-def _cases(row: Row, columns: Sequence[Column]) -> list[str]:
+def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
     """Return the columns of a row; an n/a row has its reason in place of the first figure."""
     if row.na is None:
         return [column.text(row) for column in columns]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collbench.report.answer import Answer, Latency, NextCommand, Rate, Verification
+from collbench.report.answer import Answer, Latency, NextCommand, BestRate, Verification
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality
 
-RATE = Rate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
+RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
 TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
 
 MESSAGES = {
@@ -14,9 +14,9 @@ MESSAGES = {
     "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 1)),
     "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
     "rate": RATE,
-    "rate that is unreliable": Rate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
-    "rate without a limit": Rate(5.01e9, 64 << 20),
-    "rate with a disturbed reference": Rate(5.01e9, 64 << 20, disturbed=True),
+    "rate that is unreliable": BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
+    "rate without a limit": BestRate(5.01e9, 64 << 20),
+    "rate with a disturbed reference": BestRate(5.01e9, 64 << 20, disturbed=True),
     "latency": Latency((0.25e-6,), 8),
     "latency of two values": Latency((293.5e-6, 3733e-6), 64),
     "verified": Verification(12, 12),

@@ -10,7 +10,7 @@ import pytest
 from collbench.report.frame import PlanSummary
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.row import Row
-from tests.report.test_rows import printed
+from tests.report.test_table import printed
 from tests.results.rows import make_row, not_measured
 
 WHY = "srun --mpi=pmix serves Open MPI, but mpi4py uses MPICH 5.0.2"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report import runs as report
-from collbench.report.answer import LEAST_RATE_BYTES, Latency, Rate, answer_lines, answers
+from collbench.report.answer import LEAST_RATE_BYTES, Latency, BestRate, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.progress import make_reporter
@@ -64,7 +64,7 @@ def test_the_answer_agrees_with_the_rows(name: str) -> None:
 def test_the_best_rate_is_of_a_reliable_path() -> None:
     rows = [make_row(8), make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("above_bound",)), make_row(busbw_bytes_per_s=42e9)]
     (found,) = answers(rows)
-    assert isinstance(found.rate, Rate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
+    assert isinstance(found.rate, BestRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
     (found,) = answers(rows[1:2])
     assert found.rate and found.rate.unreliable
 
@@ -117,7 +117,7 @@ def test_the_whole_report_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(("width", "titles"), [
     (80, ["size", "time µs", "± CI", "busbw GB/s", "% of expected", "quality"]),
     (100, ["size", "time µs", "± CI", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
-    (120, ["size", "time µs", "± CI", "95 % CI µs", "algbw GB/s", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
+    (120, ["size", "time µs", "± CI", "95 % CI µs", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
 ])  # fmt: skip
 def test_the_columns_of_a_terminal(width: int, titles: list[str]) -> None:
     heading = next(line for line in table([make_row()], width) if "time µs" in line)

@@ -1,74 +1,311 @@
-"""Frames as text of any width, CSV and JSON lines."""
+"""The table of cases, and where lines go: files, pipes, terminals."""
 
 from __future__ import annotations
 
-import csv
+import errno
+import fcntl
 import io
-import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from collbench.report.table import Column, Frame, csv_lines, json_lines, table_lines
+from collbench.errors import UsageError
+from collbench.report.blocks import View
+from collbench.report.frame import PlanSummary
+from collbench.report.progress import make_reporter
+from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
+from collbench.report.writers import TableWriter, stopped_by
+from collbench.results.row import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import COPY, make_row, make_times, not_measured
 
-RECORDS = [("allreduce", 8, "one loopback TCP stream each way"), ("broadcast", 1 << 20, "memory copy")]
+ROWS = [
+    make_row(8, time_s=make_times(1.234e-5), busbw_bytes_per_s=1.3e6, algbw_bytes_per_s=1e6, percent_of_ceiling=0.0026),
+    make_row(64 << 20),
+    make_row(backend="mpi", device="cpu", ceiling=COPY, percent_of_ceiling=123.5, flags=("target_missed", "martian")),
+    not_measured("MPI has no bfloat16 sum", backend="mpi", device="cpu", dtype="bfloat16"),
+    make_row(1000, operation="broadcast", backend="gloo", device="cpu", redop=None, root=1, percent_of_ceiling=None, wrong=None),
+    make_row(1 << 30, wrong=12, wrong_detail="first at 3: wanted 6, got 2"),
+    make_row(operation="p2p_bandwidth", redop=None, ranks=1, busbw_bytes_per_s=0.0, window=64, time_s=make_times(0.1234567)),
+]
 
 
-def frame(**changes: object) -> Frame[tuple[str, int, str]]:
-    columns = (
-        Column[tuple[str, int, str]]("operation", "operation", lambda each: each[0]),
-        Column[tuple[str, int, str]]("size_bytes", "size", lambda each: f"{each[1]} B", lambda each: each[1], right=True, drop=2),
-        Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], drop=1, cut=True),
-    )
-    return Frame(**{"columns": columns, "records": RECORDS, **changes})  # type: ignore[arg-type]
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLLBENCH_TTY", "COLUMNS", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
 
 
-def text(width: int | None, **changes: object) -> list[str]:
-    return [line.text for line in table_lines(frame(**changes), width)]
+def printed(rows: Sequence[Row], format: str = "table", **options: object) -> tuple[str, str]:
+    """What a run with these rows prints on stdout and stderr when neither is a terminal."""
+    out, err = io.StringIO(), io.StringIO()
+    with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
+        reporter.start(PlanSummary.of(rows))
+        for number, row in enumerate(rows):
+            reporter.progress("measuring", number, len(rows), 9.0)
+            reporter.row(row)
+        reporter.note("careful")
+        reporter.end(["results are in runs/x"])
+    return out.getvalue(), err.getvalue()
 
 
-def test_a_file_gets_every_column_in_full() -> None:
-    assert text(None) == [
-        "operation       size  limited by",
-        "allreduce        8 B  one loopback TCP stream each way",
-        "broadcast  1048576 B  memory copy",
+def test_the_plain_table() -> None:
+    out, err = printed(ROWS)
+    assert_golden("table.txt", out)
+    assert err == "careful\nresults are in runs/x\n"
+
+
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+DOUBTFUL = [
+    make_row(8, time_s=make_times(2.3e-6), modes=MODES, flags=("two_modes",), stopped="max_time"),
+    make_row(64, time_s=make_times(2.4e-6), flags=("drift", "target_missed"), stopped="max_time"),
+    make_row(512, time_s=make_times(3.5e-6), flags=("remeasured",), stopped="precision"),
+    make_row(4096, time_s=make_times(9.5e-6), stopped="precision"),
+]
+
+
+def test_trouble_is_never_hidden_behind_one_number() -> None:
+    assert_golden("doubtful.txt", printed(DOUBTFUL)[0])
+
+
+def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
+    rows = [*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))]
+    lines = printed(rows, color="always")[0].splitlines()[3:]
+    assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
+    assert [line.split()[0] for line in lines[2:4]] == ["512", "4"]
+    assert all(line.startswith("\x1b[1;31m") for line in lines[4:6])
+
+
+def test_why_cases_stopped() -> None:
+    rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
+    assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
+    assert stopped_by([make_row(), not_measured("no")]) == []
+
+
+def test_columns_are_aligned_and_what_is_constant_is_above() -> None:
+    lines = printed([make_row(1 << power) for power in range(12, 31)])[0].splitlines()
+    assert lines[:2] == [
+        "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node",
+        "allreduce over nccl · float32 · sum · limited by NIC 4×100 Gb/s",
     ]
+    assert re.split("  +", lines[2].strip()) == [
+        "size", "time µs", "± CI", "95 % CI µs", "algbw GB/s", "busbw GB/s", "expected GB/s", "% of expected", "% of hard limit",
+        "samples", "wrong", "quality",
+    ]  # fmt: skip
+    at = lines[2].index("busbw GB/s")
+    assert {line[at:].split()[:3] == ["42.0", "50.0", "84"] for line in lines[3:22]} == {True}
+    assert [line.split()[:2] for line in lines[3:6]] == [["4", "KiB"], ["8", "KiB"], ["16", "KiB"]]
 
 
-def test_a_narrow_terminal_drops_columns_in_their_order() -> None:
-    assert text(45)[1] == "allreduce  one loopback TCP stream each way"
-    assert text(20)[1] == "allreduce"
+def test_nothing_is_cut_and_no_control_character_is_written() -> None:
+    reason = "x" * 500 + "\x1b[31m"
+    out, err = printed([not_measured(reason), make_row(flags=("f" * 300,))], view=View(verbose=True))
+    assert f"n/a ({'x' * 500}?[31m)" in out
+    assert "f" * 300 in out
+    assert all(letter.isprintable() or letter == "\n" for letter in out + err)
 
 
-def test_a_column_without_a_drop_is_cut_where_it_may_be() -> None:
-    column = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], cut=True)
-    assert text(20, columns=(frame().columns[0], column))[1:] == ["allreduce  one loop…", "broadcast  memory c…"]
+def test_each_line_is_flushed_when_its_case_is_done() -> None:
+    read, write = os.pipe()
+    with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
+        reporter = make_reporter("table", out, io.StringIO())
+        reporter.start(PlanSummary.of([make_row(8)]))
+        assert pipe.read(10_000).count(b"\n") == 1
+        reporter.row(make_row(8))
+        assert pipe.read(10_000).startswith(b"allreduce over nccl")
 
 
-def test_a_reason_stands_in_place_of_the_figures() -> None:
-    assert text(None, instead=lambda each: "n/a (no GPU)" if each[0] == "broadcast" else None)[-1] == "broadcast  n/a (no GPU)"
+def test_an_aborted_run_still_explains_its_rows() -> None:
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()] * 2))
+        reporter.row(make_row(flags=("simulated",)))
+        raise KeyboardInterrupt
+    assert out.getvalue().splitlines()[-1].startswith("quality: ")
 
 
-def test_sentences_are_wrapped_between_words() -> None:
-    lines = text(40, foot=["intervals are 95 % confidence intervals of the median within one launch"])
-    assert lines[-2:] == ["intervals are 95 % confidence intervals", "  of the median within one launch"]
+def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([make_row()], launches=3))
+    reporter.row(make_row())
+    reporter.end()
+    assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
+    assert "within one launch" in printed([make_row()])[0]
 
 
-@given(st.integers(12, 200), st.lists(st.tuples(st.text(max_size=30), st.integers(0, 1 << 40), st.text(max_size=90)), max_size=5))
-def test_no_line_is_wider_than_the_terminal(width: int, records: list[tuple[str, int, str]]) -> None:
-    lines = text(width, records=records, title="cpu · isolated · in place", foot=["a foot of several words, and some more of them"])
-    assert all(len(line) <= width and line.isprintable() for line in lines)
+def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()]))
+        reporter.row(make_row())
+    assert b"NIC 4?100 Gb/s" in raw.getvalue()
 
 
-def test_programs_get_keys_and_values() -> None:
-    rows = list(csv.reader(io.StringIO("".join(f"{line.text}\n" for line in csv_lines(frame())))))
-    assert rows == [["operation", "size_bytes", "limited_by"], ["allreduce", "8", RECORDS[0][2]], ["broadcast", "1048576", RECORDS[1][2]]]
-    assert [json.loads(line.text)["size_bytes"] for line in json_lines(frame())] == [8, 1 << 20]
+def test_quiet_leaves_only_data() -> None:
+    out, err = printed(ROWS, quiet=True)
+    assert (out, err) == (printed(ROWS)[0], "")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, ""), (True, "true"), (0.1, "0.1"), ({"a": 1}, '{"a":1}'), ("=1+1", "'=1+1")])
-def test_a_value_of_csv(value: object, shown: str) -> None:
-    column = Column[tuple[str, int, str]]("value", "value", lambda each: "", lambda each: value)
-    rows = list(csv.reader([line.text for line in csv_lines(frame(columns=(column,), records=RECORDS[:1]))]))
-    assert rows == [["value"], [shown] if shown else [""]]
+def test_unknown_formats_and_colours_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
+        make_reporter("xml")
+    with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
+        make_reporter("table", io.StringIO(), io.StringIO(), "red")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "color", "on_terminal", "on_file"),
+    [
+        ({}, "auto", True, False),
+        ({"NO_COLOR": "1"}, "auto", False, False),
+        ({"NO_COLOR": ""}, "auto", True, False),
+        ({"FORCE_COLOR": "1"}, "auto", True, True),
+        ({"FORCE_COLOR": "0"}, "auto", True, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False),
+        ({"TERM": "dumb"}, "auto", False, False),
+        ({"NO_COLOR": "1"}, "always", True, True),
+        ({"FORCE_COLOR": "1"}, "never", False, False),
+        ({"COLLBENCH_TTY": "0"}, "auto", False, False),
+        ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
+        ({"COLLBENCH_TTY": "stderr"}, "auto", False, False),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
+    ],
+)
+def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
+    assert wants_color(_Terminal(), color, environ) is on_terminal
+    assert wants_color(io.StringIO(), color, environ) is on_file
+
+
+def test_colour_in_a_file_only_when_forced() -> None:
+    rows = [make_row(wrong=1)]
+    assert "\x1b[1;31m64 MiB" in printed(rows, color="always")[0]
+    assert "\x1b" not in printed(rows)[0]
+
+
+def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {}
+    for told in ("0", "1", "stdout,stderr", "stdout", "stderr"):
+        monkeypatch.setenv("COLLBENCH_TTY", told)
+        kinds[told] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
+    assert kinds == {
+        "0": (False, False),
+        "1": (True, True),
+        "stdout,stderr": (True, True),
+        "stdout": (True, False),
+        "stderr": (False, True),
+    }
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
+
+
+def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
+    reporter.row(make_row(in_place=True))
+    assert "out of place" not in out.getvalue()
+    assert "allreduce over nccl · float32 · sum · in place · limited by" in out.getvalue()
+
+
+_RUN = """
+import sys
+from collbench.report.frame import PlanSummary
+from collbench.report.writers import TableWriter, stopped_by
+from collbench.report.progress import make_reporter
+from tests.results.rows import make_row
+rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
+with make_reporter("table") as reporter:
+    reporter.start(PlanSummary.of(rows))
+    for number, row in enumerate(rows):
+        reporter.progress("allreduce on nccl", number, len(rows), 65.0)
+        reporter.row(row)
+    reporter.end(["results are in runs/x"])
+"""
+
+
+def _on_a_terminal(columns: int, times: int = 1, stdout: Path | None = None) -> str:
+    """What a terminal of this width receives from a run; stdout may be a file instead."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-c", _RUN, str(times)]
+    with stdout.open("w") if stdout else os.fdopen(os.dup(theirs), "w") as out:
+        child = subprocess.Popen(
+            command, stdin=theirs, stdout=out, stderr=theirs, env=dict(os.environ)
+        )  # readline puts COLUMNS behind os.environ
+    os.close(theirs)
+    received = b""
+    while chunk := _read(ours):
+        received += chunk
+    os.close(ours)
+    assert child.wait() == 0
+    return received.decode().replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError as error:
+        assert error.errno == errno.EIO  # how Linux reports that the other side of a terminal was closed
+        return b""
+
+
+def _shown(received: str) -> list[str]:
+    """The lines that remain on the screen: what follows the last erasure of each."""
+    lines = [re.split(r"\r|\x1b\[2K", line)[-1] for line in received.split("\n")]
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
+
+
+def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
+    received = _on_a_terminal(200, times=10)
+    shown = _shown(received)
+    rows = [line for line in shown if line.endswith("ok")]
+    assert len(rows) == 280
+    assert rows[0].split() == ["8", "B", "2399", "±1.0", "%", "2375–2423", "200", "0", "ok"]
+    assert "0/280  1 min 05 s left  allreduce on nccl" in received
+    assert shown[-2] == "results are in runs/x"
+    assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_a_narrow_terminal_drops_columns() -> None:
+    shown = _shown(_on_a_terminal(80))
+    assert "   size        time µs     ± CI  busbw GB/s  % of expected  quality" in shown
+    assert " 64 MiB           2399   ±1.0 %        42.0           84 %  ok" in shown
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_what_distinguishes_rows_is_never_left_out() -> None:
+    rows = [make_row(backend=backend, dtype=dtype) for backend in ("mpi", "gloo") for dtype in ("float32", "bfloat16")]
+    for room, titles in ((100, 2), (70, 4)):
+        writer = TableWriter(room=room)
+        writer.start(PlanSummary.of(rows))
+        lines = [line.text for row in rows for line in writer.row(row)]
+        assert sum("allreduce over" in line for line in lines) == titles
+        assert sum("bfloat16" in line for line in lines) == 2
+
+
+def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:
+    received = _on_a_terminal(80, stdout=tmp_path / "out")
+    text = (tmp_path / "out").read_text()
+    assert "0/28  1 min 05 s left" in received
+    assert "results are in runs/x" in received
+    assert text == printed([make_row(1 << power) for power in range(3, 31)])[0]

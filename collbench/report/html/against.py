@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.compare import CaseRatio, Comparison, largest_first, why_nothing_in_common, worst_first
 from collbench.analysis.launches import known, time_of
 from collbench.analysis.outcome import Outcome
-from collbench.report.cases import NOTHING, Column, shown_columns, times
+from collbench.report.cases import NOTHING, CaseColumn, shown_columns, times
 from collbench.report.compare import foot, ratio_doubtful, remarks, side_title
 from collbench.report.frame import PlanSummary
 from collbench.report.headlines import short
@@ -381,13 +381,13 @@ def _title(found: Comparison) -> str:
     return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, case by case"
 
 
-def _columns(found: Comparison) -> list[Column]:
+def _columns(found: Comparison) -> list[CaseColumn]:
     """Return what distinguishes the cases."""
     plan = PlanSummary.of([row for case in found.cases for row in (case.a, case.b)])
     return [column for column in shown_columns(plan) if not column.figure]
 
 
-def _interval(case: CaseRatio, columns: Sequence[Column]) -> Interval:
+def _interval(case: CaseRatio, columns: Sequence[CaseColumn]) -> Interval:
     ratio, outcome = case.time, case.outcome
     assert ratio is not None and outcome is not None
     name = " ".join(text for column in columns if (text := short(column.text(case.a), 40)) != NOTHING)
@@ -412,7 +412,7 @@ def _notes(found: Comparison) -> list[str]:
     return [f"{short(text, 400)}." for text in foot(found)]
 
 
-def _table(cases: Sequence[CaseRatio], columns: Sequence[Column]) -> Table:
+def _table(cases: Sequence[CaseRatio], columns: Sequence[CaseColumn]) -> Table:
     shown = cases[:_MOST_ROWS]
     head = [*(column.title for column in columns), "baseline µs", "candidate µs", "outcome", "busbw ratio", "flags"]
     rows = [_record(case, columns) for case in shown]
@@ -420,7 +420,7 @@ def _table(cases: Sequence[CaseRatio], columns: Sequence[Column]) -> Table:
     return Table(head, rows, frozenset(right), {place: mark for place, case in enumerate(shown) if (mark := _mark(case))})
 
 
-def _record(case: CaseRatio, columns: Sequence[Column]) -> list[str]:
+def _record(case: CaseRatio, columns: Sequence[CaseColumn]) -> list[str]:
     what = [short(column.text(case.a), 80) for column in columns]
     return [*what, times(case.a), times(case.b), short(_words(case)), _bandwidth(case), short(remarks(case))]
 

@@ -11,7 +11,7 @@ from collbench.analysis.launches import is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import (
     NOTHING,
-    Column,
+    CaseColumn,
     doubtful,
     interval,
     limited_by,
@@ -454,7 +454,7 @@ def size_table(sheet: SweepChartInput, series: Sequence[SizeSeries], text: Calla
     return Table(["size", *(each.label for each in series)], records, frozenset(range(len(series) + 1)))
 
 
-def _text(column: Column, row: Row) -> str:
+def _text(column: CaseColumn, row: Row) -> str:
     """Return a case of the table; an n/a row has its reason in place of the flags, and no figures."""
     if row.na is None:
         text = remarks(row) or NOTHING if column.title == "flags" else column.text(row)
