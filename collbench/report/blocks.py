@@ -12,7 +12,7 @@ from collbench.report.cases import FACTS, NOTHING, PLACED, limited_by, name_valu
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
-from collbench.report.table import GAP, Column, Frame, TableLayout, Line, printable, wrapped_text
+from collbench.report.table import GAP, Column, Frame, TextLayout, Line, printable, wrapped_text
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time
@@ -191,7 +191,7 @@ class BlockLayout:
             identity = [self._identity(name) for name in self._inside]
             size = [column for column in self._columns if column.key == "size"]
             others = [column for column in self._columns if column.key != "size"]
-            self._layout = TableLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)
+            self._layout = TextLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)
             lost = self._room is not None and any(column.key in _BASE for column in self._layout.dropped)
             if not self._inside or not (lost or (self._room is not None and self._layout.line_width > self._room)):
                 return

@@ -96,7 +96,7 @@ class Frame(Generic[R]):
     instead: Callable[[R], str | None] = field(default=lambda record: None)
 
 
-class TableLayout(Generic[R]):
+class TextLayout(Generic[R]):
     """The columns of a frame that fit into a width, and their widths in characters."""
 
     def __init__(self, frame: Frame[R], width: int | None) -> None:
@@ -159,7 +159,7 @@ def wrapped_text(text: str, width: int | None, indent: str = "") -> list[str]:
 
 def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
     """Yield the frame as text: head, title, headings, records, foot. `width`: columns of the terminal; None: a file, with all columns."""
-    layout = TableLayout(frame, width)
+    layout = TextLayout(frame, width)
     for sentence in frame.head:
         yield from (Line(text) for text in wrapped_text(printable(sentence), width))
     if frame.title:

@@ -80,7 +80,7 @@ class TestOverHosts:
         playbook = self.written(tmp_path, "--", "allreduce", "--backend", "gloo", "--sizes", "1K", "--out", "/proc/nowhere")
         done = play(bed, tmp_path, playbook)
         said = messages(done)
-        assert done.returncode == 2 and list(said) == bed.names[:2], done.stdout
+        assert done.returncode == 2 and set(said) == set(bed.names[:2]), done.stdout
         assert "exit code 2: collbench: " in said[bed.names[0]] and "/proc/nowhere" in said[bed.names[0]]
         assert "exit code 2: " in said[bed.names[1]] and "/proc/nowhere" not in said[bed.names[1]]
 

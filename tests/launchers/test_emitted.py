@@ -32,7 +32,7 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
 def emitted(folder: Path, kind: str, *words: str, program: Path, inner: tuple[str, ...] = INNER) -> Path:
     """Return the file that `collbench emit` writes for two nodes; `program` is collbench in the same environment as the MPI."""
     done = run_here(folder, "emit", kind, "--nodes", "2", "--program", str(program), *words, "--write", "job.sh", "--", *inner)
-    assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith(" bash job.sh\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "") and "next: bash job.sh" in done.stderr, done.stderr
     return folder / "job.sh"
 
 
@@ -110,7 +110,7 @@ class TestTorchrun:
         ended = self.ended(agents)
         said = "".join(err for _, _, err in ended)
         assert [code for code, _, _ in ended] == [1, 1], ended
-        refused = "collbench: torchrun has started the ranks again (restart 1) after an earlier start failed: "
+        refused = "collbench: torchrun restarted the ranks (restart 1) "
         assert said.count(refused) == 1, said
         assert read_run(tmp_path / "run").info.get("exit_code") == (4 if victim else None)  # rank 0, on the first host, writes it
         assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]

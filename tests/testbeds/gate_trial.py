@@ -25,6 +25,7 @@ from tests.testbeds.gate_places import LINK_MBIT, RESHAPED_MBIT, Place
 REPLACED = 2  # launches of an allocation, at most
 AFRESH = 2  # most repetitions of an allocation with more changed launches than may be replaced
 _CONFIRM = "confirm.toml"
+_MOST = 5.0  # twice that is the largest slowdown of `--slowed`
 _UNDECIDED, _FLIPPED = "undecided-", "flipped-"
 _ANNOUNCED = """\
 [[change]]
@@ -136,10 +137,14 @@ class Trials:
         )  # fmt: skip
 
     def _visible(self) -> dict[tuple[str, int], float]:
-        """Return the smallest visible slowdown of `baseline show`, in percent, by backend and size."""
+        """Return the smallest visible slowdown of `baseline show`, in percent, by backend and size, if `--slowed` can double it."""
         shown = _collbench(self.folder, {0}, "baseline", "show", self.baseline.name, "--format", "json").stdout
         cells = map(json.loads, shown.splitlines())
-        return {(each["backend"], each["size_bytes"]): 100 * each["visible_slowdown"] for each in cells if each["visible_slowdown"]}
+        return {
+            (each["backend"], each["size_bytes"]): 100 * each["visible_slowdown"]
+            for each in cells
+            if 0 < (each["visible_slowdown"] or 0) <= _MOST
+        }
 
     def _judged(self, target: Path, done: Done) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the verdict on the first allocation and that on all. A first allocation without a verdict is repeated once."""
