@@ -160,7 +160,7 @@ def test_the_shown_output_is_that_of_the_command(command: str, output: str) -> N
 
 def test_the_pictures_exist_and_the_node_is_drawn_from_its_files() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", README)
-    assert pictures == ["reports/first-run.svg", "reports/example-node.svg"]
+    assert pictures == ["reports/terminal/first-run-100.svg", "reports/example-node.svg"]
     (machine,) = read_paths([ROOT / "reports" / "example-node"])
     assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
 

@@ -12,7 +12,7 @@ from collbench.report.cases import FACTS, NOTHING, PLACED, limited_by, name_valu
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
-from collbench.report.table import GAP, Column, Frame, TextLayout, Line, printable, wrapped_text
+from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.report.answer import Answer, Latency, NextCommand, BestRate, Verification
+from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Verification
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality
 
 RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)

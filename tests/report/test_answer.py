@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report import runs as report
-from collbench.report.answer import LEAST_RATE_BYTES, Latency, BestRate, answer_lines, answers
+from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
 from collbench.report.frame import PlanSummary, in_print_order
 from collbench.report.progress import make_reporter
