@@ -145,7 +145,8 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
     environment |= {"COLLBENCH_OUT": str(tmp_path / "run"), "COLLBENCH_ITERATIONS": "3"}
     done = _run(["make", "run", "SIZES=64"], ROOT, environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"allreduce +64 B +mpi ", done.stdout) and re.search(r"allreduce +64 B +gloo ", done.stdout)
+    assert re.search(r"^allreduce over mpi .* at 64 B", done.stdout, re.MULTILINE)
+    assert re.search(r"^allreduce over gloo .* at 64 B", done.stdout, re.MULTILINE)
     assert str(tmp_path / "run") in done.stderr
 
 
@@ -159,7 +160,7 @@ def test_the_shown_output_is_that_of_the_command(command: str, output: str) -> N
 
 def test_the_pictures_exist_and_the_node_is_drawn_from_its_files() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", README)
-    assert pictures == ["reports/first-run.svg", "reports/example-node.svg"]
+    assert pictures == ["reports/terminal/first-run-100.svg", "reports/example-node.svg"]
     (machine,) = read_paths([ROOT / "reports" / "example-node"])
     assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
 

@@ -112,11 +112,12 @@ def _why_it_ended(code: int, title: str, rest: int) -> str:
 def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     """Print the combined rows, as `collbench report` does, if there are any."""
     from collbench.analysis.launches import launch_folders
+    from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
     if not launch_folders(folder):
         return
-    report_run([folder], None, arguments.format, sys.stdout, color=arguments.color)
+    report_run([folder], None, arguments.format, sys.stdout, color=arguments.color, view=view_of(arguments), measured=str(folder))
     print_lines(f"folder of the launches: {folder}", arguments)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
@@ -132,6 +132,12 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
     _add_what(parser.add_argument_group("what to measure"), operations)
     _add_how(parser.add_argument_group("how to measure"), operations)
     _add_where(parser.add_argument_group("launch and output"))
+
+
+def add_view(group: Any) -> None:
+    """Add the options of the table of cases: which columns, and whether to show flags."""
+    group.add_argument("--columns", metavar="NAMES", help="columns of the table, such as size,time,p99; +p95,max adds to the usual ones")
+    group.add_argument("-v", "--verbose", action="store_true", help="show the flags of each row, and what they mean")
 
 
 def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
@@ -302,6 +308,7 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     group.add_argument("--quiet", action="store_true", help="print only data and errors")
+    add_view(group)
 
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:

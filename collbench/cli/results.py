@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.options import add_view
 from collbench.cli.parser import positive
 from collbench.errors import UsageError
 
@@ -77,6 +78,7 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    add_view(parser)
     parser.set_defaults(call=call_report)
     return {"report": parser}
 
@@ -85,10 +87,11 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the runs and return the exit code."""
     import sys
 
+    from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
     files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
-    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color)
+    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color, view=view_of(arguments))
 
 
 _ABOUT = (

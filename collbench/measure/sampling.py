@@ -119,15 +119,18 @@ def schedule(
     """
     began = now()
     first = yield WarmUp((1, 1))
-    once = max(*slowest(first, timed), now() - began, 1e-7)
+    turn = max([*slowest(first, timed), 1e-7]) * iterations
+    once = max(turn / iterations, now() - began)
     batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
     measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
-    if once > budget.max_time_s:
+    if turn > budget.max_time_s:
         measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
         measured.reached = None if budget.iterations else False
     else:
         yield from _warm_up(budget, once, timed, measured)
-        yield from _sample(budget, (began + budget.max_time_s, once * batch), timed, measured, now)
+        # If messages between the ranks alone used up the time, one batch more costs no more for the fewest samples with an interval.
+        least = _FIRST if once > budget.max_time_s >= _FIRST * turn * batch else 1
+        yield from _sample(budget, (began + budget.max_time_s, once * batch), timed, measured, now, least=least)
     _judge(measured)
     return measured
 
@@ -162,15 +165,15 @@ def _alike(a: Samples, b: Samples) -> bool:
 
 
 def _sample(
-    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float]
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measurement, now: Callable[[], float], *, least: int = 1
 ) -> Generator[Batch, Samples, None]:
     """Yield batches, each increasing the total by half, until the interval is narrow enough, a cap is reached or the budget ends.
 
-    `limits`: when the budget ends, and the seconds that a sample takes.
+    `limits`: when the budget ends, and the seconds that a sample takes; `least`: samples of a batch, if the time is used up.
     """
     ending, each = limits
     while measured.stopped is None:
-        affordable = max(1, int((ending - now()) / each))
+        affordable = max(least, int((ending - now()) / each))
         batch, started = min(_samples_needed(measured.samples.shape[1], budget), affordable), now()
         part = yield batch, measured.batch
         each = max((now() - started) / batch, 1e-7)

@@ -23,7 +23,7 @@ from collbench.gate.state import filter_baseline
 from collbench.report.cases import NOTHING
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
-from collbench.report.table import GAP, Column, Frame, Layout, Line, printable, table_lines
+from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time, plural
 
@@ -178,10 +178,10 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
         Column("", "time µs", _last_time, right=True, drop=1),
         Column("", "trend", lambda each: NOTHING if each.trend is None else f"× {each.trend:.3f}", right=True),
     ]
-    others_width = Layout(Frame(columns, listed), None if width is None else width - _LEAST_COURSE - len(GAP)).line_width + len(GAP)
+    others_width = TextLayout(Frame(columns, listed), None if width is None else width - _LEAST_COURSE - len(GAP)).line_width + len(GAP)
     most = MOST_ALLOCATIONS if width is None else min(MOST_ALLOCATIONS, max(_LEAST_COURSE, width - others_width))
     frame = Frame([*columns, Column("", "course", lambda each: course(each, letters, most))], listed)
-    layout = Layout(frame, width)
+    layout = TextLayout(frame, width)
     head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
     head.append(Line(_reading(allocations, letters, most), "foot"))
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
@@ -400,7 +400,7 @@ def line(outcome: SelfTestLine, format: str, width: int | None = None) -> Line:
     return _self_test(width).line(outcome)
 
 
-def _self_test(width: int | None) -> Layout[SelfTestLine]:
+def _self_test(width: int | None) -> TextLayout[SelfTestLine]:
     """Return the layout of the lines. Each is printed as soon as its trials are done, so their widths are fixed."""
     columns: list[Column[SelfTestLine]] = [
         Column("", "change of the candidate", lambda each: each.done, cut=True, least=45),
@@ -409,7 +409,7 @@ def _self_test(width: int | None) -> Layout[SelfTestLine]:
         Column("", "95 % interval", lambda each: "–".join(f"{100 * end:.2f}" for end in each.interval), least=13),
         Column("", "trials", lambda each: f"{each.found} of {each.trials}", drop=1, least=10),
     ]
-    return Layout(Frame(columns, ()), width)
+    return TextLayout(Frame(columns, ()), width)
 
 
 def limits_of(recorded: NoiseRecord) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
@@ -28,25 +28,17 @@ _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that nam
 
 @dataclass(frozen=True)
 class CaseColumn:
-    """A column of the table of rows.
+    """A column of the rows on pages and in Markdown.
 
-    width   of figures, in characters (wider text is not cut: it moves the rest of its line)
     shown   whether a plan needs the column
-    rank    a narrow terminal drops the columns with the highest rank first; never those of rank 0, nor those with different values
     figure  whether it is empty in an n/a row
     """
 
     title: str
     text: Callable[[Row], str]
-    width: int = 0
     right: bool = False
     shown: Callable[[PlanSummary], bool] = lambda plan: True
-    rank: int = 0
     figure: bool = False
-
-    def pad(self, text: str, width: int) -> str:
-        """Return `text` aligned within `width` characters."""
-        return text.rjust(width) if self.right else text.ljust(width)
 
 
 def placing(row: Row) -> str:
@@ -214,21 +206,21 @@ def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
     return [column for column in COLUMNS if column.shown(plan)]
 
 
-def same_for_all(plan: PlanSummary, also: Iterable[CaseColumn] = ()) -> str:
-    """Return what is the same in all rows, which has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes".
-
-    `also` are columns without room on the terminal; those with a single value are included.
-    """
-    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1 and (plan.moves or name not in _PLACED)}
-    facts = [fact for name, text in _FACTS.items() if known.get(name) is not None and (fact := text(known[name]))]
-    facts += [f"{column.title} {known[column.title]}" for column in also if known.get(column.title) is not None]
-    return printable(" · ".join(facts))
+def same_for_all(plan: PlanSummary) -> str:
+    """Return what is the same in all rows, which has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes"."""
+    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1 and (plan.moves or name not in PLACED)}
+    return printable(" · ".join(fact for name, text in FACTS.items() if known.get(name) is not None and (fact := text(known[name]))))
 
 
-def widths(columns: Iterable[CaseColumn], plan: PlanSummary, rows: Iterable[Row] = ()) -> list[int]:
-    """Return the width of each column, from the plan and the rows that are known already."""
-    known = [row for row in rows if row.na is None]
-    return [max([len(c.title), c.width, *_planned(c, plan), *(len(c.text(row)) for row in known)]) for c in columns]
+def name_value(row: Row, name: str) -> str:
+    """Return a field that distinguishes series with its name where it needs one: "float32", "root 1"; "" without a value."""
+    value = getattr(row, name)
+    if value is None or (name in PLACED and not row.size_bytes):
+        return ""
+    text = value_of(row, name)
+    if text == NOTHING:
+        return ""
+    return FACTS[name](value) if name in FACTS else f"{name} {text}" if name in _BARE else text
 
 
 def _figures(row: Row) -> str:
@@ -280,23 +272,17 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
 
 
-def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right: bool = False) -> CaseColumn:
-    return CaseColumn(name, _text_of(name), right=right, shown=shown, rank=rank)
-
-
-def _planned(column: CaseColumn, plan: PlanSummary) -> list[int]:
-    if column.title == "size":
-        return [len(format_size(size)) for size in plan.sizes if size]
-    return [len(printable(text)) for text in plan.some(column.title)]
+def _named(name: str, shown: Callable[[PlanSummary], bool], right: bool = False) -> CaseColumn:
+    return CaseColumn(name, _text_of(name), right=right, shown=shown)
 
 
 def _group_fact(group: str) -> str:
     return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
 
 
-_PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
+PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
 _REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
-_FACTS: dict[str, Callable[[Any], str]] = {
+FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,
     "mode": str,
     "in_place": lambda value: "in place" if value else "out of place",
@@ -311,15 +297,15 @@ _FACTS: dict[str, Callable[[Any], str]] = {
 }
 
 COLUMNS = (
-    _named("operation", lambda plan: True, rank=5),
+    _named("operation", lambda plan: True),
     CaseColumn("size", size_of, right=True, shown=_if_moves),
-    _named("backend", lambda plan: True, rank=6),
+    _named("backend", lambda plan: True),
     _named("device", _if_varies("device")),
-    _named("dtype", _if_moves, rank=8),
-    _named("redop", _if_any("redop"), rank=8),
-    _named("root", _if_any("root"), rank=8, right=True),
+    _named("dtype", _if_moves),
+    _named("redop", _if_any("redop")),
+    _named("root", _if_any("root"), right=True),
     _named("mode", _if_varies("mode")),
-    CaseColumn("placing", placing, width=12, shown=_if_placings_differ),
+    CaseColumn("placing", placing, shown=_if_placings_differ),
     _named("buffers", _if_varies("buffers")),
     _named("window", _if_varies("window"), right=True),
     _named("traffic", _if_varies("traffic")),
@@ -330,15 +316,15 @@ COLUMNS = (
     _named("registration", _if_registered),
     _named("algorithm", _if_any("algorithm")),
     _named("protocol", _if_any("protocol")),
-    CaseColumn("time µs", times, width=9, right=True, figure=True),
-    CaseColumn("95 % interval", interval, width=17, right=True, rank=7, figure=True),
-    CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, rank=9, figure=True),
+    CaseColumn("time µs", times, right=True, figure=True),
+    CaseColumn("95 % interval", interval, right=True, figure=True),
+    CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
     CaseColumn("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
-    CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, rank=9, figure=True),
+    CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, figure=True),
     CaseColumn("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
     CaseColumn("wrong", wrong, right=True, figure=True),
-    CaseColumn("of ceiling", of_ceiling, width=29, shown=_if_moves, figure=True),
-    CaseColumn("limited by", limited_by, width=24, shown=_if_moves, rank=4, figure=True),
+    CaseColumn("of ceiling", of_ceiling, shown=_if_moves, figure=True),
+    CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
     CaseColumn("flags", remarks, figure=True),
 )
 

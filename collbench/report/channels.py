@@ -13,7 +13,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
 from collbench.report.screen import PlainScreen, Screen, wants_color, width_of
-from collbench.report.table import Column, Frame, Layout, Line, table_lines
+from collbench.report.table import Column, Frame, Line, TextLayout, table_lines
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median
@@ -36,7 +36,7 @@ class KernelsWriter:
         self._format, self._screen = format, screen
         self._above = False
         self._names: dict[int, str] = {}
-        self._layout = Layout(kernel_frame([]), width)
+        self._layout = TextLayout(kernel_frame([]), width)
 
     def start(self, gpus: Sequence[OpenGpu], size: int) -> None:
         """Write the GPUs and the titles."""

@@ -20,7 +20,7 @@ from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.table import Column, Frame, Layout, Line, printable
+from collbench.report.table import Column, Frame, Line, TextLayout, printable
 from collbench.report.table import table_lines as text_of
 from collbench.units import listed, plural
 
@@ -144,7 +144,7 @@ def table_lines(
         Column("", "", lambda each: each[0].code),
         Column("", "", lambda each: f"{_where(each[1]) if several else ''}{each[0].what}", wrap=True),
     ]
-    layout = Layout(Frame(columns, found, style=lambda each: _STYLES[each[0].severity]), width)
+    layout = TextLayout(Frame(columns, found, style=lambda each: _STYLES[each[0].severity]), width)
     for each in found:
         yield from layout.lines(each)
         yield Line(printable(f"  evidence: {each[0].evidence}"))

@@ -50,6 +50,7 @@ class PlanSummary:
     run       the run's folder or its name, or ""
     launches  the number of launches behind the intervals
     by_backend  the number of rows of each backend
+    within    the fields of SERIES with several values for one operation over one backend
     """
 
     cases: int
@@ -59,6 +60,7 @@ class PlanSummary:
     run: str = ""
     launches: int = 1
     by_backend: Mapping[str, int] = field(default_factory=dict)
+    within: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -67,8 +69,15 @@ class PlanSummary:
         """Return the summary of cases or rows; `known` has what cases do not have and is the same for all: ranks=4, nodes=1."""
         each = list(cases)
         values = {name: frozenset(_value(case, name, known) for case in each) for name in SERIES}
+        blocks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        for case in each:
+            fields = tuple(_value(case, name, known) for name in SERIES)
+            blocks.setdefault(fields[:2], []).append(fields)
+        columns = (zip(SERIES, zip(*rows, strict=True), strict=True) for rows in blocks.values())
+        within = {name for block in columns for name, found in block if len(set(found)) > 1}
         by_backend = Counter(str(_value(case, "backend", known)) for case in each)
-        return cls(len(each), values, frozenset(case.size_bytes for case in each), tuple(rank_map), run, launches, by_backend)
+        sizes = frozenset(case.size_bytes for case in each)
+        return cls(len(each), values, sizes, tuple(rank_map), run, launches, by_backend, frozenset(within))
 
     @property
     def moves(self) -> bool:

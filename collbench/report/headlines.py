@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Peak, is_shown_as_time
@@ -27,7 +28,7 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import plan_of
-from collbench.report.table import Line, printable
+from collbench.report.table import GAP, Column, Frame, Line, printable, table_lines, wrapped_text
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -49,23 +50,29 @@ _ALWAYS = ("operation", "backend")
 FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of ceiling", "n½", "switches at", "more than 10 % off")
 
 
-def lines(runs: Sequence[Run], rows: Sequence[Row]) -> list[Line]:
+def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) -> list[Line]:
     """Return the sections that are not empty, each after an empty line.
 
     `rows` are those shown (the combined ones of several launches), which are fitted. The ranks are those of the runs.
+    `width`: of the terminal, None for a file.
     """
     return [
-        *_section(CHOICE_TITLE, choice_sentences(rows)),
-        *_section("latency and bandwidth (α–β fit)", _fits(rows)),
-        *_section("ranks that end last", _slowest(runs)),
+        *_section(CHOICE_TITLE, sentences(choice_sentences(rows), width)),
+        *_section("latency and bandwidth (α–β fit)", _fits(rows, width)),
+        *_section("ranks that end last", _slowest(runs, width)),
     ]
 
 
-def _section(title: str, texts: list[str]) -> list[Line]:
-    return [Line(""), Line(title, "head"), *(Line(printable(text)) for text in texts)] if texts else []
+def _section(title: str, texts: list[Line]) -> list[Line]:
+    return [Line(""), Line(title, "head"), *texts] if texts else []
 
 
-def _fits(rows: Sequence[Row]) -> list[str]:
+def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
+    """Return sentences as lines of at most `width` characters."""
+    return [Line(part) for text in texts for part in wrapped_text(printable(text), width, GAP)]
+
+
+def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     from collbench.analysis.latency import line_fits
 
     fits = line_fits(rows)
@@ -74,8 +81,18 @@ def _fits(rows: Sequence[Row]) -> list[str]:
     varying = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
     titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
-    cases = ([*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits)
-    return [*_aligned([titles, *cases]), *off, *left_out(fits)]
+    cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
+    drops = {"sizes": 4, "of ceiling": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
+    table = _table(titles, cases, drops)
+    return [*(Line(line.text) for line in table_lines(table, width)), *sentences([*off, *left_out(fits)], width)]
+
+
+def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int]) -> Frame[Sequence[str]]:
+    columns = [
+        Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
+        for place, title in enumerate(titles)
+    ]
+    return Frame(columns, cases)
 
 
 def fit_cases(fit: LineFit) -> list[str]:
@@ -130,10 +147,10 @@ def left_out(fits: Iterable[LineFit]) -> list[str]:
     return [f"not fitted, {flag_name(reason)}: {', '.join(cases)}" for reason, cases in names.items()]
 
 
-def _slowest(runs: Sequence[Run]) -> list[str]:
-    parts = [(together, _ranks(together)) for together in _same_ranks(runs)]
-    heads = [f"{_title(together)}:" if len(parts) > 1 else "" for together, _ in parts]
-    return [text for head, (_, texts) in zip(heads, parts, strict=True) if texts for text in (head, *texts) if text]
+def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
+    parts = [(together, _ranks(together, width)) for together in _same_ranks(runs)]
+    heads = [sentences([f"{_title(together)}:"], width) if len(parts) > 1 else [] for together, _ in parts]
+    return [line for head, (_, texts) in zip(heads, parts, strict=True) if texts for line in (*head, *texts) if line.text]
 
 
 def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
@@ -158,7 +175,7 @@ def _title(runs: Sequence[Run]) -> str:
     return f"{runs[0].path.resolve().name}{more}"
 
 
-def _ranks(runs: Sequence[Run]) -> list[str]:
+def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
     from collbench.analysis.stragglers import compared, hosts_of, slow_links, stragglers_in
 
     hosts, rows = hosts_of(runs[0]), [row for run in runs for row in run.rows]
@@ -167,22 +184,22 @@ def _ranks(runs: Sequence[Run]) -> list[str]:
     spreads = [text for backend in backends for text in (_spread(backend, cases), _exit_skew(backend, rows)) if text]
     links = slow_links(runs[0]) if cases else []
     named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cases, hosts, links))]
-    return [*named, *_histogram(hosts, cases), *spreads]
+    return [*sentences(named, width), *_histogram(hosts, cases, width), *sentences(spreads, width)]
 
 
-def _histogram(hosts: Mapping[int, str], cases: list[Compared]) -> list[str]:
+def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | None) -> list[Line]:
     """Return bars of how often each rank ended last: the most frequent ranks, and the share of each rank if all were equal."""
     from collbench.analysis.stragglers import histogram
 
     if not cases:
         return []
     ranks = histogram(cases)
-    shown = [["rank", "host", "ends last in"]]
-    shown += [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
+    shown = [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
     rest = len(ranks) - _MOST_RANKS
     equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    return [*_aligned(shown), f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"]
+    table = [Line(line.text) for line in table_lines(_table(("rank", "host", "ends last in"), shown, {"host": 1}), width)]
+    return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
 
 
 def _bar(part: float) -> str:
@@ -223,11 +240,6 @@ def _percent(part: float) -> str:
 def _middle(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(case.ljust(width) for case, width in zip(cases, wide, strict=True)).rstrip() for cases in table]
 
 
 _MOST_NAMES, _LONGEST = 4, 300

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
+from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
-FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
-    "table": lambda room: OneLinePerAbsentBackend(TableWriter(room)),
-    "nccl-tests": lambda room: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
-    "csv": lambda room: CsvWriter(),
-    "json": lambda room: JsonWriter(),
+FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
+    "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
+    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
+    "csv": lambda room, view: CsvWriter(),
+    "json": lambda room, view: JsonWriter(),
 }
 # Formats for programs: each row is printed as soon as it is measured, as in cells.jsonl.
 AS_MEASURED = frozenset({"csv", "json"})
@@ -113,17 +114,30 @@ class Reporter:
             self._screen.data(line)
 
 
+def view_of(arguments: argparse.Namespace) -> View:
+    """Return the view of `--columns` and `--verbose`; the default for commands without them. Raises UsageError for an unknown column."""
+    wanted, verbose = getattr(arguments, "columns", None), bool(getattr(arguments, "verbose", False))
+    return View(*parse_columns(wanted), verbose) if wanted else View(verbose=verbose)
+
+
 def make_reporter(
-    format: str = "table", stream: TextIO | None = None, err: TextIO | None = None, color: str = "auto", quiet: bool = False
+    format: str = "table",
+    stream: TextIO | None = None,
+    err: TextIO | None = None,
+    color: str = "auto",
+    quiet: bool = False,
+    *,
+    view: View = DEFAULT_VIEW,
 ) -> Reporter:
     """Return a reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
 
-    `color` is auto, always or never; `quiet` prints only data. Raises UsageError for an unknown format or color.
+    `color` is auto, always or never; `quiet` prints only data; `view` selects the columns of the table. Raises
+    UsageError for an unknown format or color.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
-    return Reporter(FORMATS[format](screen.room), screen, ordered=format not in AS_MEASURED)
+    return Reporter(FORMATS[format](screen.room, view), screen, ordered=format not in AS_MEASURED)
 
 
 # Progress of a sweep: the runner's events as rank 0 prints them.
@@ -133,7 +147,7 @@ class ProgressPrinter:
     """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet)
+        self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
         self._began = time.monotonic()
         self._folder = ""
 

@@ -14,6 +14,8 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.report.answer import answer_lines
+from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
 from collbench.report.frame import in_print_order, plan_of
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
@@ -22,7 +24,7 @@ from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
-from collbench.report.table import Line, escaped, escaped_line, items, markdown_table, printable
+from collbench.report.table import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -337,13 +339,17 @@ def report_run(
     verdict: Path | None = None,
     err: TextIO | None = None,
     color: str = "auto",
+    view: View = DEFAULT_VIEW,
+    measured: str = "",
 ) -> int:
     """Print the runs in `paths` on `stream`, and write them to the given files.
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
     settings, hosts or links differ. `verdict` is a verdict.json, which becomes the first section of the page. `err` gets what could not
-    be read or combined. Returns the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot be read. Raises
-    UsageError if no path has a readable run, for a launch that is given twice, an unknown format, and a file that cannot be written.
+    be read or combined. `view` selects the columns of the table. `measured` is the folder of launches that have just ended: then the
+    answer follows the table, with the next command; else it is at the top. Returns the exit code: USAGE if one of the paths has no
+    results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
+    an unknown format, and a file that cannot be written.
     """
     if format not in FORMATS:
         raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
@@ -362,7 +368,7 @@ def report_run(
     if markdown == STDOUT:
         _print_markdown(material, stream)
     else:
-        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color)
+        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color, view=view, measured=measured)
     return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
@@ -387,11 +393,13 @@ def _check_one_kind(material: Material) -> None:
         raise UsageError(f"{first} has {what}, but {rest[0][1]} has {rest[0][0]}: write them to two CSV files")
 
 
-def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
+def _print_runs(
+    material: Material, format: str, stream: TextIO, err: TextIO, color: str, *, view: View = DEFAULT_VIEW, measured: str = ""
+) -> None:
     painted = wants_color(stream, color)
     print_line = PlainScreen(stream, err, painted).data
     if format == "table":
-        _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material))
+        _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material), view=view, measured=measured)
     else:
         _print_all(material.tables, format, print_line)
     show_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
@@ -442,26 +450,36 @@ def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
 
 
 def _print_all(
-    tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None, fallen: Sequence[Sequence[str]] = ()
+    tables: Sequence[Launches],
+    format: str,
+    print_line: _Print,
+    room: int | None = None,
+    fallen: Sequence[Sequence[str]] = (),
+    *,
+    view: View = DEFAULT_VIEW,
+    measured: str = "",
 ) -> None:
     """Print the tables; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        writer: RowWriter = FORMATS[format](room)
+        writer: RowWriter = FORMATS[format](room, view)
         if format == "table":
-            writer = OneLinePerAbsentBackend(TableWriter(room, rows), rows=rows)
+            writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
         before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
         if format == "table":
             sentences = fallen[number] if number < len(fallen) else ()
-            lost = [Line(printable(f"since {tables[0].name}: {text}"), "wrong") for text in sentences]
-            before, after = [*_heading(table, first=number == 0), *lost, *before], findings(table.runs, rows)
+            lost = [Line(part, "wrong") for text in sentences for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room)]
+            answer = [] if view.columns else list(answer_lines(rows, room, measured))
+            above, below = ([], [Line(""), *answer]) if measured else ([*answer, Line("")], [])
+            before = [*_heading(table, room, first=number == 0), *lost, *above, *before]
+            after = [*findings(table.runs, rows, room), *below]
         elif format == "csv" and number > 0:
             before = []  # one header for all
         for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end(), *after]:
             print_line(line)
 
 
-def _heading(table: Launches, first: bool) -> list[Line]:
+def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
     launches, unfinished = len(table.runs), sum(map(_is_unfinished, table.runs))
     resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
     rows = plural(len(table.rows), "row")
@@ -470,7 +488,8 @@ def _heading(table: Launches, first: bool) -> list[Line]:
     else:
         counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
         facts = [f"{launches} launches", rows, *counts]
-    return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(facts)})"), "head")]
+    title = wrapped_text(printable(f"{table.name} ({', '.join(facts)})"), room, GAP)
+    return [*([] if first else [Line("")]), *(Line(text, "head") for text in title)]
 
 
 def _is_unfinished(run: Run) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
-from collbench.report.cases import COLUMNS, CaseColumn, choice_sentences, doubtful, not_available, same_for_all, shown_columns, widths
+from collbench.report.answer import answer_lines
+from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
+from collbench.report.cases import choice_sentences, not_available
 from collbench.report.frame import PlanSummary
-from collbench.report.table import Line, defused, printable
+from collbench.report.table import GAP, Line, csv_record, csv_text, printable, wrapped_text
 from collbench.results.flags import explain
+from collbench.results.quality import run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
-from collbench.results.store import plain, to_line
+from collbench.results.store import to_line
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -55,54 +55,52 @@ class RowWriter(Protocol):
 
 
 class TableWriter:
-    """The table for people: a header, a line per row, a foot that explains what occurred. Lines are never cut.
+    """The table for people: a block per operation and backend, a line per row, and a foot that explains what occurred.
 
-    `room` is the width of a terminal, for which columns are dropped; None keeps all columns. `rows` that are known beforehand make the
-    widths exact. Without them the foot also names ranks that delay the others, and sizes at which the automatic choice of algorithm loses.
+    `room` is the width of a terminal, which no line exceeds; None keeps all columns. `rows` that are known beforehand make the widths
+    exact. Without them the foot also names ranks that delay the others, sizes at which the automatic choice of algorithm loses, and the
+    answer.
     """
 
-    def __init__(self, room: int | None = None, rows: Sequence[Row] = ()) -> None:
+    def __init__(self, room: int | None = None, rows: Sequence[Row] = (), view: View = DEFAULT_VIEW) -> None:
         self._room = room
         self._rows = rows
+        self._view = view
         self._printed: list[Row] = []
 
     def start(self, plan: PlanSummary) -> list[Line]:
-        """Return what is the same in all rows, and the titles."""
+        """Return what is the same in all rows."""
         self._plan = plan
-        self._columns = shown_columns(plan)
-        self._widths = widths(self._columns, plan, self._rows)
-        dropped = self._drop(plan)
-        facts = same_for_all(plan, dropped)
-        self._hidden = [column.title for column in dropped if column.figure]
-        titles = [column.pad(column.title, width) for column, width in zip(self._columns, self._widths, strict=True)]
-        return [*([Line(facts, "head")] if facts else []), Line(_joined(titles), "head")]
+        self._layout = BlockLayout(plan, self._room, self._view, self._rows)
+        return self._layout.facts()
 
     def row(self, row: Row) -> list[Line]:
-        """Return the line of the row."""
+        """Return the lines of the row, after the title of its block if it is the first one."""
         self._printed.append(row)
-        pairs = list(zip(self._columns, self._widths, strict=True))
-        if row.na is not None:
-            cases = [column.pad(column.text(row), width) for column, width in pairs if not column.figure]
-            return [Line(_joined([*cases, not_available(row)]), "na")]
-        style = "wrong" if row.wrong else "doubtful" if doubtful(row) else ""
-        return [Line(_joined(column.pad(column.text(row), width) for column, width in pairs), style)]
+        return [*self._layout.row(row), *sub_lines(row, self._view, self._room)]
 
     def end(self) -> list[Line]:
-        """Return how to read the rows above: intervals, flags, slow ranks, hidden columns."""
-        lines = [*self._intervals(), *self._groups(), *stopped_by(self._printed)]
-        lines += explain(flag for row in self._printed for flag in row.flags)
+        """Return how to read the rows above: intervals, quality, slow ranks; then the answer, if the rows were not known beforehand."""
+        lines = [*self._intervals(), *self._groups(), *self._reasons()]
+        if self._view.verbose:
+            lines += [*stopped_by(self._printed), *explain(flag for row in self._printed for flag in row.flags)]
         if not self._rows:
             lines += [*map(printable, choice_sentences(self._printed)), *self._stragglers()]
-        if self._hidden:
-            lines.append(f"hidden, because the terminal is too narrow: {', '.join(self._hidden)}")
-        return [Line(line, "foot") for line in lines]
+        foot = [Line(part, "foot") for line in lines for part in wrapped_text(line, self._room, GAP)]
+        answer = [] if self._rows else list(answer_lines(self._printed, self._room, self._plan.run))
+        return [*foot, *([Line("")] if answer else []), *answer]
 
     def _intervals(self) -> list[str]:
         if not any(row.time_s is not None and row.time_s.ci_low is not None for row in self._printed):
             return []
         if self._plan.launches > 1:
-            return [f"intervals: 95 % confidence intervals over the medians of {self._plan.launches} launches"]
-        return ["intervals: 95 % confidence intervals of the median within one launch; another launch may differ by more"]
+            return [f"CI: 95 % confidence interval over the medians of {self._plan.launches} launches"]
+        return ["CI: 95 % confidence interval of the median within one launch; another launch may differ by more"]
+
+    def _reasons(self) -> list[str]:
+        """Return why rows are not ok, a sentence for each remedy, unless the line on quality has the only one."""
+        reasons = run_quality(self._printed).reasons
+        return [each.render() for each in reasons] if len(reasons) > 1 else []
 
     def _groups(self) -> list[str]:
         if not any(row.groups for row in self._printed):
@@ -117,18 +115,6 @@ class TableWriter:
         run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
         return [printable(each.sentence()) for each in stragglers(run)]
 
-    def _drop(self, plan: PlanSummary) -> list[CaseColumn]:
-        """Remove the least important columns until the line fits, and return them in order."""
-        if self._room is None:
-            return []
-        spare = sorted((c for c in self._columns if c.rank and not plan.varies(c.title)), key=lambda c: c.rank)
-        dropped: list[CaseColumn] = []
-        while spare and sum(self._widths) + 2 * (len(self._widths) - 1) > self._room:
-            place = self._columns.index(spare.pop())
-            dropped.append(self._columns.pop(place))
-            del self._widths[place]
-        return [column for column in COLUMNS if column in dropped]
-
 
 def stopped_by(rows: Iterable[Row]) -> list[str]:
     """Return why no more samples were taken, in one line: "stopped by: precision 28, max-time 6"; no line if no row has a reason."""
@@ -136,10 +122,6 @@ def stopped_by(rows: Iterable[Row]) -> list[str]:
     order = [*_STOPPED, *sorted(reasons.keys() - _STOPPED.keys())]
     counts = [f"{_STOPPED.get(reason, printable(reason))} {reasons[reason]}" for reason in order if reasons[reason]]
     return [f"stopped by: {', '.join(counts)}"] if counts else []
-
-
-def _joined(cases: Iterable[str]) -> str:
-    return "  ".join(cases).rstrip()
 
 
 # Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
@@ -157,11 +139,11 @@ class CsvWriter:
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the header."""
         self._run = Path(plan.run).name
-        return [_record(csv_columns())]
+        return [csv_record(csv_columns())]
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [_record([_case(self._run), *(_case(value) for _, value in _flat(row))])]
+        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in _flat(row))])]
 
     def end(self) -> list[Line]:
         """Return nothing: CSV has no foot."""
@@ -188,27 +170,6 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
             yield name, value
         if name == "percent_of_ceiling":
             yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
-
-
-def _case(value: Any) -> str:
-    if value is None or value in ({}, [], ()):
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    text = _json(value) if isinstance(value, dict | list) else " ".join(value) if isinstance(value, tuple) else str(value)
-    return defused(text)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
-
-
-def _record(cases: list[str]) -> Line:
-    text = io.StringIO()
-    csv.writer(text).writerow(cases)
-    return Line(text.getvalue().removesuffix("\n"))  # keep the carriage return: records of RFC 4180 end with both
 
 
 # Gauges in OpenMetrics, for Prometheus and for node_exporter's textfile collector.
@@ -357,11 +318,12 @@ def comment_line(text: str) -> Line:
 class OneLinePerAbsentBackend:
     """Passes rows on to a writer; a backend with only n/a rows, all for the same reason, becomes one line.
 
-    If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend while their reasons are equal.
+    `room` is the width of a terminal. If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend
+    while their reasons are equal.
     """
 
-    def __init__(self, writer: RowWriter, form: Form = table_line, rows: Iterable[Row] | None = None) -> None:
-        self._writer, self._form = writer, form
+    def __init__(self, writer: RowWriter, form: Form = table_line, rows: Iterable[Row] | None = None, *, room: int | None = None) -> None:
+        self._writer, self._form, self._room = writer, form, room
         self._known = None if rows is None else _absent(rows)
         self._shown: set[str] = set()
         self._held: list[Row] = []
@@ -394,7 +356,7 @@ class OneLinePerAbsentBackend:
         if row.backend in self._shown:
             return []
         self._shown.add(row.backend)
-        return [self._line(row, absent[row.backend])]
+        return self._lines(row, absent[row.backend])
 
     def _release(self) -> list[Line]:
         held, self._held = self._held, []
@@ -406,10 +368,11 @@ class OneLinePerAbsentBackend:
             return self._release()
         first, count = self._held[0], len(self._held)
         self._held = []
-        return [self._line(first, count)]
+        return self._lines(first, count)
 
-    def _line(self, row: Row, count: int) -> Line:
-        return self._form(printable(f"{row.backend}, {count} cases: {not_available(row)}"))
+    def _lines(self, row: Row, count: int) -> list[Line]:
+        text = printable(f"{row.backend}, {count} cases: {not_available(row)}")
+        return [self._form(part) for part in wrapped_text(text, self._room, GAP)]
 
 
 def _alike(held: Row, row: Row) -> bool:

@@ -13,7 +13,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gate import verdict as gate
 from collbench.machine.doctor.finding import pages as findings
-from collbench.report import pairs, training
+from collbench.report import blocks, pairs, training
 from collbench.report.cases import COLUMNS
 from collbench.report.explain import GROUPS, index_lines, page, pages
 from collbench.report.writers import csv_columns
@@ -36,7 +36,7 @@ def titles() -> set[str]:
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
 
 
-@pytest.mark.parametrize("word", [column.title for column in COLUMNS])
+@pytest.mark.parametrize("word", [column.title for column in (*COLUMNS, *blocks.COLUMNS)])
 def test_columns_of_the_table(word: str) -> None:
     assert "column" in {each.group for each in page(word)}
 

@@ -1,4 +1,4 @@
-"""The plain table, and where lines go: files, pipes, terminals."""
+"""The table of cases, and where lines go: files, pipes, terminals."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.report.blocks import View
 from collbench.report.frame import PlanSummary
 from collbench.report.progress import make_reporter
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
@@ -45,7 +46,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def printed(rows: Sequence[Row], format: str = "table", **options: str | bool) -> tuple[str, str]:
+def printed(rows: Sequence[Row], format: str = "table", **options: object) -> tuple[str, str]:
     """What a run with these rows prints on stdout and stderr when neither is a terminal."""
     out, err = io.StringIO(), io.StringIO()
     with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
@@ -78,10 +79,11 @@ def test_trouble_is_never_hidden_behind_one_number() -> None:
 
 
 def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
-    lines = printed([*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))], color="always")[0].splitlines()[2:7]
+    rows = [*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))]
+    lines = printed(rows, color="always")[0].splitlines()[3:]
     assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
-    assert [line[:3] for line in lines[2:4]] == ["all", "all"]
-    assert lines[4].startswith("\x1b[1;31m")
+    assert [line.split()[0] for line in lines[2:4]] == ["512", "4"]
+    assert all(line.startswith("\x1b[1;31m") for line in lines[4:6])
 
 
 def test_why_cases_stopped() -> None:
@@ -90,21 +92,24 @@ def test_why_cases_stopped() -> None:
     assert stopped_by([make_row(), not_measured("no")]) == []
 
 
-def test_columns_are_aligned_and_only_those_that_report_something() -> None:
-    lines = printed([make_row(1 << power) for power in range(3, 31)])[0].splitlines()
-    assert lines[0] == "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"
-    assert lines[1].split() == [
-        "operation", "size", "backend", "dtype", "redop", "time", "µs", "95", "%", "interval", "algbw", "GB/s", "busbw", "GB/s",
-        "wrong", "of", "ceiling", "limited", "by", "flags",
+def test_columns_are_aligned_and_what_is_constant_is_above() -> None:
+    lines = printed([make_row(1 << power) for power in range(12, 31)])[0].splitlines()
+    assert lines[:2] == [
+        "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node",
+        "allreduce over nccl · float32 · sum · limited by NIC 4×100 Gb/s",
+    ]
+    assert re.split("  +", lines[2].strip()) == [
+        "size", "time µs", "± CI", "95 % CI µs", "algbw GB/s", "busbw GB/s", "expected GB/s", "% of expected", "% of hard limit",
+        "samples", "wrong", "quality",
     ]  # fmt: skip
-    at = lines[1].index("of ceiling")
-    assert {line[at:] for line in lines[2:30]} == {"42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)"}
-    assert [line.split()[1:3] for line in lines[2:5]] == [["8", "B"], ["16", "B"], ["32", "B"]]
+    at = lines[2].index("busbw GB/s")
+    assert {line[at:].split()[:3] == ["42.0", "50.0", "84"] for line in lines[3:22]} == {True}
+    assert [line.split()[:2] for line in lines[3:6]] == [["4", "KiB"], ["8", "KiB"], ["16", "KiB"]]
 
 
 def test_nothing_is_cut_and_no_control_character_is_written() -> None:
     reason = "x" * 500 + "\x1b[31m"
-    out, err = printed([not_measured(reason), make_row(flags=("f" * 300,))])
+    out, err = printed([not_measured(reason), make_row(flags=("f" * 300,))], view=View(verbose=True))
     assert f"n/a ({'x' * 500}?[31m)" in out
     assert "f" * 300 in out
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
@@ -115,9 +120,9 @@ def test_each_line_is_flushed_when_its_case_is_done() -> None:
     with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
         reporter = make_reporter("table", out, io.StringIO())
         reporter.start(PlanSummary.of([make_row(8)]))
-        assert pipe.read(10_000).count(b"\n") == 2
+        assert pipe.read(10_000).count(b"\n") == 1
         reporter.row(make_row(8))
-        assert pipe.read(10_000).startswith(b"allreduce   8 B  nccl")
+        assert pipe.read(10_000).startswith(b"allreduce over nccl")
 
 
 def test_an_aborted_run_still_explains_its_rows() -> None:
@@ -126,7 +131,7 @@ def test_an_aborted_run_still_explains_its_rows() -> None:
         reporter.start(PlanSummary.of([make_row()] * 2))
         reporter.row(make_row(flags=("simulated",)))
         raise KeyboardInterrupt
-    assert out.getvalue().splitlines()[-1].startswith("simulated: ")
+    assert out.getvalue().splitlines()[-1].startswith("quality: ")
 
 
 def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
@@ -135,7 +140,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
     reporter.start(PlanSummary.of([make_row()], launches=3))
     reporter.row(make_row())
     reporter.end()
-    assert out.getvalue().splitlines()[-1] == "intervals: 95 % confidence intervals over the medians of 3 launches"
+    assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
 
@@ -190,7 +195,7 @@ def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, 
 
 def test_colour_in_a_file_only_when_forced() -> None:
     rows = [make_row(wrong=1)]
-    assert "\x1b[1;31mallreduce" in printed(rows, color="always")[0]
+    assert "\x1b[1;31m64 MiB" in printed(rows, color="always")[0]
     assert "\x1b" not in printed(rows)[0]
 
 
@@ -219,7 +224,7 @@ def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
     reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
     reporter.row(make_row(in_place=True))
     assert "out of place" not in out.getvalue()
-    assert "sum    in place   " in out.getvalue()
+    assert "allreduce over nccl · float32 · sum · in place · limited by" in out.getvalue()
 
 
 _RUN = """
@@ -273,28 +278,29 @@ def _shown(received: str) -> list[str]:
 def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
     received = _on_a_terminal(200, times=10)
     shown = _shown(received)
-    rows = [line for line in shown if line.startswith("allreduce")]
+    rows = [line for line in shown if line.endswith("ok")]
     assert len(rows) == 280
-    assert rows[0].startswith("allreduce      8 B  nccl")
-    assert all(line.endswith("42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)") for line in rows)
+    assert rows[0].split() == ["8", "B", "2399", "±1.0", "%", "2375–2423", "200", "0", "ok"]
     assert "0/280  1 min 05 s left  allreduce on nccl" in received
     assert shown[-2] == "results are in runs/x"
     assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
 
 
-def test_a_narrow_terminal_leaves_out_what_it_must_and_reports_it() -> None:
+def test_a_narrow_terminal_drops_columns() -> None:
     shown = _shown(_on_a_terminal(80))
-    rows = [line for line in shown if "GB/s (84 %)" in line]
-    assert len(rows) == 28
-    assert rows[0] == "    8 B       2399        42.0      0  42.0 of 50.0 GB/s (84 %)"
-    assert "4 ranks · 1 node · operation allreduce · backend nccl · dtype float32 · redop sum" in shown[0]
-    assert "hidden, because the terminal is too narrow: 95 % interval, algbw GB/s, limited by" in shown
+    assert "   size        time µs     ± CI  busbw GB/s  % of expected  quality" in shown
+    assert " 64 MiB           2399   ±1.0 %        42.0           84 %  ok" in shown
+    assert all(len(line) <= 80 for line in shown)
 
 
 def test_what_distinguishes_rows_is_never_left_out() -> None:
     rows = [make_row(backend=backend, dtype=dtype) for backend in ("mpi", "gloo") for dtype in ("float32", "bfloat16")]
-    writer = TableWriter(room=40)
-    assert "backend  dtype" in writer.start(PlanSummary.of(rows))[1].text
+    for room, titles in ((100, 2), (70, 4)):
+        writer = TableWriter(room=room)
+        writer.start(PlanSummary.of(rows))
+        lines = [line.text for row in rows for line in writer.row(row)]
+        assert sum("allreduce over" in line for line in lines) == titles
+        assert sum("bfloat16" in line for line in lines) == 2
 
 
 def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Lines(io.StringIO):
     """stdout that can be asked which sizes it has shown so far."""
 
     def sizes(self) -> list[int]:
-        return [int(line.split()[1]) for line in self.getvalue().splitlines() if line.startswith("allreduce")]
+        return [int(line.split()[0]) for line in self.getvalue().splitlines() if line.endswith(" ok")]
 
 
 def test_a_row_waits_for_those_before_it() -> None:
@@ -50,7 +50,7 @@ def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], me
             reporter.row(ROWS[place], place)
         raise KeyboardInterrupt
     assert out.sizes() == sorted(SIZES[place] for place in order[:measured])
-    assert out.getvalue().splitlines()[-1].startswith("intervals: " if measured else "operation")
+    assert ("quality: ok" in out.getvalue()) is (measured > 0)
 
 
 def test_a_place_that_comes_twice_loses_no_row() -> None:
@@ -135,5 +135,4 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         reporter.start(PlanSummary.of(stored, [{"rank": 1, "host": "node05"}], str(folder.path)))
         for row in [*stored, not_measured("no")]:
             reporter.row(row)
-    last = out.getvalue().splitlines()[-1]
-    assert last.startswith("rank 1 (node05) ends last in 99 % ")
+    assert any(line.startswith("rank 1 (node05) ends last in 99 % ") for line in out.getvalue().splitlines())

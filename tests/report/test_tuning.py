@@ -44,7 +44,8 @@ def printed(rows: list[Row], format: str = "table") -> str:
 
 
 def titles(rows: list[Row]) -> list[str]:
-    return printed(rows).splitlines()[1].split()
+    """The titles of the blocks, and the headings."""
+    return [word for line in printed(rows).splitlines() if line.endswith(("quality", "Gb/s")) for word in line.split()]
 
 
 def test_the_table_of_a_sweep() -> None:
@@ -54,9 +55,10 @@ def test_the_table_of_a_sweep() -> None:
 def test_columns_are_there_only_where_some_row_needs_them() -> None:
     assert not {"registration", "algorithm", "protocol"} & set(titles([row(8, 1e-6), make_row(8, backend="mpi")]))
     assert not {"registration", "protocol"} & set(titles([row(8, 1e-6), row(8, 1e-6, "tree")]))
-    assert "algorithm" in titles([row(8, 1e-6, "tree"), row(16, 1e-6, "tree")])
+    assert "algorithm" in titles([row(8, 1e-6), row(8, 1e-6, "tree")])
+    assert "tree" in titles([row(8, 1e-6, "tree"), row(16, 1e-6, "tree")])
     assert "registration" in titles([row(8, 1e-6), row(8, 1e-6, registration="symmetric")])
-    assert "registration" in titles([row(8, 1e-6, registration="symmetric"), make_row(8, backend="mpi")])
+    assert "symmetric" in titles([row(8, 1e-6, registration="symmetric"), make_row(8, backend="mpi")])
 
 
 def test_a_registration_that_all_rows_share_is_reported_above_them() -> None:

@@ -152,6 +152,13 @@ def test_one_iteration_longer_than_the_budget_is_one_sample_and_no_interval(iter
     assert bench.measured.flags == ["budget_exceeded", "few_samples", *([] if iterations else ["target_missed"])]
 
 
+def test_messages_between_ranks_are_not_an_iteration_that_exceeds_the_budget():
+    bench = Bench(Budget(0.5), steady(0.014), overhead_s=0.6)
+    assert bench.looks == [(1, 1), (6, 1)]
+    assert (bench.measured.samples.shape[1], bench.measured.stopped) == (6, "max_time")
+    assert bench.measured.flags == ["warmup_unsettled", "few_samples"]
+
+
 def test_a_graph_is_warmed_up_for_as_long_as_all_its_iterations_take():
     bench = Bench(Budget(5.0), noisy(10e-3, 0.001), mode="graph", iterations=20)  # 0.2 s a turn
     assert bench.measured.warmups <= 10 and bench.now < 5.5

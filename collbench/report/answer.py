@@ -1,0 +1,186 @@
+"""The answer of a run in a few lines: the best rate of each operation over each backend, the quality, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from collbench.analysis.launches import time_of
+from collbench.reason import Fact
+from collbench.report.cases import two_modes, value_of
+from collbench.report.table import GAP, Line, printable, wrapped_text
+from collbench.results.quality import UNRELIABLE, quality_of, run_quality
+from collbench.results.row import Row
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
+
+LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth says nothing
+_MOST = 12
+
+
+class BestRate(Fact, frozen=True):
+    """The best bus bandwidth of an operation over a backend, the expected bandwidth, and the resource that limits it."""
+
+    bytes_per_s: float
+    size_bytes: int
+    expected_bytes_per_s: float | None = None
+    percent: float | None = None
+    limited_by: str = ""
+    measured: bool = False
+    unreliable: bool = False
+    disturbed: bool = False
+
+    def render(self) -> str:
+        """Return "5.01 of 7.61 GB/s (66 %) at 64 MiB, limited by memory copy (measured)"."""
+        doubt = f", {UNRELIABLE}" if self.unreliable else ""
+        where = f"at {format_size(self.size_bytes)}"
+        if self.expected_bytes_per_s is None or self.percent is None:
+            unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
+            return f"{format_rate(self.bytes_per_s)} GB/s {where}{doubt}{unknown}"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({format_percent(self.percent)}{doubt})"
+        return f"{rates} {where}, limited by {self.limited_by}{' (measured)' if self.measured else ''}"
+
+
+class Latency(Fact, frozen=True):
+    """The shortest time of the smallest message, or both values of bimodal samples; without a size, of an operation that moves no data."""
+
+    times_s: tuple[float, ...]
+    size_bytes: int = 0
+
+    def render(self) -> str:
+        """Return "0.2500 µs at 64 B", "293.5 or 3733 µs at 64 B"."""
+        where = f" at {format_size(self.size_bytes)}" if self.size_bytes else ""
+        return f"{' or '.join(map(format_time, self.times_s))} µs{where}"
+
+
+class Verification(Fact, frozen=True):
+    """In how many of the measured cases the received data was compared with the expected data, and in how many it was wrong."""
+
+    cases: int
+    verified: int
+    wrong: int = 0
+
+    def render(self) -> str:
+        """Return "data verified", "not verified (-c 0)" or "WRONG DATA in 2 cases"."""
+        if self.wrong:
+            return f"WRONG DATA in {plural(self.wrong, 'case')}"
+        if self.verified == self.cases:
+            return "data verified"
+        return f"data verified in {self.verified} of {self.cases} cases" if self.verified else "not verified (-c 0)"
+
+
+class Answer(Fact, frozen=True):
+    """The result of an operation over a backend: its best rate, its latency, and whether the data was right."""
+
+    operation: str
+    backend: str
+    how: tuple[str, ...] = ()
+    rate: BestRate | None = None
+    latency: Latency | None = None
+    verification: Verification | None = None
+    missing: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return "allreduce over mpi"."""
+        how = f" ({', '.join(self.how)})" if self.how else ""
+        return f"{self.operation} over {self.backend}{how}"
+
+    def result(self) -> str:
+        """Return the answer without its name."""
+        if self.missing:
+            return f"not measured ({self.missing})"
+        return " · ".join(each.render() for each in (self.rate, self.latency, self.verification) if each is not None)
+
+    def render(self) -> str:
+        """Return "allreduce over mpi: 5.01 of 7.61 GB/s (66 %) at 64 MiB, … · 0.25 µs at 64 B · data verified"."""
+        return f"{self.name}: {self.result()}"
+
+
+def answers(rows: Sequence[Row]) -> list[Answer]:
+    """Return an answer for each operation over each backend, and for each further difference that `peaks` keeps apart."""
+    from collbench.analysis.best import differing, peaks  # not before the end: numpy would delay the start
+
+    best = peaks(rows)
+    names = differing(best)
+    apart = ("operation", "backend", *names)
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in apart), []).append(row)
+    return [_answer(members, _differing(key, groups, names)) for key, members in groups.items()]
+
+
+def _differing(key: tuple[object, ...], groups: Iterable[tuple[object, ...]], names: Sequence[str]) -> list[str]:
+    """Return the fields that distinguish this answer from others of the same operation and backend."""
+    alike = [each for each in groups if each[:2] == key[:2]]
+    return [name for place, name in enumerate(names, start=2) if len({each[place] for each in alike}) > 1]
+
+
+def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
+    first = rows[0]
+    how = tuple(f"{name} {value_of(first, name)}" if name in ("group", "ranks", "nodes") else value_of(first, name) for name in names)
+    measured = [row for row in rows if time_of(row) is not None]
+    if not measured:
+        return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))
+    checked = [row for row in measured if row.wrong is not None]
+    verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked))
+    return Answer(first.operation, first.backend, how, _rate(measured), _latency(measured), verification)
+
+
+def _rate(rows: Sequence[Row]) -> BestRate | None:
+    """Return the rate of the peak, among messages for which a bandwidth means something."""
+    from collbench.analysis.best import is_shown_as_time, peaks
+
+    large = [row for row in rows if row.size_bytes >= LEAST_RATE_BYTES]
+    best = peaks(large)[0].row if large else None
+    if best is None or best.wrong or best.busbw_bytes_per_s is None or is_shown_as_time(best):
+        return None
+    quality, ceiling = quality_of(best), best.ceiling
+    unreliable = quality is not None and quality.word == UNRELIABLE
+    if ceiling is None or ceiling.bytes_per_s is None or best.percent_of_ceiling is None:
+        disturbed = ceiling is not None and ceiling.disturbed
+        return BestRate(best.busbw_bytes_per_s, best.size_bytes, unreliable=unreliable, disturbed=disturbed)
+    return BestRate(
+        best.busbw_bytes_per_s, best.size_bytes, ceiling.bytes_per_s, best.percent_of_ceiling, printable(ceiling.limited_by),
+        ceiling.kind == "measured", unreliable,
+    )  # fmt: skip
+
+
+def _latency(rows: Sequence[Row]) -> Latency | None:
+    """Return the shortest time of the smallest size with right data."""
+    sound = [(row.size_bytes, time, place) for place, row in enumerate(rows) if not row.wrong and (time := time_of(row)) is not None]
+    if not sound:
+        return None
+    size, time_s, place = min(sound)
+    return Latency(tuple(mode for mode, _ in two_modes(rows[place])) or (time_s,), size)
+
+
+class NextCommand(Fact, frozen=True):
+    """The command that shows a finished run in full."""
+
+    run: str
+
+    def render(self) -> str:
+        """Return "collbench report runs/x --html report.html"."""
+        return f"collbench report {shlex.quote(self.run)} --html report.html"
+
+
+def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "") -> Iterator[Line]:
+    """Yield the answers, the quality, and the command that shows the `run`; nothing without rows."""
+    found = answers(rows)
+    if not found:
+        return
+    shown = found[:_MOST]
+    longest = max(len(each.name) for each in shown)
+    indent = GAP if width is not None and longest > width // 3 else " " * (longest + len(GAP))
+    for each in shown:
+        style = "wrong" if each.verification is not None and each.verification.wrong else "na" if each.missing else ""
+        text = f"{each.name.ljust(longest)}{GAP}{each.result()}"
+        yield from (Line(part, style) for part in wrapped_text(printable(text), width, indent))
+    if len(found) > _MOST:
+        yield Line(f"and {len(found) - _MOST} more in the table")
+    quality = run_quality(rows)
+    if quality.cases:
+        style = "" if quality.word == "ok" else "doubtful"
+        yield from (Line(part, style) for part in wrapped_text(f"quality: {quality.render()}", width, GAP))
+    if run:
+        yield Line(printable(f"next: {NextCommand(run).render()}"))

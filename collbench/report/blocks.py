@@ -1,0 +1,255 @@
+"""The table of cases: a block for each operation over each backend, with what is constant in its title, for terminals of any width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.report.answer import LEAST_RATE_BYTES
+from collbench.report.cases import FACTS, NOTHING, PLACED, limited_by, name_value, rate, remarks, size_of, times, two_modes, value_of
+from collbench.report.cases import not_available as reason_of
+from collbench.report.cases import wrong as wrong_elements
+from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
+from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
+from collbench.results.quality import OK, half_width, quality_of
+from collbench.results.row import SERIES, Row, Times
+from collbench.units import format_percent, format_size, format_time
+
+_TIME_WIDTH = 13  # room for both values of bimodal samples: "293.5 / 3733"
+
+
+@dataclass(frozen=True)
+class View:
+    """What the user wants to see of a table of cases.
+
+    columns  keys of COLUMNS in the wanted order; empty: those that fit. With `added`, they follow those
+    verbose  whether every flag is shown below its row, and explained below the table
+    """
+
+    columns: tuple[str, ...] = ()
+    added: bool = False
+    verbose: bool = False
+
+
+DEFAULT_VIEW = View()
+
+
+def parse_columns(text: str) -> tuple[tuple[str, ...], bool]:
+    """Return the keys in "size,time,p99" or "+p99,max", and whether they are added. Raises UsageError for an unknown one."""
+    names = tuple(name.strip() for name in text.removeprefix("+").split(","))
+    known = [column.key for column in COLUMNS]
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"--columns: unknown column '{printable(unknown[0])}': choose from {', '.join(known)}")
+    return names, text.startswith("+")
+
+
+def _time(row: Row) -> str:
+    """Return the median in µs, or both values of bimodal samples: "293.5 / 3733"."""
+    if row.time_s is None or row.time_s.p50 is None:
+        return NOTHING
+    both = " / ".join(format_time(time_s) for time_s, _ in two_modes(row))
+    return both if both and len(both) <= _TIME_WIDTH else format_time(row.time_s.p50)
+
+
+def _quantile(name: str) -> Any:
+    def text(row: Row) -> str:
+        value = getattr(row.time_s, name, None) if isinstance(row.time_s, Times) else None
+        return NOTHING if value is None else format_time(value)
+
+    return text
+
+
+def _interval(row: Row) -> str:
+    known = row.time_s
+    if known is None or known.ci_low is None or known.ci_high is None:
+        return NOTHING
+    return f"{format_time(known.ci_low)}–{format_time(known.ci_high)}"
+
+
+def _half_width(row: Row) -> str:
+    width = half_width(row)
+    return NOTHING if width is None else f"±{format_percent(100 * width)}"
+
+
+def _has_rate(row: Row) -> bool:
+    """Return whether a bandwidth means something: the message does not fit into one packet."""
+    return row.size_bytes >= LEAST_RATE_BYTES and row.ranks > 1
+
+
+def _busbw(row: Row) -> str:
+    return rate(row.busbw_bytes_per_s) if _has_rate(row) else ""
+
+
+def _expected(row: Row) -> str:
+    ceiling = row.ceiling
+    return "" if not _has_rate(row) else rate(None if ceiling is None or row.percent_of_ceiling is None else ceiling.bytes_per_s)
+
+
+def _percent(percent: float | None, row: Row) -> str:
+    if not _has_rate(row):
+        return ""
+    return NOTHING if percent is None else format_percent(percent) if percent >= 0.05 else "<0.1 %"
+
+
+def _quality(row: Row) -> str:
+    quality = quality_of(row)
+    return NOTHING if quality is None else quality.word
+
+
+def _groups(plan: PlanSummary) -> bool:
+    return any(is_several(group) for group in plan.some("group"))
+
+
+def _column(key: str, title: str, text: Any, *, least: int = 0, drop: int = 0, right: bool = True) -> Column[Row]:
+    return Column(key, title, text, right=right, drop=drop, least=least)
+
+
+# All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
+COLUMNS: tuple[Column[Row], ...] = (
+    _column("size", "size", size_of),
+    _column("time", "time µs", _time, least=_TIME_WIDTH),
+    _column("ci", "± CI", _half_width, least=7, drop=1),
+    _column("interval", "95 % CI µs", _interval, least=15, drop=8),
+    _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
+    _column("busbw", "busbw GB/s", _busbw, drop=3),
+    _column("each_group", "each group GB/s", lambda row: of_each_group(row) or NOTHING, drop=5),
+    _column("all_groups", "all groups GB/s", lambda row: rate(group_rates(row)[1]), drop=4),
+    _column("expected", "expected GB/s", _expected, drop=6),
+    _column("percent", "% of expected", lambda row: _percent(row.percent_of_ceiling, row), drop=2),
+    _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
+    _column("n", "samples", lambda row: str(row.n) if row.n else NOTHING, drop=11),
+    _column("wrong", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), least=7, drop=7),
+    _column("min", "min µs", _quantile("min"), least=8),
+    _column("p95", "p95 µs", _quantile("p95"), least=8),
+    _column("p99", "p99 µs", _quantile("p99"), least=8),
+    _column("max", "max µs", _quantile("max"), least=8),
+    _column("modes", "modes µs", lambda row: times(row) if two_modes(row) else NOTHING, least=29),
+    _column("launches", "launches", lambda row: str(row.launches)),
+    _column("limited_by", "limited by", limited_by, least=40, right=False),
+    _column("flags", "flags", remarks, least=60, right=False),
+    _column("quality", "quality", _quality, least=10, drop=1, right=False),
+)
+_BY_KEY = {column.key: column for column in COLUMNS}
+_ALWAYS = ("size", "time")
+_BASE = ("ci", "busbw", "percent", "quality")  # a column that distinguishes rows leaves before these
+_RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
+_SHOWN = tuple(column.key for column in COLUMNS if column.drop or column.key in _ALWAYS)
+
+
+def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
+    """Return the keys of the columns of figures for this plan."""
+    if view.columns and not view.added:
+        return view.columns
+    hidden: set[str] = set() if _groups(plan) else {"each_group", "all_groups"}
+    if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
+        hidden |= set(_RATES)
+    if not plan.moves:
+        hidden.add("size")
+    shown = [key for key in _SHOWN if key not in hidden]
+    return tuple(dict.fromkeys([*shown[:-1], *view.columns, shown[-1]]))
+
+
+class BlockLayout:
+    """The lines of a table of cases.
+
+    room   the width of a terminal; None: a file, with all columns
+    rows   those known beforehand, which make the widths exact
+    """
+
+    def __init__(self, plan: PlanSummary, room: int | None, view: View, rows: Sequence[Row] = ()) -> None:
+        self._plan, self._room = plan, room
+        self._rows = [row for row in rows if row.na is None]
+        self._columns = [self._planned(_BY_KEY[key], view) for key in _keys(plan, view)]
+        self._inside = [name for name in SERIES if name in plan.within]
+        self._fit()
+        self._block: tuple[Any, ...] | None = None
+        self._limit: str | None = None
+
+    def facts(self) -> list[Line]:
+        """Return what is the same in all rows."""
+        known = {name: next(iter(values)) for name, values in self._plan.values.items() if self._is_global(name)}
+        facts = [text for name, text_of in FACTS.items() if known.get(name) is not None and (text := text_of(known[name]))]
+        return [Line(text, "head") for text in wrapped_text(printable(" · ".join(facts)), self._room, GAP)] if facts else []
+
+    def row(self, row: Row) -> list[Line]:
+        """Return the lines of a row, after those that begin its block if it is the first one."""
+        return [*self._begin(row), *(self._absent(row) if row.na is not None else [self._layout.line(row)])]
+
+    def _planned(self, column: Column[Row], view: View) -> Column[Row]:
+        """Return the column with the width that the plan needs; columns that the user named are not dropped."""
+        named = column.key in view.columns
+        least = column.least if not self._rows or (self._room is None and column.key == "time") else 0
+        if column.key == "size":
+            least = max((len(format_size(size)) for size in self._plan.sizes if size), default=1)
+        return Column(column.key, column.title, column.text, right=column.right, drop=0 if named else column.drop, least=least)
+
+    def _fit(self) -> None:
+        """Move what distinguishes rows from columns to the titles of blocks, until the columns fit."""
+        while True:
+            identity = [self._identity(name) for name in self._inside]
+            size = [column for column in self._columns if column.key == "size"]
+            others = [column for column in self._columns if column.key != "size"]
+            self._layout = TextLayout(Frame([*size, *identity, *others], self._rows, style=_style), self._room)
+            lost = self._room is not None and any(column.key in _BASE for column in self._layout.dropped)
+            if not self._inside or not (lost or (self._room is not None and self._layout.line_width > self._room)):
+                return
+            del self._inside[0]
+
+    def _identity(self, name: str) -> Column[Row]:
+        title = "placing" if name == "in_place" else name
+        least = max([len(printable(text)) for text in self._plan.some(name)], default=0)
+        least = len("out of place") if name == "in_place" else least
+        right = name in ("root", "window", "ranks", "nodes", "streams")
+        return Column(name, title, lambda row: value_of(row, name), right=right, least=least)
+
+    def _is_global(self, name: str) -> bool:
+        values = self._plan.values.get(name, frozenset())
+        return len(values) == 1 and None not in values and name in FACTS and (self._plan.moves or name not in PLACED)
+
+    def _begin(self, row: Row) -> list[Line]:
+        """Return the title and the headings if the row begins a block."""
+        names = [name for name in SERIES if name not in self._inside]
+        block = tuple(getattr(row, name) for name in names)
+        limit = row.ceiling.limited_by if row.ceiling is not None and row.percent_of_ceiling is not None and row.ranks > 1 else None
+        if block == self._block and (limit is None or self._limit is None or limit == self._limit):
+            self._limit = self._limit or limit
+            return []
+        first, self._block, self._limit = self._block is None, block, limit or self._known_limit(names, block)
+        facts = [name_value(row, name) for name in names[2:] if not self._is_global(name)]
+        facts.append(f"limited by {self._limit}" if self._limit else "")
+        title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
+        return [
+            *([] if first else [Line("")]),
+            *(Line(text, "head") for text in wrapped_text(printable(title), self._room, GAP)),
+            Line(self._layout.heading(), "head"),
+        ]
+
+    def _known_limit(self, names: Sequence[str], block: tuple[Any, ...]) -> str | None:
+        rows = (row for row in self._rows if tuple(getattr(row, name) for name in names) == block)
+        return next((row.ceiling.limited_by for row in rows if row.ceiling is not None and row.percent_of_ceiling is not None), None)
+
+    def _absent(self, row: Row) -> list[Line]:
+        """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
+        shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
+        cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
+        return [Line(text, "na") for text in wrapped_text(GAP.join([*cells, reason_of(row)]), self._room, GAP * 2)]
+
+
+def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
+    """Yield the lines below a row: wrong data always, its flags if they are wanted."""
+    details = [f"{wrong_elements(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
+    if view.verbose:
+        both = [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
+        details += [f"flags: {remarks(row)}"] if row.flags else []
+        details += both
+    for text in details:
+        yield from (Line(part, "wrong" if row.wrong else "foot") for part in wrapped_text(f"{GAP * 2}{printable(text)}", room, GAP * 3))
+
+
+def _style(row: Row) -> str:
+    if row.na is not None:
+        return "na"
+    word = _quality(row)
+    return "wrong" if row.wrong else "doubtful" if word not in (OK, NOTHING) else ""

@@ -1,0 +1,238 @@
+"""The quality of a row in one word (ok, noisy, unreliable), by rules over its flags and figures; the reasons grouped by remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import NamedTuple
+
+from collbench.reason import Fact
+from collbench.results.flags import WITHIN_A_LAUNCH
+from collbench.results.row import Row
+from collbench.units import plural
+
+OK, NOISY, UNRELIABLE = "ok", "noisy", "unreliable"
+QUALITIES = (OK, NOISY, UNRELIABLE)  # from best to worst
+
+NOISE = 0.10  # half of the confidence interval, and the distance of two modes, as a part of the median
+MOST_NOISE = 0.50
+LEAST_SKEW_S = 1e-6  # ranks of one host always leave a barrier some 0.1 µs apart
+FEWEST = 3  # samples of a time without an interval
+_TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
+_NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
+_DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler", "drift"})
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a stored value is a finite number."""
+    return isinstance(value, int | float) and isfinite(value)
+
+
+def half_width(row: Row) -> float | None:
+    """Return half of the confidence interval as a part of the median; None without an interval."""
+    known = row.time_s
+    if known is None or not (_is_number(known.ci_low) and _is_number(known.ci_high) and _is_number(known.p50)) or known.p50 <= 0:
+        return None
+    return (known.ci_high - known.ci_low) / 2 / known.p50  # type: ignore[operator]  # checked above
+
+
+def _flags(row: Row) -> set[str]:
+    """Return the flags that count: several launches show some effects in their spread."""
+    return set(row.flags) - WITHIN_A_LAUNCH if row.launches > 1 else set(row.flags)
+
+
+def _is_disturbed(row: Row) -> bool:
+    return bool(_DISTURBED & _flags(row)) or _modes_are_apart(row)
+
+
+def _modes_are_apart(row: Row) -> bool:
+    times = [time for mode in row.modes if isinstance(mode, dict) and isinstance(time := mode.get("time_s"), int | float)]
+    return "two_modes" in row.flags and (len(times) < 2 or min(times) <= 0 or max(times) / min(times) > 1 + NOISE)
+
+
+def _is_wide(row: Row, limit: float) -> bool:
+    width = half_width(row)
+    return width is not None and width > limit
+
+
+def _lacks_interval(row: Row) -> bool:
+    return half_width(row) is None and not _NO_OWN_INTERVAL.intersection(row.flags)
+
+
+def _has_skew(row: Row) -> bool:
+    """Return whether the start skew distorts the time, by more than a barrier between ranks of one host always does."""
+    skew = row.evidence.get("exit_skew_s")
+    p50 = skew.get("p50") if isinstance(skew, dict) else None
+    return "skew_limited" in row.flags and (not isinstance(p50, int | float) or p50 > LEAST_SKEW_S)
+
+
+class Remedy(NamedTuple):
+    """What to do about a reason.
+
+    cause   in a sentence after the number of cases: "other work ran on these CPUs"
+    action  an imperative, without a final period
+    """
+
+    cause: str
+    action: str
+
+
+# In the order of severity. Of two remedies for the same number of cases the first one is recommended.
+REMEDIES: Mapping[str, Remedy] = {
+    "data": Remedy("the received data is wrong", "Do not use these times; measure with another backend to find the faulty part"),
+    "path": Remedy(
+        "the bytes took another path than the expected link, or the rate of the link is wrong", "Check the links with `collbench probe`"
+    ),
+    "slowed": Remedy("`--slowed` made the backend slower on purpose", "Measure without `--slowed`"),
+    "cores": Remedy("there are more ranks than cores", "Use fewer ranks"),
+    "clock": Remedy("the clock is coarse or was changed", "Check the clock source, or use `--mode batched`"),
+    "ranks": Remedy("the bandwidths do not fit the number of ranks", "Check `--ranks` of the import"),
+    "idle": Remedy("other work or a changed machine state disturbed them", "Repeat on an idle machine"),
+    "network": Remedy("the network lost packets or a link went down", "Check cables, optics and switch ports"),
+    "time": Remedy("there are too few samples for a narrow interval", "Use a longer `--max-time`"),
+    "skew": Remedy("the ranks start too far apart", "Use `--mode batched`"),
+    "launches": Remedy("some launches lack them", "Repeat the launches that ended early"),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row has the quality `word`, and needs the remedy, if it has one of the flags or `applies` is true."""
+
+    word: str
+    remedy: str
+    flags: frozenset[str] = frozenset()
+    applies: Callable[[Row], bool] = lambda row: False
+
+
+RULES = (
+    Rule(UNRELIABLE, "data", frozenset({"wrong_data"}), lambda row: bool(row.wrong)),
+    Rule(UNRELIABLE, "path", frozenset({"above_bound", "other_path"})),
+    Rule(UNRELIABLE, "slowed", frozenset({"slowed"})),
+    Rule(UNRELIABLE, "cores", frozenset({"oversubscribed"})),
+    Rule(UNRELIABLE, "clock", frozenset({"clock_stepped"})),
+    Rule(UNRELIABLE, "ranks", frozenset({"ranks_doubtful"})),
+    Rule(UNRELIABLE, "idle", applies=lambda row: _is_wide(row, MOST_NOISE) and _is_disturbed(row)),
+    Rule(UNRELIABLE, "time", frozenset({"budget_exceeded"}), lambda row: _is_wide(row, MOST_NOISE) and not _is_disturbed(row)),
+    Rule(UNRELIABLE, "time", applies=lambda row: _lacks_interval(row) and row.n < FEWEST),
+    Rule(NOISY, "idle", applies=_is_disturbed),
+    Rule(NOISY, "network", frozenset({"retransmits", "link_flapped"})),
+    Rule(NOISY, "time", frozenset({"no_interval"}), lambda row: _is_wide(row, NOISE) or _lacks_interval(row)),
+    Rule(NOISY, "clock", frozenset({"constant"})),
+    Rule(NOISY, "skew", applies=_has_skew),
+    Rule(NOISY, "launches", frozenset({"missing_launches"})),
+)
+
+
+class Quality(NamedTuple):
+    """The quality of a row, and the remedies of all rules that apply, in their order (codes of REMEDIES)."""
+
+    word: str
+    remedies: tuple[str, ...]
+
+
+def quality_of(row: Row) -> Quality | None:
+    """Return the quality of a row; None for an n/a row.
+
+    The row of another tool without an interval is ok unless a rule applies: nothing is known of its noise.
+    """
+    if row.na is not None:
+        return None
+    flags = _flags(row)
+    found = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
+    word = max((rule.word for rule in found), key=QUALITIES.index, default=OK)
+    return Quality(word, tuple(dict.fromkeys(rule.remedy for rule in found)))
+
+
+class QualityReason(Fact, frozen=True):
+    """A remedy, and the number of cases of a run that need it because they are noisy or unreliable."""
+
+    remedy: str
+    cases: int
+    max_time_s: int | None = None
+
+    @property
+    def cause(self) -> str:
+        """Return why the cases are not ok, as the second half of a sentence."""
+        return REMEDIES[self.remedy].cause
+
+    @property
+    def action(self) -> str:
+        """Return what to do: "Use `--max-time 20`"."""
+        return f"Use `--max-time {self.max_time_s}`" if self.max_time_s is not None else REMEDIES[self.remedy].action
+
+    def render(self) -> str:
+        """Return "14 cases: there are too few samples for a narrow interval. Use `--max-time 20`."."""
+        return f"{plural(self.cases, 'case')}: {self.cause}. {self.action}."
+
+
+class RunQuality(Fact, frozen=True):
+    """How many cases of a run are ok, noisy and unreliable, and the remedy that helps most of them."""
+
+    ok: int
+    noisy: int
+    unreliable: int
+    reasons: tuple[QualityReason, ...] = ()
+
+    @property
+    def cases(self) -> int:
+        """Return the number of measured cases."""
+        return self.ok + self.noisy + self.unreliable
+
+    @property
+    def word(self) -> str:
+        """Return the quality of the whole run: that of most cases; "ok" needs 90 % of them."""
+        if self.unreliable * 2 > self.cases:
+            return UNRELIABLE
+        return OK if self.ok >= 0.9 * self.cases else NOISY
+
+    @property
+    def best_remedy(self) -> QualityReason | None:
+        """Return the reason with the most cases."""
+        return max(self.reasons, key=lambda each: each.cases, default=None)
+
+    def render(self) -> str:
+        """Return "20 of 22 cases are noisy. Main reason: …. Repeat on an idle machine."; "ok (22 of 22 cases)" if all are."""
+        best, bad = self.best_remedy, self.noisy + self.unreliable
+        if best is None or not bad:
+            return f"ok ({self.ok} of {plural(self.cases, 'case')})"
+        counts = [(count, word) for count, word in ((self.noisy, NOISY), (self.unreliable, UNRELIABLE)) if count]
+        (first, word), *more = counts
+        text = f"{first} of {plural(self.cases, 'case')} {_be(first)} {word}{''.join(f', {n} {_be(n)} {other}' for n, other in more)}"
+        where = "" if best.cases == bad else f" ({plural(best.cases, 'case')})"
+        return f"{text}. Main reason{where}: {best.cause}. {best.action}."
+
+
+def _be(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def run_quality(rows: Iterable[Row]) -> RunQuality:
+    """Return the quality of all measured rows, with the reasons in the order of REMEDIES."""
+    known = [(row, quality) for row in rows if (quality := quality_of(row)) is not None]
+    counts = {word: sum(quality.word == word for _, quality in known) for word in QUALITIES}
+    reasons = [_reason(remedy, [row for row, quality in known if remedy in quality.remedies]) for remedy in REMEDIES]
+    return RunQuality(counts[OK], counts[NOISY], counts[UNRELIABLE], tuple(each for each in reasons if each.cases))
+
+
+def _reason(remedy: str, rows: Sequence[Row]) -> QualityReason:
+    return QualityReason(remedy, len(rows), _suggested_time(rows) if remedy == "time" else None)
+
+
+def _suggested_time(rows: Iterable[Row]) -> int | None:
+    """Return the --max-time that most of the rows need for an interval of ±10 %; None if that is not known or too long.
+
+    An interval narrows with the square root of the number of samples.
+    """
+    needed = sorted(seconds for row in rows if (seconds := _needed_time(row)) is not None)
+    most = needed[ceil(0.8 * len(needed)) - 1] if needed else None
+    return next((each for each in _TIMES_S if most is not None and each >= most), None)
+
+
+def _needed_time(row: Row) -> float | None:
+    width, iterations = half_width(row), row.evidence.get("iterations_per_sample", 1)
+    if width is None or row.time_s is None or not isinstance(iterations, int | float):
+        return None
+    spent = 1.5 * row.n * row.time_s.p50 * iterations  # half as much again for warm-up and synchronization
+    return float(spent * (width / NOISE) ** 2)

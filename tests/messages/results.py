@@ -1,0 +1,33 @@
+"""Answers and quality of a run."""
+
+from __future__ import annotations
+
+from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Verification
+from collbench.results.quality import REMEDIES, QualityReason, RunQuality
+
+RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
+TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
+
+MESSAGES = {
+    "answer": Answer("allreduce", "mpi", (), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
+    "answer of one of several modes": Answer("allreduce", "mpi", ("batched",), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
+    "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 1)),
+    "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
+    "rate": RATE,
+    "rate that is unreliable": BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
+    "rate without a limit": BestRate(5.01e9, 64 << 20),
+    "rate with a disturbed reference": BestRate(5.01e9, 64 << 20, disturbed=True),
+    "latency": Latency((0.25e-6,), 8),
+    "latency of two values": Latency((293.5e-6, 3733e-6), 64),
+    "verified": Verification(12, 12),
+    "verified in part": Verification(12, 5),
+    "not verified": Verification(12, 0),
+    "wrong data": Verification(12, 12, 1),
+    "next command": NextCommand("runs/my run"),
+    "quality ok": RunQuality(22, 0, 0),
+    "quality noisy": RunQuality(2, 20, 0, (QualityReason("idle", 20),)),
+    "quality mixed": RunQuality(9, 10, 3, (IDLE, TIME)),
+    "quality of one": RunQuality(9, 1, 0, (TIME,)),
+    **{f"reason {remedy}": QualityReason(remedy, 3) for remedy in REMEDIES},
+    "reason time with a suggestion": TIME,
+}

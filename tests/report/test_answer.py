@@ -1,0 +1,184 @@
+"""The answer of a run agrees with its rows, and no line of a table or answer is wider than the terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.report import runs as report
+from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
+from collbench.report.blocks import COLUMNS, View, parse_columns
+from collbench.report.frame import PlanSummary, in_print_order
+from collbench.report.progress import make_reporter
+from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
+from collbench.results.quality import quality_of
+from collbench.results.reader import read_run
+from collbench.results.row import Row
+from tests.results.rows import COPY, make_row, make_times, not_measured, store
+
+REPORTS = Path(__file__).parents[2] / "reports"
+STORED = sorted(str(path.parent.relative_to(REPORTS)) for path in REPORTS.rglob("cells.jsonl") if path.stat().st_size)
+
+
+@cache
+def rows_of(name: str) -> list[Row]:
+    return in_print_order(read_run(REPORTS / name).rows)
+
+
+def table(rows: list[Row], width: int | None, view: View = View(), *, known: bool = False) -> list[str]:  # noqa: B008  # immutable
+    """The lines of a table: of rows as they are measured, or of those that are known beforehand."""
+    writer = OneLinePerAbsentBackend(TableWriter(width, rows if known else (), view), rows=rows if known else None, room=width)
+    before = writer.start(PlanSummary.of(rows, run="runs/x"))
+    return [line.text for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end()]]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_answer_agrees_with_the_rows(name: str) -> None:
+    """Computed once more from the rows, without the functions of the answer."""
+    rows = rows_of(name)
+    for each in answers(rows):
+        own = [row for row in rows if (row.operation, row.backend) == (each.operation, each.backend) and row.time_s and row.na is None]
+        if each.missing:
+            assert any(row.na is not None for row in rows)
+            continue
+        assert each.verification and each.verification.wrong == 0 and each.verification.cases <= len(own)
+        if each.rate:
+            (row,) = (row for row in own if (row.busbw_bytes_per_s, row.size_bytes) == (each.rate.bytes_per_s, each.rate.size_bytes))
+            assert row.size_bytes >= LEAST_RATE_BYTES
+            assert each.rate.percent == row.percent_of_ceiling
+            if row.ceiling and row.percent_of_ceiling is not None:
+                assert each.rate.expected_bytes_per_s == row.ceiling.bytes_per_s and each.rate.limited_by == row.ceiling.limited_by
+                assert each.rate.percent == pytest.approx(100 * each.rate.bytes_per_s / each.rate.expected_bytes_per_s)
+        if each.latency and len(each.latency.times_s) == 1:
+            assert each.latency.size_bytes == min(row.size_bytes for row in own)
+            assert each.latency.times_s[0] in {row.time_s.p50 for row in own if row.time_s}
+
+
+def test_the_best_rate_is_of_a_reliable_path() -> None:
+    rows = [make_row(8), make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("above_bound",)), make_row(busbw_bytes_per_s=42e9)]
+    (found,) = answers(rows)
+    assert isinstance(found.rate, BestRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
+    (found,) = answers(rows[1:2])
+    assert found.rate and found.rate.unreliable
+
+
+def test_small_messages_have_a_latency_alone() -> None:
+    (found,) = answers([make_row(8, time_s=make_times(2e-6)), make_row(2048, time_s=make_times(3e-6))])
+    assert (found.rate, found.latency) == (None, Latency((2e-6,), 8))
+
+
+def test_modes_are_apart_and_absent_backends_have_their_reason() -> None:
+    found = answers([make_row(mode="batched"), make_row(), not_measured("no GPU", backend="gloo")])
+    assert [(each.backend, each.how, each.missing) for each in found] == [
+        ("nccl", ("batched",), ""), ("nccl", ("isolated",), ""), ("gloo", (), "no GPU"),
+    ]  # fmt: skip
+
+
+def test_wrong_data_is_no_rate_and_loud() -> None:
+    found = list(answer_lines([make_row(wrong=3)]))
+    assert found[0].style == "wrong" and "WRONG DATA" in found[0].text and "GB/s" not in found[0].text
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(STORED), st.integers(80, 240), st.booleans(), st.booleans())
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, known: bool, verbose: bool) -> None:
+    lines = table(rows_of(name), width, View(verbose=verbose), known=known)
+    assert max(map(len, lines)) <= width
+    headings = [line for line in lines if line.startswith(" ") and "time µs" in line]
+    assert headings and all(re.search(r"± CI .*quality$", line) and "…" not in line for line in headings)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, None])
+@pytest.mark.parametrize("known", [True, False])
+def test_no_figure_is_cut(width: int | None, known: bool) -> None:
+    for name in STORED:
+        rows = rows_of(name)
+        lines = table(rows, width, known=known)
+        assert not [line for line in lines if "…" in line and "n/a" not in line and "over" not in line]
+        words = [quality.word for row in rows if (quality := quality_of(row)) is not None]
+        assert [word for line in lines if (word := line.rpartition(" ")[2]) in ("ok", "noisy", "unreliable")] == words
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_the_whole_report_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_room", lambda stream: width)
+    out = io.StringIO()
+    report.report_run([REPORTS / "first-run"], None, "table", out, err=io.StringIO())
+    assert max(map(len, out.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize(("width", "titles"), [
+    (80, ["size", "time µs", "± CI", "busbw GB/s", "% of expected", "quality"]),
+    (100, ["size", "time µs", "± CI", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
+    (120, ["size", "time µs", "± CI", "95 % CI µs", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
+])  # fmt: skip
+def test_the_columns_of_a_terminal(width: int, titles: list[str]) -> None:
+    heading = next(line for line in table([make_row()], width) if "time µs" in line)
+    assert re.split("  +", heading.strip()) == titles
+
+
+def test_columns_can_be_chosen_and_added() -> None:
+    rows = [make_row(8), make_row(time_s=make_times(1e-3))]
+    lines = table(rows, 80, View(*parse_columns("size,p99,max,n")))
+    assert [re.split("  +", line.strip()) for line in lines[2:5]] == [
+        ["size", "p99 µs", "max µs", "samples"], ["8 B", "3598", "4798", "200"], ["64 MiB", "1500", "2000", "200"],
+    ]  # fmt: skip
+    added = table(rows, 100, View(*parse_columns("+p95")))[2]
+    assert added.split()[:2] == ["size", "time"] and "p95 µs  quality" in added
+
+
+@pytest.mark.parametrize("text", ["p98", "size,", "", "size;time"])
+def test_unknown_columns_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="choose from size, time"):
+        parse_columns(text)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
+def test_every_column_has_a_text_for_every_row(column) -> None:
+    rows = [make_row(), make_row(0, operation="barrier", busbw_bytes_per_s=None), make_row(ceiling=COPY), make_row(ranks=1)]
+    assert all(isinstance(column.text(row), str) for row in rows)
+
+
+def test_small_sizes_have_times_and_large_ones_rates() -> None:
+    rows = [make_row(8), make_row(LEAST_RATE_BYTES)]
+    small, large = ([column.text(row) for column in COLUMNS if column.key in ("time", "busbw", "percent")] for row in rows)
+    assert (small, large) == (["2399", "", ""], ["2399", "42.0", "84 %"])
+
+
+def test_another_limit_begins_a_block() -> None:
+    rows = [make_row(1 << 20), make_row(2 << 20), make_row(4 << 20, ceiling=COPY)]
+    titles = [line for line in table(rows, 100) if line.startswith("allreduce over nccl ·")]
+    assert [title.rpartition("limited by ")[2] for title in titles] == ["NIC 4×100 Gb/s", "memory copy and sum"]
+
+
+def test_flags_are_shown_if_they_are_wanted() -> None:
+    rows = [make_row(flags=("drift",))]
+    assert not any("flags: drift" in line for line in table(rows, 80))
+    assert any(line.strip() == "flags: drift" for line in table(rows, 80, View(verbose=True)))
+
+
+def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()], run="runs/x"))
+        reporter.row(make_row())
+    assert [line.partition(" ")[0] for line in out.getvalue().splitlines()[-4:]] == ["", "allreduce", "quality:", "next:"]
+    first = io.StringIO()
+    report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
+    assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
+
+
+def test_programs_get_no_answer() -> None:
+    for format in ("csv", "json", "nccl-tests"):
+        out = io.StringIO()
+        with make_reporter(format, out, io.StringIO()) as reporter:
+            reporter.start(PlanSummary.of([make_row()]))
+            reporter.row(make_row())
+        assert "quality:" not in out.getvalue()

@@ -1,0 +1,17 @@
+"""The recordings of terminals show what the command prints now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_recordings_are_those_of_the_command(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "recordings", tmp_path], check=True, cwd=ROOT)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "reports" / "terminal").iterdir()}
+    assert sorted(made) == [f"first-run-{width}.svg" for width in (100, 160, 80)]
+    assert made == stored

@@ -1,0 +1,111 @@
+"""The quality of rows: one word by rules, grouped reasons, and what the rules make of the stored runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.results.flags import FLAGS
+from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
+from collbench.results.reader import read_run
+from collbench.results.row import Row, Times
+from tests.results.rows import make_row, make_times, not_measured
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+def wide(part: float, **changes: Any) -> Row:
+    """A row with a confidence interval of ± `part` of the median."""
+    return make_row(time_s=Times(1e-3, 1e-3 * (1 - part), 1e-3 * (1 + part), 9e-4, 2e-3, 3e-3, 4e-3), **changes)
+
+
+def modes(first: float, second: float) -> Row:
+    return make_row(flags=("two_modes",), modes=[{"time_s": first, "share": 0.7}, {"time_s": second, "share": 0.3}])
+
+
+@pytest.mark.parametrize(
+    ("row", "word", "remedies"),
+    [
+        (make_row(), OK, ()),
+        (wide(0.09), OK, ()),
+        (wide(0.11), NOISY, ("time",)),
+        (wide(0.51), UNRELIABLE, ("time",)),
+        (wide(0.51, flags=("cpu_shared",)), UNRELIABLE, ("idle", "time")),
+        (make_row(flags=("target_missed", "few_samples", "warmup_unsettled", "remeasured", "simulated")), OK, ()),
+        (make_row(flags=("cpu_shared",)), NOISY, ("idle",)),
+        (make_row(flags=("drift",)), NOISY, ("idle",)),
+        (make_row(flags=("drift",), launches=3), OK, ()),
+        (modes(1e-3, 1.09e-3), OK, ()),
+        (modes(1e-3, 1.11e-3), NOISY, ("idle",)),
+        (make_row(flags=("retransmits",)), NOISY, ("network",)),
+        (make_row(flags=("above_bound",)), UNRELIABLE, ("path",)),
+        (make_row(flags=("oversubscribed",)), UNRELIABLE, ("cores",)),
+        (make_row(flags=("budget_exceeded",)), UNRELIABLE, ("time",)),
+        (make_row(wrong=1), UNRELIABLE, ("data",)),
+        (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=5), NOISY, ("time",)),
+        (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=2), UNRELIABLE, ("time",)),
+        (make_row(time_s=Times(1e-3, None, None, None, None, None, None), flags=("imported",)), OK, ()),
+    ],
+)
+def test_the_quality_of_a_row(row: Row, word: str, remedies: tuple[str, ...]) -> None:
+    assert quality_of(row) == (word, remedies)
+
+
+@pytest.mark.parametrize(("skew_s", "word"), [(0.9e-6, OK), (1.1e-6, NOISY), (None, NOISY)])
+def test_the_skew_of_a_barrier_inside_a_host_is_no_noise(skew_s: float | None, word: str) -> None:
+    evidence = {} if skew_s is None else {"exit_skew_s": {"p50": skew_s, "p95": skew_s}}
+    row = make_row(8, time_s=make_times(1e-6), flags=("skew_limited",), evidence=evidence)
+    assert quality_of(row) == (word, () if word == OK else ("skew",))
+
+
+def test_rows_without_figures_have_no_quality() -> None:
+    assert quality_of(not_measured("no GPU")) is None
+    assert (run_quality([not_measured("no GPU")]).cases, run_quality([]).cases) == (0, 0)
+
+
+@pytest.mark.parametrize("value", [None, "x", float("nan")])
+def test_stored_values_that_are_not_numbers_are_no_interval(value: Any) -> None:
+    assert half_width(make_row(time_s=replace(make_times(1e-3), ci_low=value))) is None
+    assert half_width(make_row(time_s=make_times(0.0))) is None
+
+
+def test_the_rules_name_known_flags_and_remedies() -> None:
+    assert {flag for rule in RULES for flag in rule.flags} <= set(FLAGS)
+    assert {rule.remedy for rule in RULES} == set(REMEDIES)
+    assert {rule.word for rule in RULES} <= set(QUALITIES)
+
+
+def test_reasons_are_grouped_by_remedy_and_the_most_frequent_is_recommended() -> None:
+    found = run_quality([make_row(), wide(0.2), wide(0.3), make_row(flags=("cpu_shared",)), make_row(wrong=2), not_measured("no")])
+    assert (found.ok, found.noisy, found.unreliable, found.word) == (1, 3, 1, NOISY)
+    assert [(each.remedy, each.cases) for each in found.reasons] == [("data", 1), ("idle", 1), ("time", 2)]
+    assert found.best_remedy == found.reasons[2]
+
+
+@pytest.mark.parametrize(("p50", "seconds"), [(1e-3, 10), (0.01, 20), (0.02, 60), (1.0, None)])
+def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | None) -> None:
+    row = make_row(time_s=Times(p50, p50 * 0.75, p50 * 1.25, p50, p50, p50, p50), n=200)
+    assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
+
+
+# Runs in reports/ on links and hosts without other work, and runs beside other work: (ok, cases).
+QUIET = {"link-1gbit/allreduce": (2, 2), "link-1gbit/p2p": (6, 6), "link-2gbit/allreduce": (2, 2), "link-2gbit/p2p": (6, 6),
+         "stacks/mpi": (5, 5), "stacks/mpi-tcp": (4, 5)}  # fmt: skip
+DISTURBED = {"cpu-sweep": (80, 187), "first-run": (9, 22), "sweep-default": (20, 34), "two-hosts": (47, 91),
+             "shaped-1gbit-none": (10, 17), "shaped-1gbit-pmi2": (21, 34), "shaped-1gbit-pmix": (20, 34),
+             "stacks/horovod": (1, 5)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), [*QUIET.items(), *DISTURBED.items()])
+def test_stored_runs(name: str, expected: tuple[int, int]) -> None:
+    found = run_quality(read_run(REPORTS / name).rows)
+    assert (found.ok, found.cases) == expected
+
+
+def test_a_quiet_machine_is_ok_and_a_disturbed_one_is_not() -> None:
+    quiet, disturbed = (run_quality(row for name in names for row in read_run(REPORTS / name).rows) for names in (QUIET, DISTURBED))
+    assert quiet.ok >= 0.95 * quiet.cases and quiet.word == OK
+    assert disturbed.ok <= 0.6 * disturbed.cases and disturbed.word == NOISY
