@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from collbench.cli.help import Formatter, command_page, program_page
+from collbench.cli.other_tools import is_translated
 from collbench.errors import UsageError
 from collbench.operations.sweep import MOST_STREAMS
+from collbench.units import parse_duration
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +24,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         self._later: Callable[[], object] | None = None
         self._rest = ""
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, **settings})
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     def later(self, fill: Callable[[], object]) -> None:
         """Register a function that adds the options when they are needed."""
@@ -41,21 +45,33 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse with argparse after all options were added."""
         self.whole()
-        if not self._rest:
-            return super().parse_known_args(args, namespace)
-        own, rest = split_rest(args)
+        own, rest = split_rest(args) if self._rest else (args, None)
         found, left = super().parse_known_args(own, namespace)
-        setattr(found, self._rest, rest)
+        if self._rest:
+            setattr(found, self._rest, rest)
+        if getattr(found, "format", None) == "jsonl":
+            found.format = "json"  # its name in the code, and until 0.1
         return found, left
 
-    def format_help(self) -> str:
-        """Return argparse's help text with all options."""
+    def format_help(self, *, everything: bool = False) -> str:
+        """Return the help page: the program's, or a command's with its common options or all of them."""
+        from collbench.operations.registry import commands
+
         self.whole()
-        return super().format_help()
+        return command_page(self, commands(), everything) if " " in self.prog else program_page(self, commands())
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with one sentence: what is wrong, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+class _HelpAll(argparse.Action):
+    """Print the help page with all options, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print it. Raises SystemExit."""
+        print(parser.format_help(everything=True) if isinstance(parser, Parser) else parser.format_help(), end="")
+        parser.exit()
 
 
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -76,7 +92,7 @@ def natural(text: str) -> int:
 
 
 def _whole(text: str, least: int) -> int:
-    if not text.strip().isdecimal() or int(text) < least:
+    if not (text.isascii() and text.strip().isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} on")
     return int(text)
 
@@ -84,12 +100,30 @@ def _whole(text: str, least: int) -> int:
 def amount(text: str) -> float:
     """Return a number above 0. Raises an argparse error for other text."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() else 0.0
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return value
+
+
+def duration(text: str) -> float:
+    """Return seconds from "5", "500ms", "5s" or "2m". Raises an argparse error for other text."""
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def percent(text: str) -> float:
+    """Return the number of "5" or "5%", above 0. Raises an argparse error for other text."""
+    return amount(text.strip().removesuffix("%"))
+
+
+def rate(text: str) -> float:
+    """Return the number of "12.5" or "12.5GB/s", above 0. Raises an argparse error for other text."""
+    return amount(text.strip().removesuffix("GB/s"))
 
 
 def hertz(text: str) -> float:
@@ -114,6 +148,12 @@ def skew(text: str) -> float:
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
     return value
+
+
+def add_format(group: argparse._ActionsContainer, *formats: str) -> None:
+    """Add the option for the format of rows on stdout; the first format is the default. All commands that print rows have JSON lines."""
+    group.add_argument("--format", metavar="FORMAT", choices=(*formats, "jsonl", "json"), default=formats[0],
+                       help=f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})")  # fmt: skip
 
 
 def streams(text: str) -> int:
@@ -143,8 +183,8 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     own, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
-        value = env.get(_environment_name(long)) if long and long != "--help" else None
-        if long is None or not value or _is_typed(action, own):
+        value = env.get(_environment_name(long)) if long and long not in _HELP else None
+        if long is None or not value or is_translated(action) or _is_typed(action, own):
             continue
         if action.nargs == 0:
             added += [long] if value.lower() not in ("0", "false", "no") else []
@@ -158,6 +198,7 @@ def options_typed(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
+_HELP = ("--help", "--help-all")
 # Options with the same meaning: each of them on the command line also replaces the variables of the others.
 _INSTEAD = {
     "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),

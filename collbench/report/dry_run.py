@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
+from collbench.report.frame import operation_name
 from collbench.report.screen import write_line
 from collbench.report.table import defused, printable
 from collbench.units import format_duration, format_size, plural
@@ -117,7 +118,7 @@ def _table(planned: Planned) -> Iterator[str]:
 
 
 def _operations(cases: Sequence[Case]) -> str:
-    return ", ".join(dict.fromkeys(case.operation for case in cases))
+    return ", ".join(dict.fromkeys(operation_name(case.operation) for case in cases))
 
 
 def _sizes(cases: Sequence[Case]) -> str:
