@@ -148,7 +148,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "compare": (
         ("compare runs/before runs/after", "case by case"),
-        ("compare runs/before runs/after --margin 10", "differences up to 10 % are no change"),
+        ("compare runs/before runs/after --margin 10", "ignore differences up to 10 %"),
         ("compare runs/before runs/after --format markdown", "for a pull request"),
     ),
     "import": (

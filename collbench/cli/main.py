@@ -16,7 +16,7 @@ from typing import NoReturn
 from collbench.cli import start
 from collbench.cli.options import NOTHING_MOVED
 from collbench.cli.other_tools import command_named, respelled
-from collbench.cli.parser import Parser, actions_of, from_environment
+from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
 from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
@@ -136,7 +136,7 @@ def run(argv: list[str]) -> int:
     argv = canonical(argv, added)
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
-    arguments = _read(argv, parser, added)
+    arguments = _configured(argv, parser, added)
     if arguments.version:
         from collbench import __version__
 
@@ -148,6 +148,18 @@ def run(argv: list[str]) -> int:
         )
     code: int = arguments.call(arguments, argv)
     return code
+
+
+def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
+    """Return the parsed command line with the values of the configuration file, of which `argv`, for other ranks, has none."""
+    from collbench.cli.configuration import check_keys, parse_configured, read_configuration
+
+    if argv[:1] and argv[0] in added and not {"-h", "--help", "--help-all"} & set(split_rest(argv)[0]):
+        found = read_configuration(argv[1:], os.environ)
+        if found:
+            check_keys(found, argv[0], added)
+        return parse_configured(found, argv[0], added[argv[0]], argv[1:], lambda words: _read([argv[0], *words], parser, added))
+    return _read(argv, parser, added)
 
 
 def parsed(argv: list[str]) -> Namespace:

@@ -313,7 +313,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
         budget=Budget(arguments.max_time, arguments.steps, arguments.warmup, precision), oversubscription=arguments.oversubscription,
         timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
         gpus_per_process=arguments.gpus_per_process, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
-        argv=tuple(argv),
+        argv=tuple(argv), configuration=arguments.configuration,
     )  # fmt: skip
 
 

@@ -355,7 +355,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
         resume_if_exists=_resumed_if_exists(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
         telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
-        argv=tuple(argv),
+        argv=tuple(argv), configuration=arguments.configuration,
     )  # fmt: skip
 
 
@@ -528,6 +528,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
         allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
         slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong, argv=tuple(argv),
+        configuration=arguments.configuration,
     )  # fmt: skip
 
 

@@ -25,6 +25,9 @@ class Parser(argparse.ArgumentParser):
         self._later: Callable[[], object] | None = None
         self._rest = ""
         super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, **settings})
+        if " " in self.prog:
+            self.add_argument("--no-config", action="store_true", help="ignore the configuration file, ~/.config/collbench/config.toml")
+            self.set_defaults(configuration=None)
         self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     def later(self, fill: Callable[[], object]) -> None:
@@ -183,7 +186,7 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     own, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
-        value = env.get(_environment_name(long)) if long and long not in _HELP else None
+        value = env.get(environment_name(long)) if long and long not in _HELP else None
         if long is None or not value or is_translated(action) or _is_typed(action, own):
             continue
         if action.nargs == 0:
@@ -206,7 +209,8 @@ _INSTEAD = {
 }  # fmt: skip
 
 
-def _environment_name(long: str) -> str:
+def environment_name(long: str) -> str:
+    """Return the variable that sets a long option: COLLBENCH_MAX_TIME for --max-time."""
     return "COLLBENCH_" + long.removeprefix("--").replace("-", "_").upper()
 
 

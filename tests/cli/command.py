@@ -27,9 +27,10 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment without a launcher's variables and settings of colour; Open MPI may run as root."""
+    """Return this process's environment without a launcher's variables and colour and configuration; Open MPI may run as root."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
-    fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm",
+             "XDG_CONFIG_HOME": os.devnull}  # fmt: skip
     return {**kept, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
 
 
