@@ -184,7 +184,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 # The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
-_GROUPS = (
+GROUPS = (
     ("Measure", ("OPERATION", "run", "workload", "kernels")),
     ("Find problems", ("check", "doctor", "pairs", "hunt", "probe", "explain")),
     ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
@@ -219,7 +219,7 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     hidden = [] if everything else [action for action in shown if is_expert(command, action)]
     head, body = parser._get_formatter(), parser._get_formatter()
-    head.add_usage(_usage(parser, head), [], [])
+    head.add_usage(_usage(parser), [], [])
     head.add_text(parser.description)
     for group in parser._action_groups:
         body.start_section(group.title)
@@ -232,11 +232,17 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
     return "\n".join(part for part in (*parts, more) if part)
 
 
-def _usage(parser: argparse.ArgumentParser, formatter: argparse.HelpFormatter) -> str:
+def _usage(parser: argparse.ArgumentParser) -> str:
     if parser.usage:
         return parser.usage
+    return f"{parser.prog} [OPTIONS] {positional_words(parser)}".rstrip()
+
+
+def positional_words(parser: argparse.ArgumentParser) -> str:
+    """Return the arguments of a command that are not options, as its usage has them: "RUN [RUN ...]"."""
+    formatter = parser._get_formatter()
     positional = (action for action in parser._actions if not action.option_strings and action.help != argparse.SUPPRESS)
-    return " ".join([parser.prog, "[OPTIONS]", *(formatter._format_args(one, str(one.metavar or one.dest)) for one in positional)])
+    return " ".join(formatter._format_args(one, str(one.metavar or one.dest)) for one in positional)
 
 
 def _example_lines(found: list[tuple[str, str]]) -> str:
@@ -270,7 +276,7 @@ def _grouped(
     names = ", ".join(sorted(operations & set(lines)))
     every = argparse.Action([], "OPERATION", metavar="OPERATION", help=names.replace("%", "%%"))
     others = {name: line for name, line in lines.items() if name not in operations}
-    placed = {name for _, group in _GROUPS for name in group}
-    for title, group in _GROUPS:
-        more = [name for name in others if name not in placed] if title == _GROUPS[-1][0] else []
+    placed = {name for _, group in GROUPS for name in group}
+    for title, group in GROUPS:
+        more = [name for name in others if name not in placed] if title == GROUPS[-1][0] else []
         yield title, [every if name == "OPERATION" else others[name] for name in (*group, *more) if name == "OPERATION" or name in others]

@@ -177,12 +177,12 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
+    from collbench.cli.completion import add_completion
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.hunt import add_hunt
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
     from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
-    from collbench.cli.parser import add_completion
     from collbench.cli.results import add_compare, add_import, add_report
     from collbench.operations.registry import reserve
 
