@@ -109,7 +109,7 @@ def test_the_default_place(variable: str, tmp_path: Path) -> None:
     folder = tmp_path / ("" if variable == "XDG_CONFIG_HOME" else ".config") / "collbench"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("oops = 1", encoding="utf-8")
-    env = {"XDG_CONFIG_HOME": "", variable: str(tmp_path)}
+    env = {"COLLBENCH_CONFIG": "", "XDG_CONFIG_HOME": "", variable: str(tmp_path)}
     assert "config.toml, line 1, oops" in one_sentence(run_here(tmp_path, "explain", env=env))
     assert run_here(tmp_path, "explain", "--no-config", env=env).returncode == 0
     assert run_here(tmp_path, "--version", env=env).returncode == 0
