@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 SIZES ?= 64-64M:x4
-SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants scripts/words
+SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
 APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
@@ -35,7 +35,7 @@ test-long: test-all # the former name
 
 test-all: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
-	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
+	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table scripts/man_page build/long.xml >build/LONG.md; exit $$code
 
 gpu-check:
 	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)

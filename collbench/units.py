@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from collbench.errors import UsageError
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE | re.ASCII)
+_SECONDS = {
+    "": 1.0, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6, "ms": 1e-3, "s": 1.0,
+    "min": 60.0, "m": 60.0, "h": 3600.0,
+}  # fmt: skip
+_NUMBER = r"(\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+)"
+_DURATION = re.compile(rf"\s*{_NUMBER}\s*({'|'.join(filter(None, _SECONDS))})?\s*", re.IGNORECASE | re.ASCII)
 _MAX_SIZES = 100_000
 
 
@@ -24,6 +30,15 @@ def parse_size(text: str) -> int:
     if value < 1 or value != int(value):
         raise UsageError(f"size '{text}' is not a whole, positive number of bytes: the smallest size is 1")
     return int(value)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of "5", "0.18", "5s", "180ms", "900us", "2m" or "1h". Raises UsageError for anything else, and for 0."""
+    match = _DURATION.fullmatch(text)
+    value = float(match[1]) * _SECONDS[(match[2] or "").lower()] if match else 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"'{text}' is not a valid time: use seconds, e.g. 5 or 0.5, or a unit, e.g. 500ms, 5s, 2m or 1h")
+    return value
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -53,7 +68,7 @@ def _range(part: str, whole: str) -> list[int]:
 def size_steps(first: int, last: int, step: str) -> list[int]:
     """Return sizes from `first` to `last` bytes by factor ("x4") or increment ("+1K"). Raises UsageError for a step without growth."""
     kind, amount = step[:1].lower(), step[1:]
-    if kind == "x" and re.fullmatch(r"\d+(\.\d+)?", amount) and float(amount) > 1:
+    if kind == "x" and re.fullmatch(r"\d+(\.\d+)?", amount, re.ASCII) and float(amount) > 1:
         return _by_factor(first, last, float(amount))
     if kind == "+" and amount:
         increment = parse_size(amount)

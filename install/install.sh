@@ -139,12 +139,15 @@ install_it() {
 }
 
 write_files() {
-    mkdir -p "$prefix/bin" "$prefix/modulefiles/collbench" "$prefix/share/bash-completion/completions" "$prefix/share/zsh/site-functions"
+    mkdir -p "$prefix/bin" "$prefix/modulefiles/collbench" "$prefix/share/bash-completion/completions" "$prefix/share/zsh/site-functions" \
+        "$prefix/share/fish/vendor_completions.d" "$prefix/share/man/man1"
     cp "$here/collbench" "$prefix/bin/collbench"
     chmod 755 "$prefix/bin/collbench"
     version=$("$prefix/bin/collbench" --version | cut -d ' ' -f 2)
     "$prefix/bin/collbench" completion bash >"$prefix/share/bash-completion/completions/collbench"
     "$prefix/bin/collbench" completion zsh >"$prefix/share/zsh/site-functions/_collbench"
+    "$prefix/bin/collbench" completion fish >"$prefix/share/fish/vendor_completions.d/collbench.fish"
+    [ ! -e "$prefix/venv/share/man/man1/collbench.1" ] || cp "$prefix/venv/share/man/man1/collbench.1" "$prefix/share/man/man1/"
     for kind in lua tcl; do
         lines=''
         for module in $modules; do

@@ -245,6 +245,8 @@ def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(s
         shutil.copy(ROOT / path, sources / path)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
+    (sources / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/man_page", sources / "scripts")
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "sdist", "--formats", "zip"]
     environment = {**os.environ, "CC": "false"}
     done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.units import (
@@ -12,6 +14,7 @@ from collbench.units import (
     format_rate,
     format_size,
     format_time,
+    parse_duration,
     parse_size,
     parse_sizes,
     size_steps,
@@ -28,7 +31,7 @@ def test_a_size_is_read(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "K", "-1", "1Q", "0", "0.5", "1.0001K", "1e3", "1 2"])
+@pytest.mark.parametrize("text", ["", "K", "-1", "1Q", "0", "0.5", "1.0001K", "1e3", "1 2", "８", "８K"])
 def test_a_text_that_is_not_a_whole_number_of_bytes_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="size"):
         parse_size(text)
@@ -148,3 +151,32 @@ def test_a_percentage_is_whole_from_10_on(percent: float, text: str) -> None:
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("180ms", 0.18), ("0.18", 0.18), ("0.18s", 0.18), (" 900 us ", 900e-6), ("900µs", 900e-6), ("900\u03bcs", 900e-6), ("2", 2.0),
+     (".5S", 0.5), ("180MS", 0.18), ("2m", 120.0), ("2 min", 120.0), ("1h", 3600.0),
+     ("1e-1", 0.1)],
+)  # fmt: skip
+def test_a_time_as_people_write_it(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0ms", "-1", "８", "5d", "ms", "inf", "nan", "1,5", "180ms 3", "180m\u017f", "9" * 400])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="not a valid time"):
+        parse_duration(text)
+
+
+@given(st.floats(0.001, 1e6), st.sampled_from([("s", 1.0), ("ms", 1e-3), ("us", 1e-6)]))
+def test_units_scale(number: float, unit: tuple[str, float]) -> None:
+    assert parse_duration(f"{number:.6f}{unit[0]}") == pytest.approx(round(number, 6) * unit[1], rel=1e-6)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_time_or_a_sentence(text: str) -> None:
+    try:
+        assert parse_duration(text) > 0
+    except UsageError as error:
+        assert "not a valid time" in str(error)

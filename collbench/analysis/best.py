@@ -7,7 +7,6 @@ and rows with a time that is not one number (as in `latency`), are left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from collbench.analysis.compare import inverse, median_of
 from collbench.analysis.latency import reason, series_of
 from collbench.analysis.launches import forced, is_time, known, time_of
-from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
@@ -89,9 +87,6 @@ def _time(row: Row) -> float:
 # A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training is
 # between these. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
 
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6}
-_DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE | re.ASCII)
-
 
 @dataclass(frozen=True)
 class Share:
@@ -127,15 +122,6 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
     apart = Share(*(None if c is None else compute_s / (compute_s + c) for c in times))  # type: ignore[arg-type]  # the first is a number
     overlap = Share(*(None if c is None else compute_s / max(compute_s, c) for c in times))  # type: ignore[arg-type]
     return Efficiency(compute_s, apart, overlap)
-
-
-def parse_step_time(text: str) -> float:
-    """Return the seconds of "180ms", "0.18", "0.18s" or "900us". Raises UsageError for anything else, and for 0."""
-    match = _DURATION.fullmatch(text)
-    value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"step time '{text}' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms")
-    return value
 
 
 _CHOICE = frozenset({"algorithm", "protocol"})

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import Parser, from_environment, positive
+from collbench.cli.parser import Parser, add_format, from_environment, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
         each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
     for each in (shown, between):
-        each.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+        add_format(each, "table")
     less.add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
     between.add_argument(
         "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
@@ -127,7 +127,7 @@ def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+    add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     parser.set_defaults(call=call_history)
     return {"history": parser}

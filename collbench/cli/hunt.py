@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.options import add_backend, add_check, add_messages, add_samples, add_slowed, add_stop_on_wrong, add_where, pairs_request
-from collbench.cli.parser import Parser, amount, natural, positive
+from collbench.cli.parser import Parser, duration, natural, positive
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
 
@@ -58,7 +58,7 @@ def _add_hunt(group: argparse._ArgumentGroup) -> None:
                        help="rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so many "
                             "rounds fit into the budget)")  # fmt: skip
     group.add_argument("--rounds", metavar="N", type=positive, help="most rounds of the sweep (default: by the number of endpoints)")
-    group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
+    group.add_argument("--budget", metavar="SECONDS", type=duration, default=_BUDGET_S,
                        help=f"for all rounds (default: {_BUDGET_S:g})")  # fmt: skip
     group.add_argument("--cover-links", metavar="FILE", type=Path,
                        help="choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed")  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_color_and_timeout, add_tools, default_backends, requested_tools
-from collbench.cli.parser import amount, factor, positive
+from collbench.cli.parser import add_format, duration, factor, positive
 from collbench.errors import FINE, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Add the command; return its parser by name."""
     parser = commands.add_parser("backends", help="each backend: available, or why not and how to get it")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object per line (default: table)")
+    add_format(parser, "table")
     parser.set_defaults(call=call_backends)
     return {"backends": parser}
 
@@ -277,7 +277,7 @@ def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     what.add_argument("--measure", action="store_true", help=_MEASURE)
     add_tools(parser, "that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked")
-    parser.add_argument("--max-time", metavar="SECONDS", type=amount, default=1.0, help="per channel of --measure (default: 1)")
+    parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
     add_color_and_timeout(parser)

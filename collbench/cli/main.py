@@ -10,11 +10,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 from collbench.cli import start
 from collbench.cli.options import NOTHING_MOVED
-from collbench.cli.parser import Parser, actions_of, from_environment
+from collbench.cli.other_tools import command_named, respelled
+from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
 from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
@@ -28,13 +30,15 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     """Raise UsageError if the first word is not a command; `parsers` by command."""
     first = argv[0] if argv else "--help"
-    if first in parsers or first in ("-h", "--help", "--version"):
+    if first in parsers or first in ("-h", "--help", "--help-all", "-V", "--version"):
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
-    from collbench.operations.suite import nearest  # here, since correct commands do not need it
-
-    raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
+    if Path(first).exists():
+        use = "run" if Path(first).suffix == ".toml" else "report"
+        raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
+    alike = get_close_matches(first.lower(), parsers, n=1)
+    raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
 
 def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
@@ -42,6 +46,8 @@ def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
     if not left:
         return
     option = next((_option(word) for word in left if word.startswith("-")), None)
+    if command == "emit" and left[0] in parsers:
+        raise UsageError(f"put -- before the command: `collbench emit … -- {' '.join(left)}`")
     what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is an unexpected argument"
     raise UsageError(f"{what} (see `collbench {command} --help`)")
 
@@ -100,6 +106,7 @@ COMMANDS = frozenset(
         "emit",
         "explain",
         "gate",
+        "help",
         "history",
         "hunt",
         "import",
@@ -126,9 +133,10 @@ def main() -> NoReturn:
 def run(argv: list[str]) -> int:
     """Run one command; return its exit code. Raises CollbenchError."""
     parser, added = _parsers()
+    argv = canonical(argv, added)
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
-    arguments = _read(argv, parser, added)
+    arguments = _configured(argv, parser, added)
     if arguments.version:
         from collbench import __version__
 
@@ -142,26 +150,46 @@ def run(argv: list[str]) -> int:
     return code
 
 
+def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
+    """Return the parsed command line with the values of the configuration file, of which `argv`, for other ranks, has none."""
+    from collbench.cli.configuration import check_keys, parse_configured, read_configuration
+
+    if argv[:1] and argv[0] in added and not {"-h", "--help", "--help-all"} & set(split_rest(argv)[0]):
+        found = read_configuration(argv[1:], os.environ)
+        if found:
+            check_keys(found, argv[0], added)
+        return parse_configured(found, argv[0], added[argv[0]], argv[1:], lambda words: _read([argv[0], *words], parser, added))
+    return _read(argv, parser, added)
+
+
 def parsed(argv: list[str]) -> Namespace:
     """Return the parsed command line, without the environment, and without running it. Raises UsageError as `run` does."""
-    return _read(argv, *_parsers())
+    parser, added = _parsers()
+    return _read(canonical(argv, added), parser, added)
+
+
+def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
+    """Return a command line with collbench's names for commands and options of other tools, and `help COMMAND` as an option."""
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    return [*(command_named(word, parsers) for word in argv[:1]), *respelled(argv[1:])]
 
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
+    from collbench.cli.completion import add_completion
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.hunt import add_hunt
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
     from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
-    from collbench.cli.parser import add_completion
     from collbench.cli.results import add_compare, add_import, add_report
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
-                    epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
-    parser.add_argument("--version", action="store_true", help="print the version")
+                    epilog=_EPILOG)  # fmt: skip
+    parser.add_argument("-V", "--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     in_the_order_of_help = (
         add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit,
@@ -184,12 +212,6 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-
-
-def _formatter() -> type:
-    from argparse import RawDescriptionHelpFormatter
-
-    return RawDescriptionHelpFormatter
 
 
 def _guarded(argv: list[str]) -> int:

@@ -30,7 +30,7 @@ from collbench.cli.options import (
     requested_tools,
     trainings_of,
 )
-from collbench.cli.parser import Parser, amount, natural, positive, streams
+from collbench.cli.parser import Parser, add_format, duration, natural, positive, streams
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -100,7 +100,7 @@ def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser = commands.add_parser("kernels", help="bandwidth and latency of GPU memory and of the links between GPUs",
                                  description=_ABOUT)  # fmt: skip
     parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or as much as fits)")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="lines, or one JSON object per line (default: table)")
+    add_format(parser, "table")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     parser.set_defaults(call=call_kernels)
     return {"kernels": parser}
@@ -159,7 +159,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
 def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--concurrent", metavar="K", type=positive, help="most pairs at the same time (default: all of a round)")
     add_samples(group)
-    group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
+    group.add_argument("--budget", metavar="SECONDS", type=duration, default=_BUDGET_S,
                        help="time limit of the whole matrix: if not all pairs fit, measure a sample in which each rank or node has "
                             f"at least one partner (default: {_BUDGET_S:g}: all pairs of 400 nodes)")  # fmt: skip
     add_check(group)
@@ -284,14 +284,14 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """Return the request. Raises UsageError for invalid options, and for those that the trainings do not have."""
-    from collbench.analysis.best import parse_step_time
     from collbench.measure.tasks.training import WorkloadRequest
 
     if arguments.resume:
         raise UsageError("workload runs cannot be resumed: start a new run, without --resume")
     trainings = trainings_of(arguments)
-    step_time = None if arguments.step_time is None else parse_step_time(arguments.step_time)
-    return WorkloadRequest(_request(arguments, argv, trainings[0]), trainings, parts=not arguments.no_parts, step_time_s=step_time)
+    return WorkloadRequest(
+        _request(arguments, argv, trainings[0]), trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time
+    )
 
 
 def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training) -> Request:
@@ -313,7 +313,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
         budget=Budget(arguments.max_time, arguments.steps, arguments.warmup, precision), oversubscription=arguments.oversubscription,
         timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
         gpus_per_process=arguments.gpus_per_process, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
-        argv=tuple(argv),
+        argv=tuple(argv), configuration=arguments.configuration,
     )  # fmt: skip
 
 

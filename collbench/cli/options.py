@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
-from collbench.cli.parser import Parser, amount, factor, hertz, natural, positive, skew, streams, words
+from collbench.cli.other_tools import add_other_options
+from collbench.cli.parser import Parser, add_format, duration, factor, hertz, natural, percent, positive, rate, skew, streams, words
 from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
 from collbench.operations.case import parse_split
-from collbench.operations.dtypes import dtype_named, redop_named
+from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, dtype_named, redop_named
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import Traffic, skewed
@@ -132,18 +133,24 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
     _add_what(parser.add_argument_group("what to measure"), operations)
     _add_how(parser.add_argument_group("how to measure"), operations)
     _add_where(parser.add_argument_group("launch and output"))
+    add_other_options(parser)
 
 
 def add_view(group: Any) -> None:
     """Add the options of the table of cases: which columns, and whether to show flags."""
     group.add_argument("--columns", metavar="NAMES", help="columns of the table, such as size,time,p99; +p95,max adds to the usual ones")
+    add_verbose(group)
+
+
+def add_verbose(group: Any) -> None:
+    """Add the option for more detail in tables."""
     group.add_argument("-v", "--verbose", action="store_true", help="show the flags of each row, and what they mean")
 
 
 def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the common options of the commands that examine nodes without measuring."""
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
-    parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+    parser.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
                         help=f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
@@ -249,16 +256,16 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     )
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until times are stable)")
     group.add_argument(
-        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+        "--precision", metavar="PCT", type=percent, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
     )
     group.add_argument(
-        "--max-time", metavar="SECONDS", type=amount, default=5.0, help="time limit per case, before all counts (default: 5)"
+        "--max-time", metavar="SECONDS", type=duration, default=5.0, help="time limit per case, before all counts (default: 5)"
     )
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per case that verify the data; 0: off (default: 1)"
     )
     add_stop_on_wrong(group)
-    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="expected bus bandwidth (default: from the probed hardware)")
+    group.add_argument("--ceiling", metavar="GB/s", type=rate, help="expected bus bandwidth (default: from the probed hardware)")
     group.add_argument(
         "--oversubscription",
         metavar="X",
@@ -294,7 +301,7 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--gdr-check", action="store_true",
                        help="NCCL: compare launches with and without GPUDirect RDMA, interleaved; --launches of each, at least "
                             "2")  # fmt: skip
-    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-<operation>-<id>)")
@@ -303,9 +310,7 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--resume-if-exists", action="store_true",
                        help="continue the run in --out DIR if there is one, for jobs that may be requeued")  # fmt: skip
-    group.add_argument(
-        "--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="format of stdout (default: table)"
-    )
+    add_format(group, "table", "nccl-tests", "csv")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     group.add_argument("--quiet", action="store_true", help="print only data and errors")
     add_view(group)
@@ -325,8 +330,8 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
     return Sweep(
         operations=tuple(operations),
         sizes=sizes,
-        dtypes=tuple(dict.fromkeys(dtype_named(name) for name in arguments.dtype)),
-        redops=tuple(dict.fromkeys(redop_named(name) for name in getattr(arguments, "redop", ["sum"]))),
+        dtypes=tuple(dict.fromkeys(dtype_named(name) for name in _every(arguments.dtype, DTYPES))),
+        redops=tuple(dict.fromkeys(redop_named(name) for name in _every(getattr(arguments, "redop", ["sum"]), _ARITHMETIC))),
         roots=tuple(_root(text) for text in getattr(arguments, "root", ["0"])),
         device=arguments.device,
         mode=arguments.mode,
@@ -356,7 +361,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
         resume_if_exists=_resumed_if_exists(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
         telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
-        argv=tuple(argv),
+        argv=tuple(argv), configuration=arguments.configuration,
     )  # fmt: skip
 
 
@@ -392,6 +397,14 @@ def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
     return True
 
 
+_ARITHMETIC = tuple(name for name in REDOPS if name not in BITWISE)
+
+
+def _every(names: Sequence[str], known: Iterable[str]) -> Iterable[str]:
+    """Return the names, or what nccl-tests means by "all"."""
+    return known if list(names) == ["all"] else names
+
+
 def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name.lower() not in known:
@@ -400,7 +413,7 @@ def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ..
 
 
 def _root(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"root '{text}' is not a valid rank: use whole numbers from 0, e.g. 0 or 0,1")
     return int(text)
 
@@ -475,9 +488,9 @@ def add_samples(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: 10 ping-pongs, 1 window)")
     group.add_argument(
-        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+        "--precision", metavar="PCT", type=percent, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
     )
-    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_MAX_TIME_S,
+    group.add_argument("--max-time", metavar="SECONDS", type=duration, default=_MAX_TIME_S,
                        help=f"time limit per measurement; a round has three (default: {_MAX_TIME_S:g})")  # fmt: skip
 
 
@@ -491,14 +504,15 @@ def add_check(group: argparse._ArgumentGroup) -> None:
 def add_where(group: argparse._ArgumentGroup, command: str) -> None:
     """Add the options for the start of the ranks, and the place of the results."""
     add_ranks(group)
-    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help=f"run folder (default: runs/<time>-{command}-<id>)")
     group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
-    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="format of stdout (default: table)")
+    add_format(group, "table", "csv")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     group.add_argument("--quiet", action="store_true", help="print only data and errors")
+    add_verbose(group)
 
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
@@ -520,6 +534,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
         allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
         slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong, argv=tuple(argv),
+        configuration=arguments.configuration,
     )  # fmt: skip
 
 
@@ -578,7 +593,7 @@ def _add_training_options(group: argparse._ArgumentGroup) -> None:
         only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in knowing)}"
         short = ["-d"] if name == "dtype" else []
         group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{text}{default}{only_for}".replace("%", "%%"))
-    group.add_argument("--step-time", metavar="TIME",
+    group.add_argument("--step-time", metavar="SECONDS", type=duration,
                        help="computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network "
                             "allows")  # fmt: skip
 
@@ -604,15 +619,15 @@ def _add_step_options(group: argparse._ArgumentGroup) -> None:
                             "until --precision is reached)")  # fmt: skip
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up steps (default: until times are stable)")
     group.add_argument(
-        "--precision", metavar="PCT", type=amount, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
+        "--precision", metavar="PCT", type=percent, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
     )
-    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_WORKLOAD_MAX_TIME_S,
+    group.add_argument("--max-time", metavar="SECONDS", type=duration, default=_WORKLOAD_MAX_TIME_S,
                        help=f"time limit per training and backend (default: {_WORKLOAD_MAX_TIME_S:g})")  # fmt: skip
     group.add_argument("--no-parts", action="store_true",
                        help="measure only the whole step; without it each exchange is measured too, in a fifth of the time")  # fmt: skip
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="steps that verify the data; 0: off (default: 1)")
     add_stop_on_wrong(group)
-    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="expected bus bandwidth (default: from the probed hardware)")
+    group.add_argument("--ceiling", metavar="GB/s", type=rate, help="expected bus bandwidth (default: from the probed hardware)")
     group.add_argument("--oversubscription", metavar="X", type=factor, default=1.0,
                        help="oversubscription of the fabric: it carries the rate of a host divided by X (default: 1)")  # fmt: skip
     group.add_argument(
@@ -624,14 +639,15 @@ def _add_step_options(group: argparse._ArgumentGroup) -> None:
 def _add_workload_output_options(group: argparse._ArgumentGroup) -> None:
     add_ranks(group)
     group.add_argument("--dry-run", action="store_true", help="print the exchanges of a step and their bytes, and exit")
-    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-workload-<id>)")
     group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
-    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="format of stdout (default: table)")
+    add_format(group, "table", "csv")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
     group.add_argument("--quiet", action="store_true", help="print only data and errors")
+    add_verbose(group)
 
 
 def _chosen(text: str) -> tuple[Regime, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from collbench.cli.help import Formatter, command_page, program_page
+from collbench.cli.other_tools import is_translated
 from collbench.errors import UsageError
 from collbench.operations.sweep import MOST_STREAMS
+from collbench.units import parse_duration
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +23,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         self._later: Callable[[], object] | None = None
         self._rest = ""
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, **settings})
+        if " " in self.prog:
+            self.add_argument("--no-config", action="store_true", help="ignore the configuration file, ~/.config/collbench/config.toml")
+            self.set_defaults(configuration=None)
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     def later(self, fill: Callable[[], object]) -> None:
         """Register a function that adds the options when they are needed."""
@@ -41,21 +47,33 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse with argparse after all options were added."""
         self.whole()
-        if not self._rest:
-            return super().parse_known_args(args, namespace)
-        own, rest = split_rest(args)
+        own, rest = split_rest(args) if self._rest else (args, None)
         found, left = super().parse_known_args(own, namespace)
-        setattr(found, self._rest, rest)
+        if self._rest:
+            setattr(found, self._rest, rest)
+        if getattr(found, "format", None) == "jsonl":
+            found.format = "json"  # its name in the code, and until 0.1
         return found, left
 
-    def format_help(self) -> str:
-        """Return argparse's help text with all options."""
+    def format_help(self, *, everything: bool = False) -> str:
+        """Return the help page: the program's, or a command's with its common options or all of them."""
+        from collbench.operations.registry import commands
+
         self.whole()
-        return super().format_help()
+        return command_page(self, commands(), everything) if " " in self.prog else program_page(self, commands())
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with one sentence: what is wrong, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+class _HelpAll(argparse.Action):
+    """Print the help page with all options, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print it. Raises SystemExit."""
+        print(parser.format_help(everything=True) if isinstance(parser, Parser) else parser.format_help(), end="")
+        parser.exit()
 
 
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -76,7 +94,7 @@ def natural(text: str) -> int:
 
 
 def _whole(text: str, least: int) -> int:
-    if not text.strip().isdecimal() or int(text) < least:
+    if not (text.isascii() and text.strip().isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} on")
     return int(text)
 
@@ -84,12 +102,30 @@ def _whole(text: str, least: int) -> int:
 def amount(text: str) -> float:
     """Return a number above 0. Raises an argparse error for other text."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() else 0.0
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return value
+
+
+def duration(text: str) -> float:
+    """Return seconds from "5", "500ms", "5s" or "2m". Raises an argparse error for other text."""
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def percent(text: str) -> float:
+    """Return the number of "5" or "5%", above 0. Raises an argparse error for other text."""
+    return amount(text.strip().removesuffix("%"))
+
+
+def rate(text: str) -> float:
+    """Return the number of "12.5" or "12.5GB/s", above 0. Raises an argparse error for other text."""
+    return amount(text.strip().removesuffix("GB/s"))
 
 
 def hertz(text: str) -> float:
@@ -114,6 +150,12 @@ def skew(text: str) -> float:
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is below 1 (even traffic): use how many times the average rank 0 receives")
     return value
+
+
+def add_format(group: argparse._ActionsContainer, *formats: str) -> None:
+    """Add the option for the format of rows on stdout; the first format is the default. All commands that print rows have JSON lines."""
+    group.add_argument("--format", metavar="FORMAT", choices=(*formats, "jsonl", "json"), default=formats[0],
+                       help=f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})")  # fmt: skip
 
 
 def streams(text: str) -> int:
@@ -143,8 +185,8 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     own, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
-        value = env.get(_environment_name(long)) if long and long != "--help" else None
-        if long is None or not value or _is_typed(action, own):
+        value = env.get(environment_name(long)) if long and long not in _HELP else None
+        if long is None or not value or is_translated(action) or _is_typed(action, own):
             continue
         if action.nargs == 0:
             added += [long] if value.lower() not in ("0", "false", "no") else []
@@ -158,6 +200,7 @@ def options_typed(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]
     return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
+_HELP = ("--help", "--help-all")
 # Options with the same meaning: each of them on the command line also replaces the variables of the others.
 _INSTEAD = {
     "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),
@@ -165,7 +208,8 @@ _INSTEAD = {
 }  # fmt: skip
 
 
-def _environment_name(long: str) -> str:
+def environment_name(long: str) -> str:
+    """Return the variable that sets a long option: COLLBENCH_MAX_TIME for --max-time."""
     return "COLLBENCH_" + long.removeprefix("--").replace("-", "_").upper()
 
 
@@ -177,87 +221,3 @@ def _is_typed(action: argparse.Action, typed: list[str]) -> bool:
 def _is(word: str, option: str) -> bool:
     """Return whether a typed argument is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
     return word == option or word.startswith(f"{option}=") or (not option.startswith("--") and word.startswith(option))
-
-
-# collbench completion SHELL: the shell's completion script, which shtab generates from the parsers.
-
-SHELLS = ("bash", "zsh")
-_DESCRIPTION = """\
-Print a script that completes commands, options and values such as operations, backends and files:
-  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
-  zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath"""
-
-# A collbench command line follows the -- of `emit`, and is completed as one.
-_AFTER_DASHES = """
-_collbench_or_inner() {
-  local -i at
-  for ((at = 2; at < COMP_CWORD; at++)); do
-    if [[ ${COMP_WORDS[1]} == emit && ${COMP_WORDS[at]} == -- ]]; then
-      COMP_WORDS=("${COMP_WORDS[0]}" "${COMP_WORDS[@]:at+1}")
-      ((COMP_CWORD -= at))
-      break
-    fi
-  done
-  _shtab_collbench "$@"
-}
-complete -o bashdefault -F _collbench_or_inner collbench
-"""
-
-
-def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser("completion", help="print the script that completes command lines in bash or zsh",
-                                 description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("shell", metavar="SHELL", help="bash or zsh")
-    parser.set_defaults(call=call_completion)
-    return {"completion": parser}
-
-
-def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Print the script; return 0. Raises UsageError for another shell."""
-    if arguments.shell not in SHELLS:
-        raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash or zsh, e.g. `collbench completion bash`")
-    print(script(arguments.shell))
-    return 0
-
-
-def script(shell: str) -> str:
-    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
-    import shtab
-
-    from collbench.cli.main import _parsers
-
-    parser, commands = _parsers()
-    words = _words()
-    for place, action in ((place, action) for name, each in commands.items() for place, action in _below(name, each)):
-        if place in words:
-            action.choices = sorted(words[place])
-        elif action.type is Path or action.metavar == "SUITE":
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-    written: str = shtab.complete(parser, shell)
-    return written + _AFTER_DASHES if shell == "bash" else written
-
-
-def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
-    """Yield the options and arguments of a command and of the commands below it; arguments also under their command's name."""
-    for action in actions_of(parser):
-        yield (action.option_strings[-1] if action.option_strings else f"{command} {action.metavar}"), action
-        if isinstance(action, argparse._SubParsersAction):
-            for name, each in action.choices.items():
-                yield from _below(f"{command} {name}", each)
-
-
-def _words() -> dict[str, Iterable[str]]:
-    """Return the possible values of options that later code checks, since plug-ins and files add to them."""
-    from collbench.backends.registry import backend_names
-    from collbench.deploy.kinds import kinds
-    from collbench.operations.dtypes import DTYPES, REDOPS
-    from collbench.operations.registry import commands
-    from collbench.report.explain import pages
-    from collbench.workloads.registry import regimes
-
-    return {
-        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),
-        "explain WORD": [each.word for each in pages()],
-        "peak OPERATION": commands(), "workload NAME": regimes(), "completion SHELL": SHELLS,
-    }  # fmt: skip

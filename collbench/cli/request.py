@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_class, backend_names
 from collbench.cli import launches
+from collbench.cli.configuration import parse_configured, read_configuration
 from collbench.cli.options import default_backends, make_sweep, request_of
 from collbench.cli.parser import Parser, from_environment, options_typed
 from collbench.errors import UsageError
@@ -48,6 +49,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     typed = options_typed(parser, argv[1:]) & _OF_A_SWEEP
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
+    whole.configuration = _in_use(whole.configuration, suite)
     if whole.gdr_check:
         whole.launches = launches.pairs(whole.launches, os.environ)
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
@@ -123,12 +125,22 @@ def _text(value: Any) -> str:
 def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
     """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
     try:
-        found = parser.parse_args(from_environment(parser, argv[1:], variables))
+        typed = from_environment(parser, argv[1:], variables)
+        found = parse_configured(read_configuration(argv[1:], os.environ), "run", parser, typed, parser.parse_args)
     except UsageError as error:
         place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
         raise UsageError(f"suite {place}: {error}") from error
     found.command = "run"
     return found
+
+
+def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:
+    """Return the facts of the configuration file without the values that every sweep replaces."""
+    if configuration is None:
+        return None
+    replaced = [{(_TOGETHER | _ONE_BY_ONE).get(key, key) for key in table.values} for table in suite.sweeps]
+    values = {name: text for name, text in configuration["values"].items() if name.replace("-", "_") not in set.intersection(*replaced)}
+    return {**configuration, "values": values} if values else None
 
 
 def _word(name: str) -> str:

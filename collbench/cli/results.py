@@ -31,7 +31,7 @@ def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument(
         "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
     )
-    parser.add_argument("--format", default="table", help="table, csv, json or markdown (default: table)")
+    parser.add_argument("--format", default="table", help="table, csv, jsonl or markdown (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     parser.set_defaults(call=call_compare)
     return {"compare": parser}
@@ -52,7 +52,7 @@ def _margin(text: str) -> float:
     from collbench.errors import UsageError
 
     try:
-        percent = float(text)
+        percent = float(text.strip().removesuffix("%")) if text.isascii() else 0.0
     except ValueError:
         percent = 0.0
     if not 0 < percent < 100:
@@ -76,7 +76,7 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
-    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
+    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or jsonl (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_view(parser)
     parser.set_defaults(call=call_report)

@@ -67,6 +67,19 @@ def same_suite(request: Request, world: World) -> None:
         compare(world, None, request.suite["digest"], request.suite["name"])
 
 
+def same_configuration(request: Request, world: World) -> None:
+    """Raise UsageError on all ranks if their configuration files set different values. On one host all ranks read the same file."""
+    if world.info.launcher == "local":
+        return
+    views = world.allgather((request.configuration or {}).get("values", {}), "comparing the configuration")
+    other = next((rank for rank, view in enumerate(views) if view != views[0]), None)
+    if other is not None:
+        raise UsageError(
+            f"rank 0 ({world.members[0].host}) and rank {other} ({world.members[other].host}) have different configuration files: "
+            "copy one file to all hosts, or use --no-config"
+        )
+
+
 def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
     """Raise UsageError on all ranks if one reports what is `wrong` with the suite, or if their digests differ."""
     views = world.allgather([wrong, digest, name], "comparing the suite")
@@ -211,6 +224,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     def work(world: World) -> int:
         _refuse_restarted(info, world)
         same_suite(request, world)
+        same_configuration(request, world)
         meant = agree_on_backends(request, world)
         if world.rank:
             return command.measure(meant, world, None, ended)

@@ -65,6 +65,7 @@ class Request:
     argv           the command line
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all files), files, run, sweeps, and the options that
                    the command line replaced; None: no suite
+    configuration  the user's configuration file and its values in use, for run.json; None: none
     """
 
     command: str
@@ -92,6 +93,7 @@ class Request:
     stop_on_wrong: bool = False
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None
+    configuration: Mapping[str, Any] | None = None
 
     @property
     def earlier(self) -> Path | None:

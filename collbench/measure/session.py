@@ -247,6 +247,7 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
         "host": host_facts(),
         **({"slowed": request.slowed.texts} if request.slowed else {}),
         **({"suite": dict(request.suite)} if request.suite else {}),
+        **({"configuration": dict(request.configuration)} if request.configuration else {}),
     }
 
 

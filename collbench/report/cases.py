@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
-from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
+from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group, operation_name
 from collbench.report.table import printable
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
@@ -53,7 +53,8 @@ def size_of(row: Row) -> str:
 
 def name_of(row: Row) -> str:
     """Return a short name of the row: "allreduce 64 MiB", "barrier"."""
-    return f"{row.operation} {format_size(row.size_bytes)}" if row.size_bytes else row.operation
+    name = operation_name(row.operation)
+    return f"{name} {format_size(row.size_bytes)}" if row.size_bytes else name
 
 
 def value_of(row: Row, name: str) -> str:
@@ -63,6 +64,8 @@ def value_of(row: Row, name: str) -> str:
         return NOTHING  # such rows have uint8 as a placeholder
     if name == "in_place":
         return placing(row)
+    if name == "operation":
+        return printable(operation_name(value))
     return WHERE_NONE.get(name, NOTHING) if value is None else printable(str(value))
 
 
@@ -194,7 +197,7 @@ def headline(row: Row) -> str:
     Bimodal rows show both times. Flags that make the time doubtful are named.
     """
     size = [format_size(row.size_bytes)] if row.size_bytes else []
-    name = [row.operation, *size, row.backend, *([forced(row)] if forced(row) else [])]
+    name = [operation_name(row.operation), *size, row.backend, *([forced(row)] if forced(row) else [])]
     if row.na is not None:
         return printable("  ".join([*name, not_available(row)]))
     limit = [f"limited by {limited_by(row)}"] if row.percent_of_ceiling is not None and not two_modes(row) else []

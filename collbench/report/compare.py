@@ -14,7 +14,7 @@ from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
 from collbench.report.cases import doubtful, same_for_all, shown_columns, times
-from collbench.report.frame import PlanSummary, in_print_order
+from collbench.report.frame import PlanSummary, in_print_order, operation_name
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped, write_line
 from collbench.report.table import Column, Frame, Line, csv_record, csv_text, escaped_line, items, printable
@@ -258,7 +258,16 @@ def _only(side: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    parts = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, row.mode, row.buffers, forced(row)]
+    parts = [
+        operation_name(row.operation),
+        format_size(row.size_bytes),
+        row.backend,
+        row.dtype,
+        row.redop,
+        row.mode,
+        row.buffers,
+        forced(row),
+    ]
     return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
 
 

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
+from collbench.report.frame import operation_name
 from collbench.report.screen import width_of, write_line
 from collbench.report.table import Column, Frame, defused, printable, table_lines
 from collbench.units import format_duration, format_size, plural
@@ -108,7 +109,7 @@ def _frame(planned: Planned) -> Frame[_Swept]:
 
 
 def _operations(cases: Sequence[Case]) -> str:
-    return ", ".join(dict.fromkeys(case.operation for case in cases))
+    return ", ".join(dict.fromkeys(operation_name(case.operation) for case in cases))
 
 
 def _sizes(cases: Sequence[Case]) -> str:

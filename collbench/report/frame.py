@@ -39,6 +39,11 @@ def format_groups(row: Row) -> str:
     return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
 
 
+def operation_name(stored: str) -> str:
+    """Return an operation's name as its command spells it: "neighbor-alltoall" for the stored "neighbor_alltoall"."""
+    return stored.replace("neighbor_", "neighbor-")
+
+
 @dataclass(frozen=True)
 class PlanSummary:
     """A summary of the rows that will be printed.

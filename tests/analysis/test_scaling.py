@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.analysis.best import Share, efficiency, parse_step_time
-from collbench.errors import UsageError
+from collbench.analysis.best import Share, efficiency
 
 TIMES = st.floats(1e-6, 1e4)
 
@@ -47,31 +46,3 @@ def test_the_ends_are_in_order(compute_s: float, one: float, other: float) -> No
 def test_times_that_are_none(times: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="more than 0 s"):
         efficiency(*times)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("180ms", 0.18), ("0.18", 0.18), ("0.18s", 0.18), (" 900 us ", 900e-6), ("900µs", 900e-6), ("900\u03bcs", 900e-6), ("2", 2.0),
-     (".5S", 0.5), ("180MS", 0.18)],
-)  # fmt: skip
-def test_a_time_as_people_write_it(text: str, seconds: float) -> None:
-    assert parse_step_time(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "0", "0ms", "-1", "180 min", "1e3", "ms", "inf", "nan", "1,5", "180ms 3", "180m\u017f", "9" * 400])
-def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match="not a time above 0"):
-        parse_step_time(text)
-
-
-@given(st.floats(0.001, 1e6), st.sampled_from([("s", 1.0), ("ms", 1e-3), ("us", 1e-6)]))
-def test_units_scale(number: float, unit: tuple[str, float]) -> None:
-    assert parse_step_time(f"{number:.6f}{unit[0]}") == pytest.approx(round(number, 6) * unit[1], rel=1e-6)
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_a_time_or_a_sentence(text: str) -> None:
-    try:
-        assert parse_step_time(text) > 0
-    except UsageError as error:
-        assert "step time" in str(error)

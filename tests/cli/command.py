@@ -18,6 +18,7 @@ from collbench.cli import main
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "collbench")
 BIN = Path(sys.prefix) / "bin"
+EMPTY = Path(__file__).with_name("empty.toml")  # in place of the developer's configuration file
 # Short measurements; options that a test types take precedence.
 BRIEF = {"COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 _LAUNCHERS = ("COLLBENCH_", "SLURM_", "PMI", "OMPI_COMM_", "MPI_LOCAL", "TORCHELASTIC_")
@@ -27,9 +28,15 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment without a launcher's variables and settings of colour; Open MPI may run as root."""
+    """Return this process's environment without a launcher's variables and color and configuration settings; Open MPI may run as root."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
-    fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    fixed = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm",
+        "COLLBENCH_CONFIG": str(EMPTY),
+    }
     return {**kept, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from collbench import __version__
 from collbench.backends.registry import backend_names
+from collbench.cli.completion import SHELLS, script
 from collbench.cli.main import _parsers
-from collbench.cli.parser import SHELLS, actions_of, script
+from collbench.cli.parser import actions_of
 from collbench.deploy.kinds import kinds
 from collbench.operations.registry import commands
 from tests.cli.command import one_sentence, run, run_here
@@ -138,8 +140,36 @@ def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("collbench allr", {"allreduce"}),
+        ("collbench allreduce --siz", {"--sizes"}),
+        ("collbench allreduce --mode gra", {"graph"}),
+        ("collbench peak allr", {"allreduce"}),
+        ("collbench completion ", set(SHELLS)),
+    ],
+)
+def test_fish_completes(line: str, words: set[str], tmp_path: Path) -> None:
+    fish = shutil.which("fish") or cannot("no fish here: apt-get install fish")
+    (tmp_path / "collbench.fish").write_text(script("fish"))
+    asked = [fish, "--no-config", "-c", 'source collbench.fish; complete -C "$argv"', line]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {offer.partition("\t")[0] for offer in done.stdout.splitlines()} == words
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_head_says_what_it_is_and_nothing_else(shell: str) -> None:
+    lines = script(shell).splitlines()
+    if shell == "zsh":
+        assert lines.pop(0) == "#compdef collbench"
+    assert f"collbench {__version__}" in lines[0] and f"`collbench completion {shell}`" in lines[0]
+    assert not lines[1].startswith("#") and "Copy this" not in script(shell)
+
+
 def test_another_shell_is_rejected(tmp_path: Path) -> None:
-    assert one_sentence(run_here(tmp_path, "completion", "fish")).startswith("'fish' ")
+    assert one_sentence(run_here(tmp_path, "completion", "tcsh")).startswith("'tcsh' ")
 
 
 def test_no_other_command_imports_shtab(tmp_path: Path) -> None:
@@ -147,4 +177,4 @@ def test_no_other_command_imports_shtab(tmp_path: Path) -> None:
     assert "shtab" not in imported(run(tmp_path, "explain", env=profile).stderr)
     told = run(tmp_path, "completion", "bash", env=profile)
     assert "shtab" in imported(told.stderr)
-    assert told.stdout.startswith("# AUTOMATICALLY GENERATED") and not imported(told.stderr) & {"torch", "mpi4py"}
+    assert told.stdout.startswith("# Completion of collbench ") and not imported(told.stderr) & {"torch", "mpi4py"}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 
 from collbench import __version__
 from collbench.cli import main
+from collbench.cli.help import examples
+from collbench.cli.parser import actions_of
+from collbench.operations.registry import commands as operation_commands
 from tests.cli.command import BIN, ROOT, run
 
 GOLDEN = ROOT / "tests" / "golden" / "help"
@@ -68,9 +73,61 @@ def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert (ended.value.code, said.out, said.err) == (0, golden.read_text(), "")
 
 
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name])
+def test_the_common_help_is_short_and_the_other_page_has_every_option(command: str) -> None:
+    _, parsers = main._parsers()
+    parser = parsers[command]
+    whole = {option for action in actions_of(parser) if action.help != SUPPRESS for option in action.option_strings}
+    options = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+    page = parser.format_help()
+    listed = [line for line in page.splitlines() if re.match(r"  -", line)]
+    assert len(listed) <= 20
+    assert whole <= set(options.findall(parser.format_help(everything=True)))
+    assert page.endswith(f"more options: collbench {command} --help-all\n") or whole <= set(options.findall(page))
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name])
+def test_each_command_has_three_examples_that_are_accepted(command: str) -> None:
+    found = examples(command, operation_commands())
+    assert len(found) == 3
+    for typed, what in found:
+        assert what and main.parsed(shlex.split(typed)).command
+
+
+@pytest.mark.parametrize(
+    ("typed", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "p2p"], ["p2p", "--help"]),
+        (["help", "osu_latency"], ["p2p", "--help"]),
+        (["--help-all"], ["--help"]),
+    ],
+)
+def test_other_ways_to_ask_for_help(typed: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pages = []
+    for argv in (typed, same):
+        with pytest.raises(SystemExit) as ended:
+            main.run(argv)
+        assert ended.value.code == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+
+
+def test_commands_are_grouped_and_operations_are_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.run(["--help"])
+    page = capsys.readouterr().out
+    titles = [line.removesuffix(":") for line in page.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)]
+    assert titles == ["Measure", "Find problems", "Compare and gate", "Report", "Deploy", "Options"]
+    lines = [line.split()[0] for line in page.splitlines() if re.match(r"  [A-Za-z]", line)]
+    assert set(lines) == {"OPERATION", *(set(main._parsers()[1]) - set(operation_commands()))}
+    assert set(re.findall(r"[\w-]+", page)) >= set(operation_commands())
+
+
 @pytest.mark.parametrize("program", [(sys.executable, "-m", "collbench"), (str(BIN / "collbench"),)], ids=["python -m", "script"])
-def test_version(program: tuple[str, ...], tmp_path: Path) -> None:
-    done = run(tmp_path, "--version", program=program)
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option: str, program: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(tmp_path, option, program=program)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"collbench {__version__}\n", "")
 
 

@@ -130,6 +130,8 @@ def test_the_completion_that_is_installed_completes(installed: Installed) -> Non
     press = f"source {file}; COMP_WORDS=(collbench allr); COMP_CWORD=1; _collbench_or_inner; echo ${{COMPREPLY[*]}}"
     assert subprocess.run(["bash", "--norc", "-c", press], capture_output=True, text=True, check=True).stdout == "allreduce\n"
     assert (installed.prefix / "share/zsh/site-functions/_collbench").read_text().startswith("#compdef collbench\n")
+    assert "complete -c collbench " in (installed.prefix / "share/fish/vendor_completions.d/collbench.fish").read_text()
+    assert (installed.prefix / "share/man/man1/collbench.1").read_text().startswith(".TH COLLBENCH 1 ")
 
 
 @pytest.mark.in_turn("a site install")

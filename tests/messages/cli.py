@@ -136,6 +136,29 @@ broadcast --root 1 --backend simulated --ranks 1
 allreduce --ranks 0
 allreduce --max-time 0
 allreduce --max-time inf
+allreduce --max-time 5d
+allreduce --ranks ４
+allreduce --sizes ８K
+report-this
+emit slurm allreduce --sizes 8
+allreduce -t 4
+allreduce -m 8:1M
+allreduce -N 0
+allreduce -a 1
+allreduce -K 3
+allreduce -z 1
+allreduce -y 1
+allreduce -G x
+allreduce -C 1
+allreduce -R 3
+allreduce -x 1
+allreduce -D 1
+allreduce -V 16
+allreduce -S 1
+allreduce -J a.json
+allreduce -T x
+allreduce -M 1
+allreduce -u 4
 allreduce --timeout -1
 allreduce --precision x
 allreduce -n 0
@@ -282,6 +305,8 @@ MESSAGES: dict[str, Message] = {
     "plan of missing backends": plan_of_missing,
     "suite, not valid": typed("run two.toml", {"two.toml": f"{TWO}[run]\nmax_time = inf\n"}),
     "suite, sizes": typed("run two.toml", {"two.toml": TWO.replace("64", "'1K-'")}),
+    "run folder as the command": typed("reports/first", {"reports/first/run.json": RUN}),
+    "suite as the command": typed("two.toml", {"two.toml": TWO}),
     "suite, too many combinations": typed("run two.toml", {"two.toml": MANY}),
     "suite, other text on a rank": suites((None, "d"), (None, "d"), (None, "e")),
     "suite, not valid on a rank": suites((None, "d"), ("suite two.toml cannot be read", "")),

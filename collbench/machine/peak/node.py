@@ -520,7 +520,7 @@ def parse_pcie(text: str) -> Link:
 def parse_gigabytes(option: str, text: str) -> float:
     """Return the bytes per second of a rate in GB/s. Raises UsageError for a rate that no hardware has."""
     try:
-        value = float(text)
+        value = float(text.strip().removesuffix("GB/s")) if text.isascii() else -1.0
     except ValueError:
         value = -1.0
     if not 0 < value <= _MOST_GB:

@@ -188,7 +188,7 @@ def is_size(size_bytes: int) -> bool:
 
 def operation_named(name: str) -> Operation:
     """Return the operation of that name. Raises UsageError that names --operation for an unknown one."""
-    found = operations().get(name)
+    found = operations().get(name.replace("neighbor-", "neighbor_"))
     if found is None:
         raise UsageError(f"unknown --operation '{short(name)}': choose from {', '.join(operations())}")
     return found

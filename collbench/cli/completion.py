@@ -1,0 +1,106 @@
+"""collbench completion SHELL: the shell's completion script, which shtab generates from the parsers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from collbench import __version__
+from collbench.cli.parser import actions_of
+from collbench.errors import UsageError
+
+SHELLS = ("bash", "zsh", "fish")
+_DESCRIPTION = """\
+Print a script that completes commands, options and values such as operations, backends and files:
+  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
+  zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath
+  fish:  collbench completion fish | source        in ~/.config/fish/config.fish; or write it to a file in
+         ~/.config/fish/completions"""
+
+# A collbench command line follows the -- of `emit`, and is completed as one.
+_AFTER_DASHES = """
+_collbench_or_inner() {
+  local -i at
+  for ((at = 2; at < COMP_CWORD; at++)); do
+    if [[ ${COMP_WORDS[1]} == emit && ${COMP_WORDS[at]} == -- ]]; then
+      COMP_WORDS=("${COMP_WORDS[0]}" "${COMP_WORDS[@]:at+1}")
+      ((COMP_CWORD -= at))
+      break
+    fi
+  done
+  _shtab_collbench "$@"
+}
+complete -o bashdefault -F _collbench_or_inner collbench
+"""
+
+
+def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Add the command; return its parser by name."""
+    parser = commands.add_parser("completion", help="print the script that completes command lines in bash, zsh or fish",
+                                 description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
+    parser.set_defaults(call=call_completion)
+    return {"completion": parser}
+
+
+def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Print the script; return 0. Raises UsageError for another shell."""
+    if arguments.shell not in SHELLS:
+        raise UsageError(f"'{arguments.shell}' is not a supported shell: use bash, zsh or fish, e.g. `collbench completion bash`")
+    print(script(arguments.shell))
+    return 0
+
+
+def script(shell: str) -> str:
+    """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
+    import shtab
+
+    from collbench.cli.main import _parsers
+
+    parser, commands = _parsers()
+    words = _words()
+    for place, action in ((place, action) for name, each in commands.items() for place, action in _below(name, each)):
+        if place in words:
+            action.choices = sorted(words[place])
+        elif action.type is Path or action.metavar == "SUITE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    written = _with_head(shtab.complete(parser, shell), shell)
+    return written + _AFTER_DASHES if shell == "bash" else written
+
+
+def _with_head(written: str, shell: str) -> str:
+    """Return a script with collbench's comment in place of shtab's, which says to copy it. zsh's first line stays."""
+    lines = written.splitlines(keepends=True)
+    first = lines[:1] if lines[0].startswith("#compdef") else []
+    start = len(first)
+    while not lines[start].strip():
+        start += 1
+    end = next(number for number in range(start, len(lines)) if not lines[number].startswith("#"))
+    return "".join([*first, f"# Completion of collbench {__version__}, written by `collbench completion {shell}`.\n", *lines[end:]])
+
+
+def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """Yield the options and arguments of a command and of the commands below it; arguments also under their command's name."""
+    for action in actions_of(parser):
+        yield (action.option_strings[-1] if action.option_strings else f"{command} {action.metavar}"), action
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                yield from _below(f"{command} {name}", each)
+
+
+def _words() -> dict[str, Iterable[str]]:
+    """Return the possible values of options that later code checks, since plug-ins and files add to them."""
+    from collbench.backends.registry import backend_names
+    from collbench.deploy.kinds import kinds
+    from collbench.operations.dtypes import DTYPES, REDOPS
+    from collbench.operations.registry import commands
+    from collbench.report.explain import pages
+    from collbench.workloads.registry import regimes
+
+    return {
+        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),
+        "explain WORD": [each.word for each in pages()],
+        "peak OPERATION": commands(), "workload NAME": regimes(), "completion SHELL": SHELLS,
+    }  # fmt: skip

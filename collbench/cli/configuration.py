@@ -1,0 +1,179 @@
+"""The user's configuration file: values of options that neither the command line, a COLLBENCH_* variable nor a suite sets.
+
+A key is the name of a long option. Keys above all tables apply to each command with that option; a table [COMMAND] applies to one command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from collbench.cli.other_tools import is_translated
+from collbench.cli.parser import actions_of, environment_name, from_environment, split_rest
+from collbench.errors import UsageError
+from collbench.untrusted import parse_toml, read_file
+
+VARIABLE = "COLLBENCH_CONFIG"
+_LARGEST_BYTES = 1 << 20
+_NEVER = frozenset({"--help", "--help-all", "--no-config", "--version", "--resume"})
+_TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
+_KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
+
+Parsers = Mapping[str, argparse.ArgumentParser]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The content of the file.
+
+    file    its path; text: its text, for line numbers
+    common  the values for all commands; tables: those for one command, by its name
+    """
+
+    file: Path
+    text: str
+    common: Mapping[str, Any]
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def place(self, key: str, table: str | None = None) -> str:
+        """Return the file, line and key for a message: "config.toml, line 3, max-time"."""
+        current: str | None = None
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if found := _TABLE.match(line):
+                current = found[1]
+            elif current == table and (found := _KEY.match(line)) and found[1] == key:
+                return f"{self.file}, line {number}, {key}"
+        return f"{self.file}, {key}"
+
+
+def read_configuration(typed: Sequence[str], env: Mapping[str, str]) -> Configuration | None:
+    """Return the user's configuration; None without a file, or with --no-config. Raises UsageError for a file that is not valid."""
+    if "--no-config" in split_rest(typed)[0]:
+        return None
+    named = env.get(VARIABLE)
+    home = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else None)
+    if not named and home is None:
+        return None
+    file = Path(named or f"{home}/collbench/config.toml")
+    try:
+        data = read_file(file, _LARGEST_BYTES)
+    except OSError as error:
+        if not named and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise UsageError(f"{file}: cannot be read ({error.strerror or error}): fix the file, or use --no-config") from error
+    return _parsed(file, data)
+
+
+def _parsed(file: Path, data: bytes) -> Configuration:
+    try:
+        text = data.decode("utf-8-sig")
+        document = parse_toml(text)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}, line {data[: error.start].count(10) + 1}: not valid UTF-8") from error
+    except ValueError as error:
+        raise UsageError(f"{file}: invalid TOML: {error}") from error
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}
+    return Configuration(file, text, {key: value for key, value in document.items() if key not in tables}, tables)
+
+
+def check_keys(found: Configuration, command: str, parsers: Parsers) -> None:
+    """Raise UsageError for a table that is not a command, a key that no command has, or a key that does not fit the command's table."""
+    for table in found.tables:
+        if table not in parsers:
+            raise UsageError(f"{found.file}: [{table}] is not a command{_alike(table, parsers)}")
+    own = _settable(parsers[command])
+    for key in found.tables.get(command, {}):
+        if _long(key) not in own:
+            raise UsageError(f"{found.place(key, command)}: {command} has no option {_long(key)}{_alike(_long(key), own)}")
+    unknown = [key for key in found.common if _long(key) not in own]
+    every = {name for parser in parsers.values() for name in _settable(parser)} if unknown else set()
+    for key in unknown:
+        if _long(key) not in every:
+            raise UsageError(f"{found.place(key)}: unknown option{_alike(_long(key), every)}")
+
+
+def parse_configured(
+    found: Configuration | None, command: str, parser: argparse.ArgumentParser, typed: Sequence[str],
+    parse: Callable[[list[str]], argparse.Namespace],
+) -> argparse.Namespace:  # fmt: skip
+    """Return what `parse` returns for the arguments with the file's values; its `configuration` has the facts for run.json.
+
+    `typed` has the options that take precedence: those of the command line, of variables and of the suite. Raises UsageError with the place
+    in the file for a value that is not valid. If only a combination is not valid, it names the file.
+    """
+    if found is None:
+        return parse(list(typed))
+    texts = _texts(found, command, parser)
+    words = from_environment(parser, list(typed), {environment_name(long): text for long, text in texts.items()})
+    used = [word.partition("=")[0] for word in words[: len(words) - len(typed)]]
+    try:
+        arguments = parse(words)
+    except UsageError as error:
+        parse(list(typed))  # raises if the file is not the reason
+        raise UsageError(f"{found.file}: {error}") from error
+    values = {long.removeprefix("--"): texts[long] for long in used}
+    arguments.configuration = {"file": str(found.file), "values": values} if values else None
+    return arguments
+
+
+def _long(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _texts(found: Configuration, command: str, parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the command's values as text, by long option."""
+    actions = _settable(parser)
+    own = ((None, found.common), (command, found.tables.get(command, {})))
+    values = {_long(key): (value, found.place(key, table)) for table, each in own for key, value in each.items()}
+    return {long: _text(actions[long], value, place, parser) for long, (value, place) in values.items() if long in actions}
+
+
+def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the options that the file can set, by their long name."""
+    options = {long: action for action in actions_of(parser) for long in action.option_strings if long.startswith("--")}
+    return {long: action for long, action in options.items() if long not in _NEVER and not is_translated(action)}
+
+
+def _alike(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, list(known), n=1)
+    return f": did you mean {found[0].removeprefix('--')}?" if found else ""
+
+
+def _text(action: argparse.Action, value: Any, place: str, parser: argparse.ArgumentParser) -> str:
+    """Return a value as a variable would have it. Raises UsageError if the option does not accept it."""
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise UsageError(f"{place}: not a valid value: use true or false")
+        return str(int(value))
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values):
+        raise UsageError(f"{place}: not a valid value: use text, a number or a list of these")
+    text = ",".join(map(str, values))
+    if not text:
+        raise UsageError(f"{place}: the value is empty: remove the key")
+    try:
+        parser._check_value(action, parser._get_value(action, text))
+        _check_name(action.dest, text)
+    except (argparse.ArgumentError, UsageError) as error:
+        raise UsageError(f"{place}: {getattr(error, 'message', error)}") from error
+    return text
+
+
+def _check_name(option: str, text: str) -> None:
+    """Raise UsageError for a value that the request would reject later, without the file's name."""
+    from collbench.backends.registry import backend_class
+    from collbench.operations.dtypes import dtype_named, redop_named
+    from collbench.units import parse_size, parse_sizes
+
+    each: Mapping[str, Callable[[str], object]] = {"backend": backend_class, "dtype": dtype_named, "redop": redop_named}
+    whole: Mapping[str, Callable[[str], object]] = {"sizes": parse_sizes, "size": parse_size, "latency_size": parse_size}
+    if option in whole:
+        whole[option](text)
+    for word in text.split(",") if option in each else ():
+        each[option](word.strip())

@@ -1,0 +1,282 @@
+"""The help pages: examples first, then the common options; --help-all adds the expert options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from textwrap import wrap
+
+# Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN.
+_EXPERT = frozenset(
+    {
+        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "out_of_place", "window", "streams",
+        "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
+        "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
+        "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing",
+    }
+)  # fmt: skip
+_COMMON_IN: Mapping[str, frozenset[str]] = {
+    "alltoallv": frozenset({"skew", "traffic"}),
+    "import": frozenset({"ceiling", "allocation"}),
+    "peak": frozenset({"oversubscription"}),
+}
+_EXPERT_IN: Mapping[str, frozenset[str]] = {
+    "workload": frozenset(
+        {
+            "bucket",
+            "update",
+            "servers",
+            "layers",
+            "hidden",
+            "sequence",
+            "microbatch",
+            "microbatches",
+            "stages",
+            "tensor",
+            "experts",
+            "top_k",
+            "imbalance",
+        }
+    ),
+    "emit": frozenset(
+        {
+            "cpus_per_rank",
+            "port",
+            "group",
+            "kind",
+            "namespace",
+            "pull_policy",
+            "volume",
+            "rdma",
+            "hugepages",
+            "shm",
+            "memory",
+            "runtime",
+            "library",
+            "interface",
+            "bind",
+            "system",
+            "qos",
+            "gpu_type",
+            "mpi",
+            "array",
+            "container",
+            "rendezvous",
+            "endpoint",
+            "program",
+        }
+    ),
+    "run": frozenset({"dtype", "redop", "root", "in_place", "mode", "check", "iterations"}),
+}
+
+# What follows "collbench" in the three examples of a command, and what it does. {0}: the operation.
+_OF_OPERATIONS = (
+    ("{0}", "every available backend, on this host"),
+    ("{0} --backend nccl --sizes 1M-1G", "large sizes over NCCL"),
+    ("emit slurm --nodes 2 -- {0}", "write a Slurm script for two nodes"),
+)
+_EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "alltoallv": (
+        ("alltoallv", "every available backend, on this host"),
+        ("alltoallv --skew 4", "rank 0 receives four times the average"),
+        ("alltoallv --traffic bytes.csv", "the bytes from rank to rank of an application"),
+    ),
+    "barrier": (
+        ("barrier", "every available backend, on this host"),
+        ("barrier --backend mpi --ranks 8", "eight ranks over MPI"),
+        ("emit slurm --nodes 2 -- barrier", "write a Slurm script for two nodes"),
+    ),
+    "p2p": (
+        ("p2p", "latency and bandwidth between two ranks on this host"),
+        ("p2p --backend socket --streams 4", "four TCP connections per pair"),
+        ("emit slurm --nodes 2 -- p2p", "write a Slurm script for two nodes"),
+    ),
+    "run": (
+        ("run quick", "a minute: is everything installed, and are the results correct?"),
+        ("run quick --dry-run", "print the cases and the estimated time"),
+        ("run my-suite.toml --backend nccl", "your own suite, over NCCL only"),
+    ),
+    "workload": (
+        ("workload data-parallel --model resnet50", "the exchanges of a training step, measured"),
+        ("workload all --dry-run", "what each kind of training sends, without measuring"),
+        ("workload data-parallel --step-time 180ms", "add the scaling efficiency for this computing time"),
+    ),
+    "kernels": (
+        ("kernels", "every GPU of this host"),
+        ("kernels --size 1G", "arrays of 1 GiB"),
+        ("kernels --format jsonl", "one JSON object per line"),
+    ),
+    "pairs": (
+        ("pairs", "all pairs of ranks on this host"),
+        ("pairs --by node --sample 4", "four partners per node"),
+        ("emit slurm --nodes 8 -- pairs", "write a Slurm script for eight nodes"),
+    ),
+    "hunt": (
+        ("hunt --backend simulated --ranks 8", "try it without a cluster"),
+        ("hunt --budget 5m", "stop after five minutes"),
+        ("emit slurm --nodes 16 -- hunt", "write a Slurm script for sixteen nodes"),
+    ),
+    "doctor": (
+        ("doctor", "check this node"),
+        ("doctor --launch", "why does the launcher not start my ranks?"),
+        ("doctor --log nccl.log", "explain a log of NCCL"),
+    ),
+    "probe": (
+        ("probe", "what this node is"),
+        ("probe --measure", "measure memory and loopback too"),
+        ("probe --format json", "everything as one JSON object"),
+    ),
+    "peak": (
+        ("peak allreduce --nodes 2", "two nodes like this one"),
+        ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "hardware that you describe"),
+        ("peak allreduce --nodes 2 --measured 42", "compare a measured rate with it"),
+    ),
+    "explain": (
+        ("explain", "list all words"),
+        ("explain busbw", "a column"),
+        ("explain CB2101", "a finding of `collbench doctor`"),
+    ),
+    "backends": (
+        ("backends", "which backends are available here, and why others are not"),
+        ("backends --format jsonl", "one JSON object per line"),
+        ("allreduce --backend gloo", "measure with one of them"),
+    ),
+    "report": (
+        ("report runs/my-run", "print a stored run"),
+        ("report runs/my-run --html report.html", "write one page with charts and findings"),
+        ("report runs/my-run --csv rows.csv", "write the rows as CSV"),
+    ),
+    "compare": (
+        ("compare runs/before runs/after", "case by case"),
+        ("compare runs/before runs/after --margin 10", "ignore differences up to 10 %"),
+        ("compare runs/before runs/after --format markdown", "for a pull request"),
+    ),
+    "import": (
+        ("import nccl-tests.txt --out runs/other", "make a run folder from a log"),
+        ("import osu.txt --out runs/other --ranks 16 --nodes 2", "add what the log does not contain"),
+        ("compare runs/other runs/my-run", "compare it with a run"),
+    ),
+    "baseline": (
+        ("baseline add baseline runs/a runs/b", "add good runs to the baseline in folder `baseline`"),
+        ("baseline show baseline", "print its cases and limits"),
+        ("gate runs/new --baseline baseline", "compare a new run with it"),
+    ),
+    "history": (
+        ("history baseline", "how times changed from allocation to allocation"),
+        ("history baseline --format json", "for programs"),
+        ("baseline show baseline", "print its cases and limits"),
+    ),
+    "gate": (
+        ("gate runs/new --baseline baseline", "exit code 1: a regression"),
+        ("gate runs/new --baseline baseline --out verdict.json", "write the verdict for programs"),
+        ("gate --self-test --baseline baseline", "what would this baseline detect?"),
+    ),
+    "emit": (
+        ("emit slurm --nodes 2 -- allreduce", "print a Slurm script"),
+        ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
+        ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
+    ),
+    "completion": (
+        ("completion bash", "print the script for bash"),
+        ("completion zsh", "print the script for zsh"),
+        ("completion fish", "print the script for fish"),
+    ),
+}  # fmt: skip
+
+# The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
+GROUPS = (
+    ("Measure", ("OPERATION", "run", "workload", "kernels")),
+    ("Find problems", ("check", "doctor", "pairs", "hunt", "probe", "explain")),
+    ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
+    ("Report", ("report", "runs", "import")),
+    ("Deploy", ("backends", "emit", "completion")),
+)
+
+
+class Formatter(argparse.HelpFormatter):
+    """argparse's layout, in which names such as neighbor-allgather stay whole."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def examples(command: str, operations: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the examples of a command, without the program's name: (arguments, what they do)."""
+    own = _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
+    return [(typed.format(command), what) for typed, what in own]
+
+
+def is_expert(command: str, action: argparse.Action) -> bool:
+    """Return whether only --help-all shows an option of a command."""
+    if action.dest in _COMMON_IN.get(command, ()):
+        return False
+    return bool(action.option_strings) and (action.dest in _EXPERT or action.dest in _EXPERT_IN.get(command, ()))
+
+
+def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], everything: bool) -> str:
+    """Return the help page of a command: usage, examples, and the common or all options."""
+    command = parser.prog.partition(" ")[2]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    hidden = [] if everything else [action for action in shown if is_expert(command, action)]
+    head, body = parser._get_formatter(), parser._get_formatter()
+    head.add_usage(_usage(parser), [], [])
+    head.add_text(parser.description)
+    for group in parser._action_groups:
+        body.start_section(group.title)
+        body.add_text(group.description)
+        body.add_arguments(action for action in group._group_actions if action not in hidden)
+        body.end_section()
+    body.add_text(parser.epilog)
+    parts = [head.format_help(), _example_lines(examples(command, operations)), body.format_help()]
+    more = f"{len(hidden)} more options: {parser.prog} --help-all\n" if hidden else ""
+    return "\n".join(part for part in (*parts, more) if part)
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    if parser.usage:
+        return parser.usage
+    return f"{parser.prog} [OPTIONS] {positional_words(parser)}".rstrip()
+
+
+def positional_words(parser: argparse.ArgumentParser) -> str:
+    """Return the arguments of a command that are not options, as its usage has them: "RUN [RUN ...]"."""
+    formatter = parser._get_formatter()
+    positional = (action for action in parser._actions if not action.option_strings and action.help != argparse.SUPPRESS)
+    return " ".join(formatter._format_args(one, str(one.metavar or one.dest)) for one in positional)
+
+
+def _example_lines(found: list[tuple[str, str]]) -> str:
+    width = max((len(typed) for typed, _ in found), default=0)
+    lines = ["examples:", *(f"  collbench {typed:<{width}}  # {what}" for typed, what in found)]
+    return "".join(f"{line}\n" for line in lines) if found else ""
+
+
+def program_page(parser: argparse.ArgumentParser, operations: Iterable[str]) -> str:
+    """Return the page of `collbench --help`: commands by purpose, with all operations on one line."""
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    formatter = parser._get_formatter()
+    formatter.add_usage(f"{parser.prog} COMMAND [OPTIONS]", [], [])
+    formatter.add_text(parser.description)
+    for title, actions in _grouped(commands, frozenset(operations)):
+        formatter.start_section(title)
+        formatter.add_arguments(actions)
+        formatter.end_section()
+    formatter.start_section("Options")
+    formatter.add_arguments(action for action in parser._actions if action.option_strings)
+    formatter.end_section()
+    formatter.add_text(parser.epilog)
+    return formatter.format_help()
+
+
+def _grouped(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], operations: frozenset[str]
+) -> Iterator[tuple[str, list[argparse.Action]]]:
+    """Yield the groups with the lines of their commands."""
+    lines = {action.dest: action for action in commands._get_subactions()}
+    names = ", ".join(sorted(operations & set(lines)))
+    every = argparse.Action([], "OPERATION", metavar="OPERATION", help=names.replace("%", "%%"))
+    others = {name: line for name, line in lines.items() if name not in operations}
+    placed = {name for _, group in GROUPS for name in group}
+    for title, group in GROUPS:
+        more = [name for name in others if name not in placed] if title == GROUPS[-1][0] else []
+        yield title, [every if name == "OPERATION" else others[name] for name in (*group, *more) if name == "OPERATION" or name in others]
