@@ -50,6 +50,7 @@ COMMANDS = (
     "baseline",
     "history",
     "report",
+    "runs",
     "compare",
     "completion",
 )

@@ -72,6 +72,3 @@ def test_a_value_of_csv(value: object, shown: str) -> None:
     column = Column[tuple[str, int, str]]("value", "value", lambda each: "", lambda each: value)
     rows = list(csv.reader([line.text for line in csv_lines(frame(columns=(column,), records=RECORDS[:1]))]))
     assert rows == [["value"], [shown]]
-        [shown] if shown else [""],
-        [shown] if shown else [""],
-    ]
