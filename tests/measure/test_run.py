@@ -24,7 +24,7 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
-from collbench.operations.sweep import Sweep
+from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
@@ -62,7 +62,7 @@ def start(tmp_path):
             for key in ("ranks", "check", "ceiling", "budget", "out", "seed", "order_seed", "launch_index")
             if key in more
         }
-        sweep = Sweep(operations, tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
+        sweep = Sweep(operations, sizes and tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
         request = Request(
             "allreduce", sweep, (backend,), frozenset([backend]),
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
@@ -226,6 +226,15 @@ def test_the_size_that_is_recommended_fits_for_every_operation(start, monkeypatc
     monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)  # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce
     with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* 8 B$"):
         start(BROADCAST, ALLREDUCE, sizes=(8, 2**20))
+
+
+def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypatch):
+    monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)
+    sweep = {"sparse": True, "defaults": lambda name: BackendDefaults("cpu", largest=8 << 20)}
+    found = start(ALLREDUCE, sizes=None, budget=Budget(2, 20, 2, total_s=1.0), **sweep)
+    assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
+    assert str(checks.LargeSizesLeftOut(1 << 20)) in found.told.notes
+    assert read_run(found.folder).info["asked"]["options"]["--total-time"] == 1.0
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(start):

@@ -157,7 +157,7 @@ hunts
 --ranks 2 allreduce
 barrier --sizes 8
 allreduce --root 1
-allreduce --dry-run
+allreduce --dry-run --format nccl-tests
 p2p --split 'MOD 2'
 allreduce --iter 3
 allreduce --frob
