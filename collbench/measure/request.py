@@ -55,6 +55,11 @@ class SharedTime:
         self._parts = list(map(_parts, sizes_bytes))
         self._ends = now() + (budget.total_s or 0.0)
 
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that are left; None without a total time."""
+        return None if self._budget.total_s is None else max(self._ends - self._now(), 0.0)
+
     def next(self) -> Budget:
         """Return the budget of the next case, in the order of the sizes. The last ones may get little, but never no time."""
         own, left = self._parts.pop(0), self._ends - self._now()

@@ -55,6 +55,10 @@ class Reporter:
         self._open = True
         self._data(self._writer.start(plan))
 
+    def status(self, text: str) -> None:
+        """Show what happens before the first case: on a terminal at once, elsewhere if nothing else was printed for 3 s."""
+        self._screen.status(text)
+
     def progress(self, text: str, done: int, total: int, eta_s: float | None = None) -> None:
         """Show what is measured now, how many of how many cases are done, and the estimated seconds left.
 
@@ -141,6 +145,10 @@ class ProgressPrinter:
         """Print the lines above the first row, for all cases that will be measured."""
         self._began, self._folder = time.monotonic(), folder
         self._reporter.start(PlanSummary.of(cases, rank_map, folder, ranks=ranks, nodes=nodes))
+
+    def status(self, text: str) -> None:
+        """Show what happens before the first case."""
+        self._reporter.status(text)
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""

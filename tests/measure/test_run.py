@@ -34,10 +34,13 @@ class RecordingListener:
     """Records everything that a listener receives."""
 
     def __init__(self):
-        self.began, self.titles, self.rows, self.notes = None, [], [], []
+        self.began, self.titles, self.rows, self.notes, self.statuses = None, [], [], [], []
 
     def begin(self, cases, ranks, nodes, rank_map, folder):
         self.began = (len(cases), ranks, nodes, len(rank_map), folder)
+
+    def status(self, text):
+        self.statuses.append(text)
 
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
@@ -84,6 +87,7 @@ def test_rows_are_stored_reported_and_equal(start):
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
     assert [row for _, row in found.told.rows] == read_run(found.folder).rows
     assert found.told.began[:4] == (3, 4, 1, 1)
+    assert [text.partition(" ")[0] for text in found.told.statuses] == ["opening", "reading"]
     assert [done for _, done, total in found.told.titles if total == 3] == [0, 1, 2]
     assert {title for title, _, _ in found.told.titles} == {
         f"allreduce {size} on simulated (float32, sum)" for size in ("8 B", "1 KiB", "1 MiB")

@@ -77,7 +77,7 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         operation, case, one = work[place]
         turn, reason = turns[one.name], reasons[place]
         if launch.listener and not reason:
-            launch.listener.progress(case.title(), measurable.index(place), len(measurable), None)
+            launch.listener.progress(case.title(), measurable.index(place), len(measurable), times.left_s)
         row = turn.without(operation, case, reason, place) if reason else turn.take(operation, case, place, times.next())
         if row:
             yield row
@@ -370,6 +370,7 @@ def run(request: Request, world: World, listener: ProgressListener | None, ended
     """
     launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
+    launch.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
     opened = open_backends(request, world, waiting.append)
     for one in opened:
         if one.backend:
@@ -391,7 +392,7 @@ def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored
     """Measure the cases that are not stored yet. waiting: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
-    ceilings = Ceilings(launch.request, world)
+    ceilings = Ceilings(launch.request, world, status=launch.status)
     if left:
         _look_around(launch, stored, ceilings, [work[place] for place in left])
     else:
