@@ -38,7 +38,7 @@ def plan(request: Request, ranks: int) -> Planned:
     from collbench.report.dry_run import Planned
 
     check_installed(request)
-    missing = {name: why for name in request.backends if (why := _missing(name))}
+    missing = {name: why for name in request.backends if (why := missing_backend(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cases(request, name, ranks)]
     if not labelled:
         raise UsageError(
@@ -76,7 +76,7 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
     return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
 
 
-def _missing(name: str) -> str | None:
+def missing_backend(name: str) -> str | None:
     """Return why a backend is not installed, None if it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class

@@ -105,6 +105,7 @@ COMMANDS = frozenset(
     {
         "backends",
         "baseline",
+        "check",
         "compare",
         "completion",
         "doctor",
@@ -160,6 +161,7 @@ def parsed(argv: list[str]) -> Namespace:
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
+    from collbench.cli.check import add_health_check
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.hunt import add_hunt
@@ -175,8 +177,9 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     in_the_order_of_help = (
-        add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit,
-        add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels, add_completion,
+        add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,
+        add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
+        add_completion,
     )  # fmt: skip
     return parser, {name: parser for add in in_the_order_of_help for name, parser in add(commands).items()}
 

@@ -180,6 +180,28 @@ class ProgressPrinter:
             self._reporter.note(f"run folder: {self._folder}")
 
 
+# Progress of a check: only what is measured now, since the verdict is the result.
+
+
+class CheckProgressPrinter(ProgressPrinter):
+    """The listener of `collbench check`: it shows progress, and keeps the run's folder for the verdict."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self.arguments = arguments
+        self.folder = Path()
+
+    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Store the folder."""
+        self._began, self.folder = time.monotonic(), Path(folder)
+
+    def row(self, row: Row, place: int) -> None:
+        """Print nothing: the verdict has the evidence."""
+
+    def note(self, sentence: str) -> None:
+        """Print nothing: the note is in the run's folder."""
+
+
 # Progress of one launch of several: the rows wait for those of the others.
 
 
