@@ -38,6 +38,7 @@ COMMANDS = (
     "hunt",
     "workload",
     "run",
+    "check",
     "backends",
     "kernels",
     "probe",
