@@ -507,7 +507,7 @@ def _by_slurm(
 
 def srun_line(env: Mapping[str, str]) -> list[str] | None:
     """Return the words that start collbench with one task on each node of this Slurm allocation; None without srun."""
-    srun = next((each for each in launchers(env, ("srun",)) if each.family), None)
+    srun = next(iter(launchers(env, ("srun",))), None)
     if srun is None:
         return None
     return [str(srun.path), f"--mpi={_flag(library(env), srun)}", "--kill-on-bad-exit=1", "--ntasks-per-node=1", *_program(env)]

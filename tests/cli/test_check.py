@@ -92,6 +92,32 @@ def test_without_any_backend_the_check_is_inconclusive(tmp_path: Path) -> None:
     assert "mpi4py" in cause["detail"] and not (tmp_path / "run").exists()
 
 
+SRUN = """\
+#!/bin/sh
+case "$1" in
+  --version) echo "slurm 24.05" ;;
+  --mpi=list) echo "MPI plugin types are... none pmi2 pmix" ;;
+  *) echo "$@" >fake-srun.txt; exit 3 ;;
+esac
+"""
+
+
+def test_in_an_allocation_of_several_nodes_srun_starts_one_task_on_each(tmp_path: Path) -> None:
+    fake = tmp_path / "fake" / "srun"
+    fake.parent.mkdir()
+    fake.write_text(SRUN)
+    fake.chmod(0o755)
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{fake.parent}:{os.environ['PATH']}"}
+    assert run(tmp_path, "check", "--quiet", env=allocation).returncode == 3
+    words = (tmp_path / "fake-srun.txt").read_text().split()
+    assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1"} < set(words) and words[-2:] == ["check", "--quiet"]
+
+
+def test_in_an_allocation_of_one_node_the_ranks_are_started_here(tmp_path: Path) -> None:
+    code, found = check(tmp_path, "--backend", "simulated", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node1")
+    assert code in (0, 3) and found["nodes"] == 1 and read_run(tmp_path / "run").info["launcher"] == "local"
+
+
 def test_a_requested_backend_that_is_missing_is_bad_input(tmp_path: Path) -> None:
     one_sentence(run(tmp_path, "check", "--backend", "nix"))
 
