@@ -3,7 +3,6 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SIZES ?= 64-64M:x4
 SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
@@ -25,7 +24,7 @@ help:
 	@echo 'make clean      remove the environments and everything built'
 
 run: run-environment
-	.venv/bin/collbench allreduce --sizes $(SIZES) --max-time 1
+	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
 test: lint openmpi-environment cuda-environment
 	$(PYTEST) -n 2 --dist loadfile $(APART)

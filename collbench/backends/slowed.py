@@ -178,23 +178,27 @@ def _seeds(slowdown: Slowdown, seed: int) -> list[int]:
 
 
 class _VirtualHold:
-    """The delay for virtual ranks: advances their clock."""
+    """The delay for virtual ranks: advances their clock.
 
-    def __init__(self, clock: VirtualClock, chosen: NDArray[np.bool_], parts: NDArray[np.float64]) -> None:
-        self._clock, self._chosen, self._parts, self._turn = clock, chosen, parts, 0
-        self._began = clock.stamp()
+    It is a part of the time since the last rank of the group arrived. A part of a rank's wait for the others would delay that rank further
+    behind the next time, and large delays would grow without end.
+    """
+
+    def __init__(self, clock: VirtualClock, group: Group, chosen: NDArray[np.bool_], parts: NDArray[np.float64]) -> None:
+        self._clock, self._group, self._chosen, self._parts, self._turn = clock, list(group.ranks), chosen, parts, 0
+        self._began_s = 0.0
         self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
 
     def _begin(self) -> None:
-        self._began = self._clock.stamp()
+        self._began_s = self._clock.stamp()[self._group].max()
 
     def _end(self) -> None:
         part = self._parts[self._turn % len(self._parts)]
         self._turn += 1
-        self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began) * part, 0.0))
+        self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began_s) * part, 0.0))
 
 
 def _virtual(slowdown: Slowdown, seed: int, clock: VirtualClock, group: Group) -> _Hold:
     chosen = np.zeros(len(clock.stamp()), bool)
     chosen[[rank for rank in group.ranks if slowdown.of(rank)]] = True
-    return _VirtualHold(clock, chosen, slowdown.by.parts(_seeds(slowdown, seed)))
+    return _VirtualHold(clock, group, chosen, slowdown.by.parts(_seeds(slowdown, seed)))

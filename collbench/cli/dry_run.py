@@ -1,4 +1,4 @@
-"""collbench run SUITE --dry-run: print the cases that would be measured, without starting ranks."""
+"""--dry-run of `run SUITE` and of the operations' commands: print the cases that would be measured, without starting ranks."""
 
 from __future__ import annotations
 
@@ -38,15 +38,18 @@ def plan(request: Request, ranks: int) -> Planned:
     from collbench.report.dry_run import Planned
 
     check_installed(request)
-    missing = {name: why for name in request.backends if (why := _missing(name))}
+    missing = {name: why for name in request.backends if (why := missing_backend(name))}
     labelled = [each for name in request.backends if name not in missing for each in _cases(request, name, ranks)]
     if not labelled:
-        raise UsageError("no backend of this suite is installed: `collbench backends` shows how to install one")
+        raise UsageError(
+            f"no backend of this {'suite' if request.suite else 'command'} is installed: `collbench backends` shows how to install one"
+        )
     run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
     left = [(label, case) for label, case in labelled if not stored.has(case, ranks_of(request, case.backend, ranks))]
     return Planned(
-        title=title, ranks=ranks, cases=left, max_time_s=request.budget.max_time_s, launches=request.launches,
+        title=title, ranks=ranks, cases=left, max_time_s=request.budget.max_time_s, total_s=request.budget.total_s,
+        launches=request.launches,
         done=len(labelled) - len(left), known_s=_seconds_per_case(run) if run else None, known_from=str(request.earlier or ""),
         notes=[f"{name} is skipped: {why}" for name, why in missing.items()],
     )  # fmt: skip
@@ -61,7 +64,8 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     """Return the backend's cases, each with its sweep's name or index."""
     n = ranks_of(request, backend, processes)
     request.sweep.check_ranks(n)
-    assert isinstance(request.sweep, Sweeps)
+    if not isinstance(request.sweep, Sweeps):
+        return [(request.command, case) for case in request.sweep.cases(backend, n)]
     return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
 
 
@@ -72,7 +76,7 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
     return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
 
 
-def _missing(name: str) -> str | None:
+def missing_backend(name: str) -> str | None:
     """Return why a backend is not installed, None if it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class

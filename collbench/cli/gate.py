@@ -149,8 +149,10 @@ def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     shown = list(history_lines(found, arguments.format, arguments.only, letters, width_of(sys.stdout)))
     if arguments.html:
         from collbench.report.html.history import write_history
+        from collbench.report.writers import confirm_written
 
         write_history(found, arguments.only, arguments.html)
+        confirm_written((arguments.html,), sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, painted)
     for line in shown:
         screen.data(line)
@@ -413,6 +415,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
     from collbench.report.verdict import next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files
+    from collbench.report.writers import confirm_written
 
     write_files(verdict, files, arguments.runs)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
@@ -421,6 +424,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
     for known in filter(None, (suite_note, drains_not)):
         write_line(sys.stderr, f"collbench: {known}")
+    confirm_written((*vars(files).values(), *([arguments.confirm_suite] if suite is not None else [])), sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style, width_of(sys.stdout)):
         screen.data(line)

@@ -96,10 +96,22 @@ def _of_what_moves(parsers: Parsers) -> set[str]:
 _EPILOG = """\
 exit codes: 0 success · 1 negative verdict · 2 bad input, a missing backend, every case n/a · 3 no verdict ·
 4 wrong data, hang, crash, launcher and communicator differ · 130/143 signals"""
+_INTRODUCTION = """\
+collbench measures the network of GPU and HPC machines: MPI, Gloo, NCCL and others, between ranks on one host or on many nodes.
+It verifies the data, and compares each bandwidth with what the hardware can deliver.
+
+  collbench check        is everything fine here? one verdict in about 15 seconds
+  collbench allreduce    measure all-reduce at 8 sizes, in at most 15 seconds
+  collbench report       show the newest run again; --html FILE writes it as a page
+
+Results are stored in runs/; `collbench runs` lists them. `collbench doctor` checks the settings of this node.
+All commands: `collbench --help`. Options of a command: `collbench allreduce --help`. Terms: `collbench explain WORD`.
+Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 COMMANDS = frozenset(
     {
         "backends",
         "baseline",
+        "check",
         "compare",
         "completion",
         "doctor",
@@ -116,6 +128,7 @@ COMMANDS = frozenset(
         "probe",
         "report",
         "run",
+        "runs",
         "workload",
     }
 )  # all but the operations' commands; operations cannot have these names
@@ -143,9 +156,8 @@ def run(argv: list[str]) -> int:
         print(f"collbench {__version__}")
         return 0
     if arguments.command is None:
-        raise UsageError(
-            "no command: use `collbench allreduce` to measure, `collbench backends` to list the backends, or `collbench --help`"
-        )
+        print(_INTRODUCTION)
+        return 0
     code: int = arguments.call(arguments, argv)
     return code
 
@@ -177,13 +189,14 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
+    from collbench.cli.check import add_health_check
     from collbench.cli.completion import add_completion
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.hunt import add_hunt
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
     from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
-    from collbench.cli.results import add_compare, add_import, add_report
+    from collbench.cli.results import add_compare, add_import, add_report, add_runs
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -192,8 +205,9 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     in_the_order_of_help = (
-        add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit,
-        add_import, add_report, add_compare, add_baseline, add_history, add_gate, add_kernels, add_completion,
+        add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,
+        add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
+        add_completion,
     )  # fmt: skip
     return parser, {name: parser for add in in_the_order_of_help for name, parser in add(commands).items()}
 

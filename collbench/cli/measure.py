@@ -16,6 +16,7 @@ from collbench.cli.options import (
     add_check,
     add_messages,
     add_options,
+    add_plan,
     add_samples,
     add_slowed,
     add_stop_on_wrong,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collbench.measure.tasks.rounds import PairsListener, PairsRequest
     from collbench.measure.tasks.step import Training
     from collbench.measure.tasks.training import WorkloadListener, WorkloadRequest
+    from collbench.operations.operation import Operation
     from collbench.report.progress import ProgressPrinter
     from collbench.report.training import PlannedStep
 
@@ -59,7 +61,7 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
     for name, found in sorted(operation_commands().items()):
         summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in found)
         parser: Parser = commands.add_parser(name, help=summary, description=summary)
-        parser.later(partial(add_options, parser, found))
+        parser.later(partial(_add_collective_options, parser, found))
         parser.set_defaults(call=call_collective)
         added[name] = parser
     for name, wrong in broken().items():
@@ -67,6 +69,11 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
         stand_in.later(partial(_refuse, wrong))
         added[name] = stand_in
     return added
+
+
+def _add_collective_options(parser: Parser, found: list[Operation]) -> None:
+    add_plan(parser)
+    add_options(parser, found)
 
 
 def _refuse(wrong: UsageError) -> None:
@@ -84,7 +91,12 @@ def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
         arguments.launches = launches.pairs(arguments.launches, os.environ)
     backends = tuple(dict.fromkeys(arguments.backend or default_backends(os.environ)))
     request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
-    return begin(request, Command(arguments, argv), launch_of(arguments, argv))
+    info = launch_of(arguments, argv)
+    if arguments.dry_run:
+        from collbench.cli.dry_run import show
+
+        return show(request, arguments, info, os.environ)
+    return begin(request, Command(arguments, argv), info)
 
 
 # collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.

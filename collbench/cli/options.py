@@ -121,11 +121,21 @@ def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
 
 
 DEFAULT_TIMEOUT_S = 120.0
+_CASE_MAX_TIME_S = 5.0
+BRIEF_S = 10.0  # of samples in a command of an operation without options; with start-up and references it answers within 15 s
 # Options that a barrier does not have.
 NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
     "buffers": None, "in_place": False, "out_of_place": False,
 }  # fmt: skip
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose between a fast answer, all sizes, and only the plan."""
+    parser.add_argument("--full", action="store_true",
+                        help=f"measure every size by factor 2, up to {_CASE_MAX_TIME_S:g} s per case (default: about 8 sizes in "
+                             f"{BRIEF_S:g} s)")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print the cases and the estimated time, and exit")
 
 
 def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:
@@ -185,7 +195,9 @@ def add_stop_on_wrong(group: argparse._ArgumentGroup) -> None:
 
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--sizes", metavar="SIZES", help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8-64M on CPUs, 8-1G on NCCL)"
+        "--sizes",
+        metavar="SIZES",
+        help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8 sizes from 8 to 64M, on NCCL 9 to 1G)",
     )
     group.add_argument("-b", dest="minimum", metavar="MIN", help="smallest size, as in nccl-tests")
     group.add_argument("-e", dest="maximum", metavar="MAX", help="largest size")
@@ -259,8 +271,11 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         "--precision", metavar="PCT", type=percent, help="target half-width of the 95 %% confidence interval, in percent (default: by size)"
     )
     group.add_argument(
-        "--max-time", metavar="SECONDS", type=duration, default=5.0, help="time limit per case, before all counts (default: 5)"
+        "--max-time", metavar="SECONDS", type=duration, help=f"time limit per case, before all counts (default: {_CASE_MAX_TIME_S:g})"
     )
+    group.add_argument("--total-time", metavar="SECONDS", type=duration,
+                       help=f"time limit of all cases together, divided among them (default: {BRIEF_S:g} without --full, sizes, -n, "
+                            "--precision and --max-time, else none)")  # fmt: skip
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per case that verify the data; 0: off (default: 1)"
     )
@@ -318,7 +333,16 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
     """Return the request of a command of these operations. Raises UsageError for invalid options."""
-    return request_of(arguments, make_sweep(arguments, operations), backends, argv)
+    brief = _is_brief(arguments)
+    sweep = make_sweep(arguments, operations)
+    return request_of(arguments, replace(sweep, sparse=brief), backends, argv, BRIEF_S if brief else None)
+
+
+def _is_brief(arguments: argparse.Namespace) -> bool:
+    """Return whether to answer fast: the user set neither --full, nor sizes, nor the duration of a case, nor another experiment."""
+    sizes = (arguments.sizes, arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
+    durations = (arguments.max_time, arguments.iterations, arguments.precision)
+    return not (arguments.full or arguments.gdr_check or any(value is not None for value in (*sizes, *durations)))
 
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
@@ -350,12 +374,15 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
     )
 
 
-def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: tuple[str, ...], argv: Sequence[str]) -> Request:
-    """Return the request: the sweep, and the options of the whole launch."""
+def request_of(
+    arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: tuple[str, ...], argv: Sequence[str], total_s: float | None = None
+) -> Request:
+    """Return the request: the sweep, and the options of the whole launch. `total_s`: the time of all cases without --total-time."""
+    max_time_s, total_s = arguments.max_time or _CASE_MAX_TIME_S, arguments.total_time or total_s
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, requested=frozenset(arguments.backend or ()),
-        budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
+        budget=Budget(max_time_s, arguments.iterations, arguments.warmup, precision, total_s), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments),
         resume_if_exists=_resumed_if_exists(arguments), allocation=arguments.allocation,

@@ -1,4 +1,4 @@
-"""The commands about results: compare, report and import."""
+"""The commands about results: compare, report, runs and import."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Add the command; return its parser by name."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
     parser = commands.add_parser("report", help=about, description=about)
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    parser.add_argument("runs", metavar="RUN", nargs="*", type=Path,
+                        help="a run's folder, or a folder of launches (default: the newest run in runs/)")  # fmt: skip
     page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
     parser.add_argument("--html", metavar="FILE", type=Path, help=page)
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
@@ -90,8 +91,34 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
+    if not arguments.runs:
+        from collbench.report.run_list import newest_run
+
+        arguments.runs = [newest_run()]
+        _print_error(f"newest run: {arguments.runs[0]}")
     files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
     return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color, view=view_of(arguments))
+
+
+# collbench runs: the stored runs, newest first.
+
+
+def add_runs(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Add the command; return its parser by name."""
+    about = "list stored runs, newest first: when, command, ranks, cases and the best figure"
+    parser = commands.add_parser("runs", help=about, description=about)
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
+    parser.add_argument("--format", default="table", help="table, csv or json (default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_runs)
+    return {"runs": parser}
+
+
+def call_runs(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Print the list and return 0. Raises UsageError without a run."""
+    from collbench.report.run_list import list_runs
+
+    return list_runs(arguments.folder, arguments.format, sys.stdout, color=arguments.color)
 
 
 _ABOUT = (

@@ -16,6 +16,7 @@ from collbench.cli.launches import placed, repeat
 from collbench.cli.options import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -166,6 +167,9 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     check_installed(request)
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
+        from collbench.report.screen import announce
+
+        announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
         return _start(request, ranks, argv, env)
 
     if arguments.gdr_check:

@@ -505,6 +505,14 @@ def _by_slurm(
         yield CommandLine("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
 
 
+def srun_line(env: Mapping[str, str]) -> list[str] | None:
+    """Return the words that start collbench with one task on each node of this Slurm allocation; None without srun."""
+    srun = next(iter(launchers(env, ("srun",))), None)
+    if srun is None:
+        return None
+    return [str(srun.path), f"--mpi={_flag(library(env), srun)}", "--kill-on-bad-exit=1", "--ntasks-per-node=1", *_program(env)]
+
+
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
     flags = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]

@@ -316,6 +316,7 @@ class Ceilings:
     world: World
     interfaces: list[Interface] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
+    status: Callable[[str], None] = lambda text: None
     rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
     _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
     _found: dict[tuple[Any, ...], CeilingPair] = field(default_factory=dict)
@@ -324,15 +325,18 @@ class Ceilings:
 
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
         """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
+        self.status("reading the hardware…")
         self.interfaces = _interfaces_of_all_ranks(self.world)
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
             return
         if any(_on_loopback(backend) for backend in backends):
+            self.status("measuring loopback TCP…")
             one, both = measure_streams(self.world)
             self.rates = HostRates({}, {}, one, both)
         inside = [one for backend in backends if _in_memory(backend) for one in cases if self._stays_inside(*one, backend)]
         if inside:
+            self.status("measuring memory copy…")
             self._measure_memory(inside)
 
     def _stays_inside(self, operation: Operation, case: Case, backend: Backend) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from collbench.results.folder import holds_a_run
 # The user's limits for one case: the time limit takes precedence over counts. Without numpy, since every command imports this module.
 
 _SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
+_LEAST_SHARE = 0.005  # of the total time
+_UNIT, _MOST_UNITS = 8 * 1024 * 1024, 8  # bytes per further part of a shared time, and the most of them
 _TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
 
@@ -22,6 +25,7 @@ class Budget:
     """The user's limits for measuring one case.
 
     max_time_s   wall time; it takes precedence over all counts
+    total_s      wall time of all cases together, divided among them by `SharedTime`; None: no such limit
     iterations   exactly so many samples (None: until the precision is reached)
     warmup       exactly so many (None: until the times settle)
     precision    relative half-width of the interval to reach (None: 3, 2 or 0.5 % by size)
@@ -31,12 +35,42 @@ class Budget:
     iterations: int | None = None
     warmup: int | None = None
     precision: float | None = None
+    total_s: float | None = None
 
     def target(self, size_bytes: int) -> float:
         """Return the relative half-width of the median's confidence interval that ends the measurement."""
         small, middle, large = _TARGETS
         by_size = small if size_bytes <= _SMALL else middle if size_bytes <= _MIDDLE else large
         return self.precision if self.precision is not None else by_size
+
+
+class SharedTime:
+    """Divides `Budget.total_s` among the cases of a launch: unused time goes to the cases that follow.
+
+    Large messages need longer for the same number of samples, so a case gets one part, and one more for each 8 MiB (at most 8 more).
+    """
+
+    def __init__(self, budget: Budget, sizes_bytes: Sequence[int], now: Callable[[], float] = time.monotonic) -> None:
+        self._budget, self._now = budget, now
+        self._parts = list(map(_parts, sizes_bytes))
+        self._ends = now() + (budget.total_s or 0.0)
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that are left; None without a total time."""
+        return None if self._budget.total_s is None else max(self._ends - self._now(), 0.0)
+
+    def next(self) -> Budget:
+        """Return the budget of the next case, in the order of the sizes. The last ones may get little, but never no time."""
+        own, left = self._parts.pop(0), self._ends - self._now()
+        if self._budget.total_s is None:
+            return self._budget
+        share = max(left * own / (own + sum(self._parts)), _LEAST_SHARE * self._budget.total_s)
+        return replace(self._budget, max_time_s=min(share, self._budget.max_time_s))
+
+
+def _parts(size_bytes: int) -> float:
+    return 1 + min(size_bytes / _UNIT, _MOST_UNITS)
 
 
 @dataclass(frozen=True)

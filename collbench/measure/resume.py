@@ -78,6 +78,7 @@ def _options(request: Request) -> dict[str, Any]:
         "--precision": budget.precision and 100 * budget.precision, "--max-time": budget.max_time_s,
         "--check": request.check, "--ceiling": request.ceiling, "--oversubscription": request.oversubscription, "--seed": request.seed,
         "--evidence": request.evidence, "--telemetry": request.telemetry_hz, "--gpus-per-process": request.gpus_per_process,
+        **({"--total-time": budget.total_s} if budget.total_s is not None else {}),
         **({"--slowed": "; ".join(request.slowed.texts)} if request.slowed else {}),
     }  # fmt: skip
 

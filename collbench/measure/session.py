@@ -288,6 +288,10 @@ class ProgressListener(Protocol):
         """Receive the cases that will be measured, and where."""
         ...
 
+    def status(self, text: str) -> None:
+        """Receive what happens before the first case: "measuring memory copy…"."""
+        ...
+
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
         """Receive the start of a case: its title, the counts of cases, and the estimated remaining seconds."""
         ...
@@ -401,6 +405,11 @@ class Launch:
         if about not in self._noted:
             self._noted.add(about)
             self.note(fact)
+
+    def status(self, text: str) -> None:
+        """Show what happens before the first case, at rank 0. Call it before a measurement, never during one."""
+        if self.listener:
+            self.listener.status(text)
 
     def note(self, fact: Fact | str) -> None:
         """Show a fact, or a sentence of a plug-in or library, and store it in events.jsonl."""

@@ -22,6 +22,7 @@ _WINDOW = 64  # as in OSU's benchmarks
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
 MODES = ("isolated", "batched", "pipelined", "graph")
 SMALLEST = 8
+SPARSE = (8, 128, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30)  # bytes; up to the backend's largest size
 MOST_STREAMS = 64  # the limit of native/sockets.c
 # The values of NCCL_ALGO and NCCL_PROTO (NCCL user guide, environment variables), in lower case.
 ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
@@ -63,6 +64,7 @@ class Sweep:
     """The options of a sweep. Its test cases are all combinations; the backend's defaults replace None, () and "auto".
 
     sizes       in bytes, ascending; None: from 8 to the backend's largest, by `step` ("x2", "+1K")
+    sparse      only the sizes of SPARSE instead of every step, where `sizes` is None
     in_place    None: out of place where the library supports it
     window      messages in flight; None: 64, but at most 256 MiB
     algorithms, protocols   all combinations, in addition to the library's own choice
@@ -86,6 +88,7 @@ class Sweep:
     window: int | None = None
     seed: int = 0
     step: str = "x2"
+    sparse: bool = False
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     registrations: tuple[str, ...] = ()
@@ -135,7 +138,11 @@ class Sweep:
 
     def sizes_for(self, backend: str) -> Sequence[int]:
         """Return the sizes of the sweep, else the backend's default sizes, in bytes."""
-        return size_steps(SMALLEST, self.defaults(backend).largest, self.step) if self.sizes is None else self.sizes
+        return self.sizes_to(self.defaults(backend).largest) if self.sizes is None else self.sizes
+
+    def sizes_to(self, largest: int) -> Sequence[int]:
+        """Return the default sizes up to `largest` bytes."""
+        return [size for size in SPARSE if size <= largest] if self.sparse else size_steps(SMALLEST, largest, self.step)
 
     def _tunings(self, default: BackendDefaults) -> list[_Tuning]:
         """Return (registration, algorithm, protocol) for each tuning, the library's own choice of the last two first."""
@@ -262,7 +269,7 @@ def rounding_note(sweeps: Sweep | Sweeps) -> Fact | None:
     from collbench.operations.unsupported import SizesRounded
 
     for sweep in sweeps.each:
-        sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
+        sizes = sweep.sizes_to(CPU.largest) if sweep.sizes is None else sweep.sizes
         for dtype in sweep.dtypes:
             for size, rounded in whole_sizes(sizes, dtype.size):
                 if rounded:

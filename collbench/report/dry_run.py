@@ -28,6 +28,7 @@ class Planned:
     cases       (the sweep's name or place, the case), in the order of the suite
     done        how many of the suite's cases the resumed run already has; `cases` are the missing ones
     max_time_s  per case
+    total_s     of all cases of a launch together; None: no such limit
     launches    starts of all ranks
     known_s     seconds that a case took in the resumed run, None if unknown
     known_from  the folder of that run
@@ -43,11 +44,13 @@ class Planned:
     known_s: float | None = None
     known_from: str = ""
     notes: Sequence[str] = field(default=())
+    total_s: float | None = None
 
     @property
     def at_most_s(self) -> float:
         """Return the time of all samples in seconds, if no case ends before --max-time."""
-        return len(self.cases) * self.max_time_s * self.launches
+        each = len(self.cases) * self.max_time_s
+        return self.launches * (each if self.total_s is None else min(each, self.total_s))
 
 
 def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | None) -> None:
@@ -85,9 +88,12 @@ def _times(planned: Planned) -> Iterator[str]:
     if planned.known_s is not None:
         likely = format_duration(ceil(planned.known_s * cases * planned.launches))
         yield f"about {likely}, if a case takes {planned.known_s:.3g} s as in {planned.known_from}, including start-up"
+    limit = f" × {planned.max_time_s:g} s of --max-time"
+    if planned.total_s is not None:
+        limit = f" share {planned.total_s:g} s of --total-time, and each takes at most {planned.max_time_s:g} s"
     yield (
-        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts} × {planned.max_time_s:g} s of "
-        "--max-time; start-up, references and verification come on top; cases that a backend cannot measure take no time"
+        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts}{limit}; "
+        "start-up, references and verification come on top; cases that a backend cannot measure take no time"
     )
 
 

@@ -56,6 +56,10 @@ class Reporter:
         self._open = True
         self._data(self._writer.start(plan))
 
+    def status(self, text: str) -> None:
+        """Show what happens before the first case: on a terminal at once, elsewhere if nothing else was printed for 3 s."""
+        self._screen.status(text)
+
     def progress(self, text: str, done: int, total: int, eta_s: float | None = None) -> None:
         """Show what is measured now, how many of how many cases are done, and the estimated seconds left.
 
@@ -156,6 +160,10 @@ class ProgressPrinter:
         self._began, self._folder = time.monotonic(), folder
         self._reporter.start(PlanSummary.of(cases, rank_map, folder, ranks=ranks, nodes=nodes))
 
+    def status(self, text: str) -> None:
+        """Show what happens before the first case."""
+        self._reporter.status(text)
+
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
         spent = time.monotonic() - self._began
@@ -184,6 +192,28 @@ class ProgressPrinter:
         self._reporter.__exit__(kind, error, trace)
         if self._folder:
             self._reporter.note(f"run folder: {self._folder}")
+
+
+# Progress of a check: only what is measured now, since the verdict is the result.
+
+
+class CheckProgressPrinter(ProgressPrinter):
+    """The listener of `collbench check`: it shows progress, and keeps the run's folder for the verdict."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self.arguments = arguments
+        self.folder = Path()
+
+    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Store the folder."""
+        self._began, self.folder = time.monotonic(), Path(folder)
+
+    def row(self, row: Row, place: int) -> None:
+        """Print nothing: the verdict has the evidence."""
+
+    def note(self, sentence: str) -> None:
+        """Print nothing: the note is in the run's folder."""
 
 
 # Progress of one launch of several: the rows wait for those of the others.

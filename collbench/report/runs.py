@@ -32,6 +32,7 @@ from collbench.report.writers import (
     RowWriter,
     Sample,
     TableWriter,
+    confirm_written,
     exposed,
     write_whole,
 )
@@ -437,6 +438,7 @@ def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
         from collbench.report.html.page import write_html
 
         write_html(material)
+    confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html), err)
 
 
 def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _CODES = {"head": "1", "foot": "2", "na": "2", "doubtful": "33", "wrong": "1;31"}
 _STYLES = {"head": "bold", "foot": "dim", "na": "dim", "doubtful": "yellow", "wrong": "bold red"}
 _SILENCE_S = 10.0  # rows wait for earlier ones; after so long without one, a line shows that the run continues
+_SILENT_START_S = 3.0  # before the first case
+_ERASE_LINE = "\r\x1b[2K"
 COLORS = ("auto", "always", "never")
 
 
@@ -32,6 +35,10 @@ class Screen(Protocol):
 
     def talk(self, text: str) -> None:
         """Write a remark about the run."""
+        ...
+
+    def status(self, text: str) -> None:
+        """Show what happens before the first case, such as "measuring memory copy…"."""
         ...
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
@@ -81,6 +88,16 @@ def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = 
     return LiveScreen(stream, err, watched[0], painted)
 
 
+def announce(text: str, quiet: bool) -> None:
+    """Show a status line on the terminal that a rank started by this process replaces. Elsewhere print nothing."""
+    if quiet or os.environ.get("TERM") == "dumb":
+        return
+    watched = next((stream for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")) if is_terminal(stream, name)), None)
+    if watched:
+        watched.write(f"{text}\r")  # an error that is printed first begins in the same line, and is longer
+        watched.flush()
+
+
 class PlainScreen:
     """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colors."""
 
@@ -102,6 +119,12 @@ class PlainScreen:
         """Write the text to stderr."""
         if not self._quiet:
             write_line(self._err, printable(text))
+
+    def status(self, text: str) -> None:
+        """Write the text to stderr if nothing was written for 3 s."""
+        if self._now() - self._last_s >= _SILENT_START_S:
+            self._last_s = self._now()
+            self.talk(text)
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
         """Write a line to stderr after 10 s without any line; otherwise the finished lines show the progress."""
@@ -127,6 +150,7 @@ class LiveScreen:
         self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
+        watched.write(_ERASE_LINE)  # the status line of the process that started this one
         # No automatic refresh, since a thread that wakes up four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
@@ -144,6 +168,12 @@ class LiveScreen:
             self._above(printable(text), "")
         else:
             self._plain.talk(text)
+
+    def status(self, text: str) -> None:
+        """Show the text in place of the live line."""
+        from rich.text import Text
+
+        self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
         """Redraw the live line."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
@@ -17,6 +17,7 @@ from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
 from collbench.report.frame import PlanSummary
+from collbench.report.screen import write_line
 from collbench.report.table import GAP, Line, csv_record, csv_text, printable, wrapped_text
 from collbench.results.flags import explain
 from collbench.results.quality import run_quality
@@ -288,6 +289,13 @@ def write_whole(path: Path, text: str, option: str) -> None:
     except (OSError, RuntimeError) as error:  # RuntimeError: a symbolic link to itself
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
+
+
+def confirm_written(paths: Iterable[Path | None], err: TextIO) -> None:
+    """Print "wrote FILE" for each regular file among the outputs of a command; None and STDOUT are no files."""
+    for path in paths:
+        if path is not None and path != STDOUT and path.is_file():
+            write_line(err, printable(f"wrote {path}"))
 
 
 def _by_rename(target: Path, text: str) -> None:

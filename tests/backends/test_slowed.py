@@ -42,13 +42,13 @@ def world():
     world.close()
 
 
-def samples(world, kind, case, n=60):
+def samples(world, kind, case, n=60, synchronized=True):
     """Seconds [4 × n] of virtual ranks."""
     backend = kind()
     backend.open(world, Settings(virtual_ranks=4, seed=3))
     group = backend.group(range(4))
     program = backend.bind(ALLREDUCE, case, group, backend.allocate(ALLREDUCE, case, group, 2))
-    return Loop(Timed(program, backend.sync(group), backend.clock(), ctypes.c_int64())).run(n)
+    return Loop(Timed(program, backend.sync(group) if synchronized else None, backend.clock(), ctypes.c_int64())).run(n)
 
 
 def test_every_iteration_takes_exactly_so_many_percent_longer(world):
@@ -57,6 +57,14 @@ def test_every_iteration_takes_exactly_so_many_percent_longer(world):
     for percent in (2, 5, 10, 400):
         found = samples(world, slowed(SimulatedBackend, parse_slowing([f"by={percent}%"])), case)
         assert found == pytest.approx(plain * (1 + percent / 100), rel=1e-9)
+
+
+@pytest.mark.parametrize("percent", [100, 300, 900])
+def test_large_delays_of_ranks_that_wait_for_each_other_do_not_grow(world, percent):
+    found = samples(world, slowed(SimulatedBackend, parse_slowing([f"by={percent}%"])), make_case(), n=300, synchronized=False)
+    plain = samples(world, SimulatedBackend, make_case(), n=300, synchronized=False)
+    assert np.median(found) == pytest.approx(np.median(plain) * (1 + percent / 100), rel=0.1)
+    assert found.max() < 2 * np.median(found)
 
 
 def test_only_the_named_ranks_take_longer(world):

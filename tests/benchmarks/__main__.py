@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.benchmarks import (
     against_c,
+    answers,
     ceilings_1024,
     control_5000,
     control_fuzz,
@@ -46,6 +47,7 @@ from tests.benchmarks.launches import LaunchFailed, Missing
 _HERE = Path(__file__).parent
 _MODULES: tuple[Any, ...] = (
     startup,
+    answers,
     first_number,
     loop_cost,
     memory,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.benchmarks import (
     against_c,
+    answers,
     ceilings_1024,
     evidence_cost,
     first_number,
@@ -44,6 +45,14 @@ def test_startup_prints_both_and_imports_nothing_heavy() -> None:
     assert float(shown["collbench --help"].removesuffix(" s")) > 0
     assert float(shown["python -c pass"].removesuffix(" s")) > 0
     assert shown["imported of numpy, torch, rich"] == "none"
+
+
+@pytest.mark.in_turn
+def test_the_wait_for_an_answer_is_timed_to_its_first_line_and_to_its_end(mpi: None) -> None:
+    shown = lines(answers.measure(1))
+    for name in ("check", "allreduce"):
+        first, end = (float(shown[f"collbench {name}: {what}"].removesuffix(" s")) for what in ("first status line", "end"))
+        assert 0 < first < end
 
 
 def test_a_probe_prints_its_time_and_memory_and_imports_no_torch() -> None:

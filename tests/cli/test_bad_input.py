@@ -17,7 +17,6 @@ from tests.cli.command import PROGRAM, one_sentence, run, run_here
 from tests.conftest import sample
 
 TYPED = [
-    ("", "no command"),
     ("allredcue", "did you mean allreduce?"),
     ("allreduce --size 8", "did you mean --sizes?"),
     ("allreduce --backend nccl2", "'nccl2'"),
@@ -48,7 +47,7 @@ TYPED = [
     ("allreduce --precision x", "--precision: 'x'"),
     ("allreduce -n 0", "--iterations: '0'"),
     ("p2p --window 0", "--window: '0'"),
-    ("report", "RUN"),
+    ("report", "collbench check"),
     ("report nowhere", "nowhere"),
     ("report . --format yaml", "'yaml'"),
     ("allreduce -f 1", "'x1'"),
@@ -67,7 +66,9 @@ TYPED = [
     ("--ranks 2 allreduce", "'--ranks'"),
     ("barrier --sizes 8", "--sizes"),
     ("allreduce --root 1", "--root"),
-    ("allreduce --dry-run", "--dry-run"),
+    ("allreduce --dry-run --format nccl-tests", "--format"),
+    ("allreduce --total-time 0", "--total-time"),
+    ("run quick --full", "--full"),
     ("p2p --split 'MOD 2'", "--split"),
     ("allreduce --iter 3", "did you mean --iterations?"),
     ("allreduce --frob", "--frob"),

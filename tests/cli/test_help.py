@@ -43,6 +43,7 @@ COMMANDS = (
     "hunt",
     "workload",
     "run",
+    "check",
     "backends",
     "kernels",
     "probe",
@@ -55,6 +56,7 @@ COMMANDS = (
     "baseline",
     "history",
     "report",
+    "runs",
     "compare",
     "completion",
 )

@@ -17,6 +17,9 @@ class Shown:
     def __init__(self) -> None:
         self.left: list[float | None] = []
 
+    def status(self, text: str) -> None:
+        """Show nothing."""
+
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
         self.left.append(eta_s)
 

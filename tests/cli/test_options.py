@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.measure.request import Request
-from tests.cli.command import environment
+from collbench.measure.request import Budget, Request
+from tests.cli.command import environment, run_here
 
 K, M = 1024, 1024**2
+UNSET = dict.fromkeys(("COLLBENCH_SIZES", "COLLBENCH_MAX_TIME", "COLLBENCH_ITERATIONS", "COLLBENCH_WARMUP"), "")
 
 
 @pytest.fixture
@@ -35,14 +37,48 @@ def test_the_defaults(asked: Any) -> None:
     sweep = request.sweep
     assert (sweep.sizes, sweep.step, sweep.device, sweep.mode, sweep.buffers, sweep.in_place) == (None, "x2", "auto", None, None, None)
     cases = list(sweep.cases("simulated", 2))
-    assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 64 * M, 24)
+    assert [case.size_bytes for case in cases] == [8, 128, K, 8 * K, 64 * K, M, 8 * M, 64 * M]
+    assert [case.size_bytes for case in sweep.cases("nccl", 2)][-2:] == [64 * M, 1024 * M]
     assert {(case.device, case.mode, case.buffers, case.registration, case.algorithm) for case in cases} == {
         ("cpu", "isolated", "fixed", None, None),
     }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
     assert (request.backends, request.requested, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
-    assert (request.budget.max_time_s, request.budget.iterations, request.budget.warmup) == (5.0, None, None)
+    assert request.budget == Budget(5.0, total_s=10.0)
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
+
+
+def test_full_measures_every_size_without_a_total_time(asked: Any) -> None:
+    for request in (asked("allreduce --full"), asked("allreduce", COLLBENCH_FULL="1")):
+        assert [case.size_bytes for case in request.sweep.cases("mpi", 2)] == [8 << power for power in range(24)]
+        assert request.budget == Budget(5.0)
+
+
+@pytest.mark.parametrize("typed", ["--sizes 8-64M", "-b 8 -e 64M", "-e 64M", "-f 2", "--max-time 5", "-n 9", "--precision 1"])
+def test_sizes_and_durations_replace_the_fast_default(asked: Any, typed: str) -> None:
+    request = asked(f"allreduce {typed}")
+    assert (request.sweep.sparse, request.budget.total_s) == (False, None)
+
+
+@pytest.mark.parametrize("typed", ["--dtype int8", "--backend gloo", "--in-place", "--mode batched", "--ranks 3", "-w 2", "-c 0"])
+def test_other_options_keep_the_fast_default(asked: Any, typed: str) -> None:
+    request = asked(f"allreduce {typed}")
+    assert (request.sweep.sparse, request.budget.total_s) == (True, 10.0)
+
+
+def test_the_total_time_can_be_set_for_any_sizes_and_suites(asked: Any) -> None:
+    assert asked("allreduce --sizes 8,1K --total-time 2").budget == Budget(5.0, total_s=2.0)
+    assert asked("barrier").budget.total_s == 10.0
+    assert asked("run quick").budget.total_s is None and asked("run quick --total-time 7").budget.total_s == 7.0
+
+
+def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--format", "json", env=UNSET)
+    assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()][-1] == 64 * M
+    assert "8 cases share 10 s of --total-time" in done.stderr
+    assert (
+        "24 cases × 5 s of --max-time" in run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET).stdout
+    )
 
 
 @pytest.mark.parametrize("line", ["allreduce", "p2p", "barrier", "run quick", "pairs"])
@@ -122,7 +158,7 @@ def test_options_that_only_nccl_has(asked: Any) -> None:
 
 
 def test_the_defaults_of_nccl_are_those_of_nccl_tests(asked: Any) -> None:
-    cases = list(asked("allreduce --backend nccl").sweep.cases("nccl", 2))
+    cases = list(asked("allreduce --full --backend nccl").sweep.cases("nccl", 2))
     assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 1024 * M, 28)
     (habit,) = {(case.device, case.mode, case.buffers, case.registration, case.algorithm, case.protocol) for case in cases}
     assert habit == ("cuda", "pipelined", "rotating", "none", None, None)

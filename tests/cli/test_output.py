@@ -155,6 +155,17 @@ def test_a_terminal_has_a_live_line_and_is_restored(backend: str, tmp_path: Path
 
 
 @pytest.mark.timeout(60)
+def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    terminal = Terminal(tmp_path, *SHORT, "--backend", "mpi")
+    assert terminal.end() == 0
+    started, opening, copying, first = (
+        terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "measuring memory copy…", "0/2")
+    )
+    assert started < terminal.seen.index("\x1b[2K") < opening < copying < first
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_a_terminal_without_colour(variables: dict[str, str], tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, *SHORT, "--backend", "simulated", **variables)

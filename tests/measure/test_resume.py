@@ -45,6 +45,9 @@ class RecordingListener:
     def begin(self, cases, ranks, nodes, rank_map, folder):
         self.folder = folder
 
+    def status(self, text):
+        pass
+
     def progress(self, title, done, total, eta_s):
         self.measured, self.total = done + 1, total
 

@@ -24,7 +24,7 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
 from collbench.operations.program import NativeCall, Program, PythonCall
-from collbench.operations.sweep import Sweep
+from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
@@ -34,10 +34,13 @@ class RecordingListener:
     """Records everything that a listener receives."""
 
     def __init__(self):
-        self.began, self.titles, self.rows, self.notes = None, [], [], []
+        self.began, self.titles, self.rows, self.notes, self.statuses = None, [], [], [], []
 
     def begin(self, cases, ranks, nodes, rank_map, folder):
         self.began = (len(cases), ranks, nodes, len(rank_map), folder)
+
+    def status(self, text):
+        self.statuses.append(text)
 
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
@@ -62,7 +65,7 @@ def start(tmp_path):
             for key in ("ranks", "check", "ceiling", "budget", "out", "seed", "order_seed", "launch_index")
             if key in more
         }
-        sweep = Sweep(operations, tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
+        sweep = Sweep(operations, sizes and tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
         request = Request(
             "allreduce", sweep, (backend,), frozenset([backend]),
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
@@ -84,6 +87,7 @@ def test_rows_are_stored_reported_and_equal(start):
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
     assert [row for _, row in found.told.rows] == read_run(found.folder).rows
     assert found.told.began[:4] == (3, 4, 1, 1)
+    assert [text.partition(" ")[0] for text in found.told.statuses] == ["opening", "reading"]
     assert [done for _, done, total in found.told.titles if total == 3] == [0, 1, 2]
     assert {title for title, _, _ in found.told.titles} == {
         f"allreduce {size} on simulated (float32, sum)" for size in ("8 B", "1 KiB", "1 MiB")
@@ -226,6 +230,15 @@ def test_the_size_that_is_recommended_fits_for_every_operation(start, monkeypatc
     monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)  # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce
     with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* 8 B$"):
         start(BROADCAST, ALLREDUCE, sizes=(8, 2**20))
+
+
+def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypatch):
+    monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)
+    sweep = {"sparse": True, "defaults": lambda name: BackendDefaults("cpu", largest=8 << 20)}
+    found = start(ALLREDUCE, sizes=None, budget=Budget(2, 20, 2, total_s=1.0), **sweep)
+    assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
+    assert str(checks.LargeSizesLeftOut(1 << 20)) in found.told.notes
+    assert read_run(found.folder).info["asked"]["options"]["--total-time"] == 1.0
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(start):

@@ -53,6 +53,9 @@ class RecordingListener:
     def begin_workload(self, about, folder):
         self.began = (about, folder)
 
+    def status(self, text):
+        pass
+
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
 

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_fact
+
 from collbench.analysis.ceilings import CeilingChange, LinkChange, ceiling_sentences
 from collbench.analysis.gdr_check import Effect, sentences
+from collbench.analysis.health import (
+    CheckVerdict,
+    DoctorSummary,
+    HiddenByNoise,
+    MissesExpected,
+    NothingMeasured,
+    NothingToCompareWith,
+    Reach,
+    ReachesExpected,
+    RunFailedEarly,
+    SeriesCheck,
+    SevereProblem,
+    WrongDataReceived,
+)
 from collbench.analysis.pairs import PairFinding
 from collbench.analysis.stragglers import Role, SlowLink, Straggler
 from collbench.stats.launches import Ratio
@@ -32,7 +48,29 @@ def pair(kind: str, quantity: str, places: tuple[int, ...], **more: object) -> C
 
 
 MIB = 1 << 20
+GOOD = SeriesCheck("allreduce", "mpi", Reach.REACHED, 64 * MIB, 5.07e9, 8.02e9, 63.2, 62.1, 64.0, 0.2, "memory copy", 13.2e-3, 1)
+SLOW = replace_fact(GOOD, backend="gloo", reach=Reach.MISSED, busbw=0.8e9, percent=10.0, checked=0)
 MESSAGES = {
+    "check, OK": CheckVerdict((ReachesExpected((GOOD, replace_fact(GOOD, operation="p2p_bandwidth", percent=87.0))),)),
+    "check, wrong data": CheckVerdict((WrongDataReceived("allreduce over mpi at 4 MiB", "rank 1: 3 wrong elements"), MissesExpected(SLOW))),
+    "check: reaches expected": ReachesExpected((GOOD,)),
+    "check: slow": MissesExpected(SLOW),
+    "check: severe finding": SevereProblem("CB2101", "the link is trained lower", "node1"),
+    "check: wrong data": WrongDataReceived("allreduce over mpi at 4 MiB"),
+    "check: failed": RunFailedEarly(4, "rank 1 does not answer"),
+    "check: killed": RunFailedEarly(4),
+    "check: no backend": NothingMeasured("mpi: mpi4py is not installed"),
+    "check: noise": HiddenByNoise(("allreduce", "p2p_bandwidth")),
+    "check: expected bandwidth unknown": NothingToCompareWith(("allreduce",)),
+    "check, evidence": GOOD,
+    "check, evidence, slow": SLOW,
+    "check, evidence, noisy": replace_fact(GOOD, reach=Reach.NOISY),
+    "check, evidence, expected bandwidth unknown": replace_fact(GOOD, reach=Reach.UNKNOWN, expected=None, percent=None),
+    "check, evidence, latency": replace_fact(GOOD, operation="p2p_latency", reach=Reach.LATENCY, size_bytes=8, time_s=1.2e-6),
+    "check, evidence, n/a": SeriesCheck("allreduce", "nccl", Reach.ABSENT, detail="no network"),
+    "check, evidence, wrong data": SeriesCheck("allreduce", "nccl", Reach.WRONG, MIB, detail="rank 1: 3 wrong elements"),
+    "check, evidence of doctor": DoctorSummary(1, 2, 0, "CB2101"),
+    "check, evidence of doctor, nothing": DoctorSummary(0, 0, 0),
     "rank ends last": RANK.sentence,
     "rank of two ends last": lambda: replace(RANK, other="rank 1 (node05)").sentence(),
     "rank delays": lambda: replace(RANK, role=Role.DELAYS).sentence(),

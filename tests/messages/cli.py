@@ -180,7 +180,7 @@ hunts
 --ranks 2 allreduce
 barrier --sizes 8
 allreduce --root 1
-allreduce --dry-run
+allreduce --dry-run --format nccl-tests
 p2p --split 'MOD 2'
 allreduce --iter 3
 allreduce --frob
@@ -292,6 +292,8 @@ peak allreduce --nodes 4 --gpus-per-node 4 --nvlink 900 --nvlink-domain 70
 peak allreduce --nodes 4 --gpus-per-node 4 --pcie gen5x16 --nvlink-domain 8
 peak allreduce --pcie gen9x16
 report run --verdict verdict.json
+report
+runs
 run nix
 run two.toml --sizes x
 run two.toml --backend mpx
@@ -299,7 +301,6 @@ run two.toml --backend simulated --root 1
 """
 FILES = {"two.toml": TWO, "m": "0 60\n8 0\n", "other.txt": "hello\n", "run/run.json": RUN, "run.json": RUN}
 MESSAGES: dict[str, Message] = {
-    "no command": typed(""),
     **{line: typed(line, FILES) for line in LINES.splitlines()},
     "import with --strict": typed("import two.log --out out --strict", {"two.log": UNKNOWN_RANKS}),
     "plan of missing backends": plan_of_missing,

@@ -8,7 +8,7 @@ from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPa
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import NO_BACKEND, BackendNotMeasured, BackendSkipped, WrongDataStop
-from collbench.measure.tasks.cases import CoresShared, IdleRank
+from collbench.measure.tasks.cases import CoresShared, IdleRank, LargeSizesLeftOut
 from collbench.measure.tasks.rounds import IdleRanks, NoRecommendation, PairsSampled, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
 from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
@@ -27,6 +27,7 @@ MESSAGES = {
     "other build": lambda: mismatch(1, "n2", OLD, "n1", NEW),
     "older build": lambda: mismatch(1, "n2", None, "n1", NEW),
     "cores shared": CoresShared("node0", 8, 4),
+    "large sizes left out": LargeSizesLeftOut(64 << 20),
     "one core shared": CoresShared("node0", 8, 1),
     "idle rank": IdleRank(5),
     "idle ranks": IdleRanks(2, 1),

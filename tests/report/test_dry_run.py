@@ -52,6 +52,11 @@ def test_an_earlier_run_shows_how_long_a_case_takes() -> None:
     ]
 
 
+def test_a_total_time_is_the_limit_of_all_cases_of_a_launch() -> None:
+    assert Planned("a", 2, CELLS, 5.0, launches=2, total_s=10.0).at_most_s == 20.0
+    assert Planned("a", 2, CELLS, 0.5, total_s=10.0).at_most_s == 1.5
+
+
 def test_a_run_that_is_complete_leaves_nothing() -> None:
     assert printed(cases=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cases on 2 ranks; runs/x has 5 more\n", "")
 

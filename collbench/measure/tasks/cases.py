@@ -25,7 +25,7 @@ from collbench.measure.prepared_case import (
     release,
     verify_case,
 )
-from collbench.measure.request import Request
+from collbench.measure.request import Budget, Request, SharedTime
 from collbench.measure.resume import Stored, open_folder, placed, planned
 from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import (
@@ -72,12 +72,13 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         turns[name] = _turn(launch, items, ceilings)
     launch.lap()
     measurable = [place for place in order if not reasons[place]]  # n/a cases take no time, so they do not count as progress
+    times = SharedTime(launch.request.budget, [work[place][1].size_bytes for place in measurable])
     for done, place in enumerate(order):
         operation, case, one = work[place]
         turn, reason = turns[one.name], reasons[place]
         if launch.listener and not reason:
-            launch.listener.progress(case.title(), measurable.index(place), len(measurable), None)
-        row = turn.without(operation, case, reason, place) if reason else turn.take(operation, case, place)
+            launch.listener.progress(case.title(), measurable.index(place), len(measurable), times.left_s)
+        row = turn.without(operation, case, reason, place) if reason else turn.take(operation, case, place, times.next())
         if row:
             yield row
         if launch.request.stop_on_wrong and _wrong(launch, row, len(order) - done - 1):
@@ -143,9 +144,9 @@ class BackendRunner:
         row = row_without(operation, case, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
         return _finish(self.launch, row, {}, place)
 
-    def take(self, operation: Operation, case: Case, place: int) -> Row | None:
-        """Measure one case on all ranks and store its row. Return the row at rank 0, None elsewhere."""
-        request, world, stage = self.launch.request, self.launch.world, self.stage
+    def take(self, operation: Operation, case: Case, place: int, budget: Budget) -> Row | None:
+        """Measure one case on all ranks and store its row. Return the row at rank 0, None elsewhere. Only rank 0's budget counts."""
+        world, stage = self.launch.world, self.stage
         if stage is None:
             return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
         backend = stage.backend
@@ -154,7 +155,7 @@ class BackendRunner:
             return self.without(operation, case, ready, place)
         on_host = not backend.virtual and ready.case.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
-        watched = measure_monitored(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
+        watched = measure_monitored(ready, world, budget, self.launch.canary if on_host else None, instruments)
         checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}
@@ -246,6 +247,24 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
         world.refuse(f"{world.members[other]} has other traffic ({other_list}) than rank 0 ({own_list}): copy the same file to every node")
 
 
+def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], Fact | None]:
+    """Return the cases below the smallest size that does not fit everywhere, and a fact if there is one. All ranks must call it."""
+    own = min((case.size_bytes for _, case, _ in _misfits(work, world)), default=None)
+    sizes = [size for size in world.allgather(own, "looking at the memory") if size is not None]
+    kept = [item for item in work if item[1].size_bytes < min(sizes)] if sizes else work
+    return (kept, LargeSizesLeftOut(min(sizes))) if sizes and kept else (work, None)
+
+
+class LargeSizesLeftOut(Fact, frozen=True):
+    """Default sizes from this one on do not fit the free memory of some host or GPU, and are not measured."""
+
+    size_bytes: int
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"sizes from {format_size(self.size_bytes)} on are left out, because they do not fit the free memory: use --sizes for others"
+
+
 def check_memory(work: list[Work], world: World) -> None:
     """Raise UsageError on all ranks if the largest case does not fit the memory of some host or GPU. Call it before measuring."""
     wrong = world.first_error(_too_large(work, world), "looking at the memory")
@@ -253,12 +272,11 @@ def check_memory(work: list[Work], world: World) -> None:
         world.refuse(wrong)
 
 
-def _too_large(work: list[Work], world: World) -> str | None:
-    """Return the error text for the case that exceeds this host's free memory the most, or None if all fit."""
+def _misfits(work: list[Work], world: World) -> list[tuple[int, Case, str]]:
+    """Return the cases that do not fit this host: (missing bytes, case, error text without the remedy)."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Case, str]] = []
-    fitting: set[int] = set()
     for operation, case_requested, one in work:
         if one.backend is None:
             continue
@@ -268,17 +286,21 @@ def _too_large(work: list[Work], world: World) -> str | None:
         need, free = bytes_needed(operation, case, n), device
         if free is None:
             need, free = bytes_on_host(operation, case, n, here, max(1, ranks // n)), host
-        if need <= free:
-            fitting.add(case.size_bytes)
-        else:
+        if need > free:
             subject = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
             missing.append((need - free, case, f"{format_bytes(need)} on {world.me.host} {subject}, but only {format_bytes(free)} is free"))
+    return missing
+
+
+def _too_large(work: list[Work], world: World) -> str | None:
+    """Return the error text for the case that exceeds this host's free memory the most, or None if all fit."""
+    missing = _misfits(work, world)
     if not missing:
         return None
     _, case, why = max(missing, key=lambda one: one[0])
     smallest = min(misfit.size_bytes for _, misfit, _ in missing)
     # the largest size that fits with every requested operation and type
-    fits = max((size for size in fitting if size < smallest), default=0)
+    fits = max((each.size_bytes for _, each, one in work if one.backend and each.size_bytes < smallest), default=0)
     remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
     return f"{case.title()} needs {why}: {remedy}"
 
@@ -348,12 +370,16 @@ def run(request: Request, world: World, listener: ProgressListener | None, ended
     """
     launch, waiting = Launch.begun(request, world, listener), list[Fact]()
     check_traffic(request.sweep, world)
+    launch.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
     opened = open_backends(request, world, waiting.append)
     for one in opened:
         if one.backend:
             request.sweep.check_ranks(one.backend.ranks)
     work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, ranks_of(one, world))]
     request.slowed.check([case for _, case, _ in work], max(ranks_of(one, world) for one in opened))
+    if any(sweep.sparse for sweep in request.sweep.each):
+        work, left_out = fitting_sizes(work, world)
+        waiting += [left_out] if left_out else []
     check_memory(work, world)
     of_hosts = software_of_hosts(world, opened)
     waiting += different_software(of_hosts)
@@ -366,7 +392,7 @@ def _run_all(launch: Launch, opened: list[OpenBackend], work: list[Work], stored
     """Measure the cases that are not stored yet. waiting: facts for the listener."""
     world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
-    ceilings = Ceilings(launch.request, world)
+    ceilings = Ceilings(launch.request, world, status=launch.status)
     if left:
         _look_around(launch, stored, ceilings, [work[place] for place in left])
     else:

@@ -1,0 +1,192 @@
+"""`collbench runs`: the runs in a folder, newest first, and the newest one for `collbench report` without an argument."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from collbench.analysis.best import is_shown_as_time, peaks
+from collbench.analysis.launches import read_all
+from collbench.errors import FINE, UsageError
+from collbench.report.screen import PlainScreen, wants_color, width_of
+from collbench.report.table import Column, Frame, csv_lines, json_lines, table_lines
+from collbench.results.folder import RUN, holds_a_run
+from collbench.results.reader import Run
+from collbench.results.row import Row
+from collbench.units import format_percent, format_rate, format_size, plural
+
+RUNS = Path("runs")  # where a run is stored without --out
+FORMATS = ("table", "csv", "json")
+_UNKNOWN = "–"
+_NO_RUN = "no run in {}: start one with `collbench check` or `collbench allreduce`, or name the folder"
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as `collbench runs` lists it.
+
+    path       its folder
+    started    when its first launch began; None: not recorded
+    operation  "allreduce"; of a suite "run-quick"
+    command    as typed, without "collbench"; "" if it is not recorded
+    ranks      of its first launch; None: not recorded
+    launches   in the folder
+    cases      with a row, over all launches
+    best       the row of the highest bus bandwidth with right data; None without one
+    exit_code  of the last launch; None: it was killed, or still runs
+    """
+
+    path: Path
+    started: datetime | None
+    operation: str
+    command: str
+    ranks: int | None
+    launches: int
+    cases: int
+    best: Row | None
+    exit_code: int | None
+
+
+def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto") -> int:
+    """Print the runs below `folder` as a table, CSV or JSON lines, newest first; return 0. Raises UsageError without a run."""
+    if format not in FORMATS:
+        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    found = runs_below(folder)
+    if not found:
+        raise UsageError(_NO_RUN.format(folder))
+    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
+    frame = runs_frame(found, for_programs=format != "table")
+    lines = table_lines(frame, width_of(stream)) if format == "table" else csv_lines(frame) if format == "csv" else json_lines(frame)
+    for line in lines:
+        screen.data(line)
+    return FINE
+
+
+def runs_below(folder: Path) -> list[ListedRun]:
+    """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder."""
+    found: list[ListedRun] = []
+    for path in _folders(folder):
+        try:
+            runs = read_all([path])
+        except UsageError:
+            continue
+        found.append(_listed(path, runs))
+    return sorted(found, key=lambda each: (each.started or datetime.min.replace(tzinfo=UTC), each.path.name), reverse=True)
+
+
+def newest_run(folder: Path = RUNS) -> Path:
+    """Return the folder of the newest run below `folder`, by the time of its run.json. Raises UsageError without one."""
+    known = [(changed, path) for path in _folders(folder) if (changed := _changed_s(path)) is not None]
+    if not known:
+        raise UsageError(_NO_RUN.format(folder))
+    return max(known)[1]
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise UsageError(_NO_RUN.format(f"{folder} ({error.strerror or error})")) from error
+
+
+def _changed_s(path: Path) -> float | None:
+    """Return when run.json of a run, or of the newest launch in the folder, was written; None without one."""
+    files = [path / RUN] if holds_a_run(path) else list(path.glob(f"*/{RUN}"))
+    try:
+        return max((file.stat().st_mtime for file in files), default=None)
+    except OSError:
+        return None
+
+
+def _listed(path: Path, runs: Sequence[Run]) -> ListedRun:
+    infos = [run.info for run in runs]
+    rows = [row for run in runs for row in run.rows]
+    times = [time for info in infos if (time := _time(info.get("started_utc"))) is not None]
+    return ListedRun(
+        path, min(times, default=None), _text(infos[0].get("operation")), _command(infos[0]), _ranks(infos[0]), len(runs), len(rows),
+        _best(rows), _exit_code(infos[-1]),
+    )  # fmt: skip
+
+
+def _best(rows: Sequence[Row]) -> Row | None:
+    """Return the peak with the highest bus bandwidth among rows with right data, a time and a bandwidth."""
+    sound = [peak.row for peak in peaks(rows) if peak.sound and not is_shown_as_time(peak.row)]
+    return max(sound, key=lambda row: row.busbw_bytes_per_s or 0, default=None)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _command(info: Mapping[str, Any]) -> str:
+    words = info.get("command")
+    return " ".join(map(str, words[1:])) if isinstance(words, list) else ""
+
+
+def _ranks(info: Mapping[str, Any]) -> int | None:
+    places = info.get("rank_map")
+    return len(places) if isinstance(places, list) else None
+
+
+def _exit_code(info: Mapping[str, Any]) -> int | None:
+    code = info.get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def best_figure(row: Row | None) -> str:
+    """Return the figure of a list: "5.07 GB/s (63 %) mpi, 64 MiB"; "–" without one."""
+    if row is None:
+        return _UNKNOWN
+    share = "" if row.percent_of_ceiling is None else f" ({format_percent(row.percent_of_ceiling)})"
+    return f"{format_rate(row.busbw_bytes_per_s or 0)} GB/s{share} {row.operation}, {row.backend}, {format_size(row.size_bytes)}"
+
+
+def runs_frame(found: Sequence[ListedRun], for_programs: bool = False) -> Frame[ListedRun]:
+    """Return the table of the runs. `for_programs`: with the fields of the best row instead of its text."""
+    return Frame(
+        (
+            Column("run", "run", lambda each: str(each.path), cut=True),
+            Column("started_utc", "started (UTC)", _started, lambda each: each.started and each.started.isoformat(), drop=2),
+            Column("command", "command", lambda each: each.command or _UNKNOWN, drop=4, cut=True),
+            Column("ranks", "ranks", lambda each: _number(each.ranks), lambda each: each.ranks, right=True, drop=1),
+            Column("launches", "launches", lambda each: str(each.launches), lambda each: each.launches, right=True, drop=5),
+            Column("cases", "cases", lambda each: _number(each.cases or None), lambda each: each.cases, right=True),
+            Column("exit_code", "exit", _ended, lambda each: each.exit_code, right=True, drop=3),
+            *(_best_columns() if for_programs else (Column[ListedRun]("", "best", lambda each: best_figure(each.best), cut=True),)),
+        ),
+        found,
+        foot=(f"{plural(len(found), 'run')}, newest first; `collbench report` shows the newest, `collbench report RUN` another one",),
+    )
+
+
+def _best_columns() -> list[Column[ListedRun]]:
+    names = ("operation", "backend", "size_bytes", "busbw_bytes_per_s", "percent_of_ceiling")
+    return [_of_best(name) for name in names]
+
+
+def _of_best(name: str) -> Column[ListedRun]:
+    return Column(f"best_{name}", "", lambda each: "", lambda each: each.best and getattr(each.best, name))
+
+
+def _started(each: ListedRun) -> str:
+    return each.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M") if each.started else _UNKNOWN
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else str(value)
+
+
+def _ended(each: ListedRun) -> str:
+    return "not finished" if each.exit_code is None else str(each.exit_code)

@@ -1,0 +1,128 @@
+"""The rules of `collbench check`: what proves that a row is fast enough or slow, and which cause decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collbench.analysis.health import (
+    NOISE,
+    OF_LINKS,
+    CheckOutcome,
+    CheckVerdict,
+    Reach,
+    RunFailedEarly,
+    SeriesCheck,
+    share_of,
+    verdict_of,
+)
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
+from collbench.reason import as_json, decode
+from collbench.results.row import Row, Times
+from tests.results.rows import make_row, not_measured
+
+MIB = 1 << 20
+
+
+def at(percent: float, size_bytes: int = 64 * MIB, spread: float = 0.01, **changes: Any) -> Row:
+    """A row at this percentage of the expected bandwidth, with an interval of ± `spread`."""
+    row = make_row(size_bytes)
+    rate = row.ceiling.bytes_per_s * percent / 100
+    time = size_bytes * 1.5 / rate
+    times = Times(time, time * (1 - spread), time * (1 + spread), time, time, time, time)
+    return replace(row, time_s=times, busbw_bytes_per_s=rate, percent_of_ceiling=percent, **changes)
+
+
+def reaches(verdict: CheckVerdict) -> dict[tuple[str, str], Reach]:
+    return {(each.operation, each.backend): each.reach for each in verdict.evidence if isinstance(each, SeriesCheck)}
+
+
+def kinds(verdict: CheckVerdict) -> list[str]:
+    return [cause.code for cause in verdict.causes]
+
+
+@pytest.mark.parametrize(
+    ("percent", "spread", "reach"),
+    [
+        (84, 0.01, Reach.REACHED), (51, 0.01, Reach.REACHED), (50, 0.01, Reach.NOISY), (49, 0.01, Reach.MISSED),
+        (10, 0.5, Reach.MISSED), (40, 0.5, Reach.NOISY), (140, 0.5, Reach.REACHED),
+    ],
+)  # fmt: skip
+def test_the_whole_interval_decides(percent: float, spread: float, reach: Reach) -> None:
+    assert list(reaches(verdict_of([at(percent, spread=spread)], [])).values()) == [reach]
+
+
+@pytest.mark.parametrize("flag", sorted(NOISE))
+def test_a_noisy_row_is_never_slow(flag: str) -> None:
+    verdict = verdict_of([at(10, flags=(flag,))], [])
+    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["hidden_by_noise"])
+
+
+@pytest.mark.parametrize("flag", ["target_missed", "warmup_unsettled", "few_samples", "slowed"])
+def test_a_wide_interval_is_compared_as_it_is(flag: str) -> None:
+    assert verdict_of([at(10, flags=(flag,))], []).outcome is CheckOutcome.SLOW
+
+
+def test_a_row_without_an_interval_decides_nothing() -> None:
+    row = at(10)
+    assert verdict_of([replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None))], []).outcome is CheckOutcome.INCONCLUSIVE
+
+
+def test_the_largest_size_that_decides_counts_and_small_ones_do_not() -> None:
+    assert verdict_of([at(84, 16 * MIB), at(10)], []).outcome is CheckOutcome.SLOW
+    assert verdict_of([at(84, 16 * MIB), at(10, flags=("cpu_shared",))], []).outcome is CheckOutcome.OK
+    assert verdict_of([at(1, 8), at(84)], []).outcome is CheckOutcome.OK
+    assert verdict_of([at(1, 8)], []).outcome is CheckOutcome.INCONCLUSIVE
+
+
+def test_one_backend_that_reaches_the_share_is_enough_and_the_others_are_evidence() -> None:
+    verdict = verdict_of([at(84), at(10, backend="gloo")], [])
+    assert verdict.outcome is CheckOutcome.OK
+    assert reaches(verdict) == {("allreduce", "nccl"): Reach.REACHED, ("allreduce", "gloo"): Reach.MISSED}
+
+
+def test_each_operation_must_reach_it() -> None:
+    verdict = verdict_of([at(84), at(10, operation="p2p_bandwidth", redop=None)], [])
+    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.SLOW, ["misses_expected", "reaches_expected"])
+
+
+def test_a_rate_measured_inside_the_host_needs_a_smaller_share_and_counts_with_its_interval() -> None:
+    measured = Ceiling("measured", 50e9, "memory copy", low_bytes_per_s=40e9, high_bytes_per_s=60e9)
+    assert share_of(at(30)) == OF_LINKS
+    assert verdict_of([at(30, ceiling=measured)], []).outcome is CheckOutcome.OK
+    assert verdict_of([at(22, ceiling=measured)], []).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(10, ceiling=measured)], []).outcome is CheckOutcome.SLOW
+
+
+def test_without_an_expected_bandwidth_nothing_is_fast_or_slow() -> None:
+    unknown = replace(at(50), ceiling=no_ceiling("interfaces that report no speed"), percent_of_ceiling=None)
+    assert kinds(verdict_of([unknown], [])) == ["nothing_to_compare_with"]
+    disturbed = Ceiling("measured", 50e9, "memory copy", disturbed=True)
+    assert kinds(verdict_of([replace(unknown, ceiling=disturbed)], [])) == ["hidden_by_noise"]
+
+
+def test_wrong_data_and_a_failed_run_come_before_everything_else() -> None:
+    verdict = verdict_of([at(84), at(84, backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")], [])
+    assert (verdict.outcome, kinds(verdict)[0], verdict.outcome.exit_code) == (CheckOutcome.BROKEN, "wrong_data_received", 4)
+    verdict = verdict_of([at(10)], [], RunFailedEarly(4, "rank 1 does not answer"))
+    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.BROKEN, ["run_failed_early", "misses_expected"])
+
+
+def test_a_severe_finding_is_slow_and_others_are_evidence() -> None:
+    severe = Finding("CB2101", "severe", "node1", "the link is trained lower", "", "")
+    assert verdict_of([at(84)], [severe]).outcome is CheckOutcome.SLOW
+    assert verdict_of([at(84)], [replace(severe, severity="warning")]).outcome is CheckOutcome.OK
+
+
+@pytest.mark.parametrize("rows", [[], [not_measured("no network")]])
+def test_nothing_measured_is_inconclusive(rows: list[Row]) -> None:
+    verdict = verdict_of(rows, [], reason="no backend")
+    assert (verdict.outcome, kinds(verdict), verdict.outcome.exit_code) == (CheckOutcome.INCONCLUSIVE, ["nothing_measured"], 3)
+
+
+def test_the_verdict_is_a_value_that_can_be_sent() -> None:
+    verdict = verdict_of([at(84), at(10, operation="p2p_bandwidth")], [])
+    assert decode(as_json(verdict), CheckVerdict) == verdict
