@@ -9,7 +9,7 @@ from textwrap import wrap
 # Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN.
 _EXPERT = frozenset(
     {
-        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "out_of_place", "window", "streams",
+        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window", "streams",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
         "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing",
@@ -175,6 +175,16 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("emit slurm --nodes 2 -- allreduce", "print a Slurm script"),
         ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
         ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
+    ),
+    "check": (
+        ("check", "this host, or the nodes of the launch"),
+        ("check --backend nccl", "only NCCL"),
+        ("check --format json", "for programs"),
+    ),
+    "runs": (
+        ("runs", "the runs in folder `runs`"),
+        ("runs results", "those in another folder"),
+        ("runs --format csv", "for programs"),
     ),
     "completion": (
         ("completion bash", "print the script for bash"),
