@@ -20,6 +20,7 @@ COMMANDS = (
     "compare {reports}/shaped-1gbit-pmi2 {reports}/shaped-1gbit-pmix",
     "compare {reports}/regression/before {reports}/regression/after",
     "report {reports}/pairs-trials/host-0",
+    "report {reports}/training",
     "baseline show base",
     "baseline diff base night-1 night-4",
     "history base",
