@@ -41,7 +41,7 @@ def _about(state: BackendState) -> str:
 _COLUMNS: tuple[Column[BackendState], ...] = (
     Column("", "backend", lambda each: each.name, least=10),
     Column("", "status", lambda each: each.status, least=18),
-    Column("", "version (devices), or the reason and the remedy", _about, wrap=True),
+    Column("", "version or reason", _about, wrap=True),
 )
 
 

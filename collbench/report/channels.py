@@ -12,7 +12,7 @@ from collbench.device.bandwidth import KernelFigure
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
-from collbench.report.screen import PlainScreen, Screen, wants_color, width_of
+from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
 from collbench.report.table import Column, Frame, Line, TextLayout, table_lines
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
@@ -43,10 +43,10 @@ class KernelsWriter:
         self._names = {gpu.index: gpu.name for gpu in gpus}
         if self._format == "json":
             return
-        for gpu in gpus:
-            rate = "" if gpu.memory_rate is None else f", memory {format_rate(gpu.memory_rate)} GB/s"
-            self._screen.data(Line(f"GPU {gpu.index}: {gpu.name} ({gpu.arch}{rate}, level-2 cache {format_size(gpu.l2_bytes)})"))
-        self._screen.data(Line(f"arrays of {format_size(size)}"))
+        rates = {gpu.index: "" if gpu.memory_rate is None else f", memory {format_rate(gpu.memory_rate)} GB/s" for gpu in gpus}
+        self._write(*(
+            f"GPU {gpu.index}: {gpu.name} ({gpu.arch}{rates[gpu.index]}, level-2 cache {format_size(gpu.l2_bytes)})" for gpu in gpus
+        ), f"arrays of {format_size(size)}")  # fmt: skip
         self._screen.data(Line(self._layout.heading(), "head"))
 
     def figure(self, figure: KernelFigure) -> None:
@@ -63,12 +63,15 @@ class KernelsWriter:
         """Write what the words mean."""
         if self._format == "json":
             return
-        self._screen.data(
-            Line("GB/s: 1e9 bytes per second; copies count what they read and what they write; medians of one launch", "foot")
-        )
+        self._write("GB/s: 1e9 bytes per second; copies count what they read and what they write; medians of one launch", style="foot")
         if self._above:
-            text = "faster than the floor allows: a cache took part, or the rate was read wrongly; no percentage"
-            self._screen.data(Line(f"{ABOVE}: {text}", "foot"))
+            self._write(
+                f"{ABOVE}: faster than the floor allows: a cache took part, or the rate was read wrongly; no percentage", style="foot"
+            )
+
+    def _write(self, *texts: str, style: str = "") -> None:
+        for line in wrapped([Line(text, style) for text in texts], self._layout.width):
+            self._screen.data(line)
 
 
 def kernel_frame(figures: Sequence[KernelFigure]) -> Frame[KernelFigure]:

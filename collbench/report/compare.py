@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,11 +14,11 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE, UsageError
-from collbench.report.cases import doubtful, same_for_all, shown_columns, times
+from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import PlanSummary, in_print_order, operation_name
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, csv_record, csv_text, escaped_line, items, printable
+from collbench.report.table import Column, Frame, Line, TextLayout, csv_record, csv_text, escaped_line, items, printable
 from collbench.report.table import markdown_lines as markdown_of
 from collbench.report.table import table_lines as text_of
 from collbench.results.flags import explain, flag_name
@@ -160,7 +161,8 @@ def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
     head = [Line(f"A: {side_title(found.a)}   B: {side_title(found.b)}", "head"), Line(describe_comparison(found), "head")]
     head += [Line(text, "wrong") for text in found.fallen.sentences()]
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
-    yield from text_of(Frame(_columns(plan), cases, title=same_for_all(plan), foot=foot(found), style=_style, names_hidden=True), width)
+    yield from _case_lines(cases, plan, width)
+    yield from wrapped([Line(printable(text), "foot") for text in foot(found)], width)
     yield Line("")
     yield from text_of(_differences(found), width)
 
@@ -190,16 +192,34 @@ def side_title(side: Launches) -> str:
     return f"{side.name} ({plural(len(side.runs), 'launch')}{resumed})"
 
 
+def _case_lines(cases: Sequence[CaseRatio], plan: PlanSummary, width: int | None) -> Iterator[Line]:
+    """Yield one table, or, where the terminal is too narrow for what identifies a case, a block for each series of sizes."""
+    identity, whole = _identity_columns(plan), Frame(_columns(plan), cases, style=_style, names_hidden=True)
+    if width is None or TextLayout(Frame([*identity, *_OUTCOME[:-1]], cases), None).line_width <= width:
+        yield from text_of(replace(whole, title=same_for_all(plan)), width)
+        return
+    yield from wrapped([Line(same_for_all(plan), "head")], width)
+    blocks: dict[str, list[CaseRatio]] = {}
+    for case in cases:
+        blocks.setdefault(
+            " · ".join(text for each in identity if each.title != "size" and (text := each.text(case)) != NOTHING), []
+        ).append(case)
+    columns = [*(each for each in identity if each.title == "size"), *_OUTCOME]
+    for number, (title, those) in enumerate(blocks.items(), start=1):
+        yield from text_of(Frame(columns, those, title=title, style=_style, names_hidden=number == len(blocks)), width)
+
+
 def _columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
     """Return what identifies a case, both times, and the outcome."""
-    return [
-        *(_of_a(column.title, column.text, column.right) for column in shown_columns(plan) if not column.figure),
-        Column("", "A µs", lambda case: times(case.a), right=True, drop=1),
-        Column("", "B µs", lambda case: times(case.b), right=True, drop=1),
-        Column("", "busbw", lambda case: format_change(case.bandwidth), right=True, drop=2),
-        Column("", "outcome", lambda case: f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}", cut=True),
-        Column("", "flags", remarks, drop=3),
-    ]
+    return [*_identity_columns(plan), *_OUTCOME]
+
+
+def _identity_columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
+    return [_of_a(column.title, column.text, column.right) for column in shown_columns(plan) if not column.figure]
+
+
+def _outcome(case: CaseRatio) -> str:
+    return f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}"
 
 
 def _of_a(title: str, text: Callable[[Row], str], right: bool) -> Column[CaseRatio]:
@@ -269,6 +289,15 @@ def _name(row: Row) -> str:
         forced(row),
     ]
     return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
+
+
+_OUTCOME: tuple[Column[CaseRatio], ...] = (
+    Column("", "A µs", lambda case: times(case.a), right=True, drop=1),
+    Column("", "B µs", lambda case: times(case.b), right=True, drop=1),
+    Column("", "busbw", lambda case: format_change(case.bandwidth), right=True, drop=2),
+    Column("", "outcome", _outcome, cut=True),
+    Column("", "flags", remarks, drop=3),
+)
 
 
 def _differences(found: Comparison) -> Frame[Difference]:

@@ -58,7 +58,13 @@ def table_lines_launch(explanation: Explanation, width: int | None = None) -> It
     problems = [Line(printable(f"{each.severity}: {each.what}"), _LAUNCH_STYLES[each.severity]) for each in explanation.problems]
     yield from wrapped(problems, width)
     commands = [(f"  {each.purpose}", each.line) for each in explanation.commands]
-    yield from text_of(Frame([_PURPOSE, _TEXT], commands, title="what to type"), width)
+    frame = Frame([_PURPOSE, _TEXT], commands, title="what to type")
+    if width is None or TextLayout(frame, None).line_width <= width:
+        yield from text_of(frame, width)
+        return
+    yield Line(frame.title, "head")
+    for purpose, command in commands:
+        yield from (*wrapped([Line(printable(f"{purpose}:"))], width), Line(printable(f"    {command}")))  # whole, to be copied
 
 
 def _names(names: Sequence[HostName]) -> str:

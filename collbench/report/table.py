@@ -24,7 +24,7 @@ GAP = "  "
 _FIELD_LETTERS = 32_767  # the most that a spreadsheet holds in a field
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _SHORTEST = 8  # characters that stay of a text that is cut
-_WRAPPED = 30  # the narrowest column of wrapped text; with less room, the text begins on a line of its own
+_WRAPPED = 24  # the narrowest column of wrapped text; with less room, the text begins on a line of its own
 _BELOW = " " * 4
 
 
@@ -153,9 +153,11 @@ class TextLayout(Generic[R]):
         if width - len(start) >= _WRAPPED:
             first, *rest = textwrap.wrap(text, width - len(start), break_on_hyphens=False)
             return [f"{start}{first}", *(f"{'':{len(start)}}{each}" for each in rest)]
+        start = " " * (self.widths[0] + len(GAP))
+        below = start if len(start) <= width - _WRAPPED else _BELOW
         return [
             self._fitted([before]),
-            *textwrap.wrap(text, width, initial_indent=_BELOW, subsequent_indent=_BELOW, break_on_hyphens=False),
+            *textwrap.wrap(text, width, initial_indent=below, subsequent_indent=below, break_on_hyphens=False),
         ]
 
     def _fitted(self, texts: Iterable[str]) -> str:

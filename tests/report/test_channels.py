@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report.channels import channels_text, frame, interval, name, rate
@@ -98,3 +100,8 @@ def test_what_is_no_finite_number_is_null() -> None:
 def test_another_format() -> None:
     with pytest.raises(UsageError, match=r"--format 'csv' .*table, json"):
         printed(NIC, format="csv")
+
+
+@given(st.integers(40, 200))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(len(line.text) for line in table_lines(frame([MEMORY, GPU, NIC, NONE, WRONG]), width)) <= width

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from collbench.analysis.compare import compare
 from collbench.errors import UsageError
-from collbench.report.compare import compare_runs
+from collbench.report.compare import compare_runs, table_lines
 from collbench.results.row import Row, Times
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured, store
@@ -151,3 +152,14 @@ def test_bad_formats(tmp_path: Path) -> None:
         printed(tmp_path, tmp_path, "xml")
     with pytest.raises(UsageError, match="--color 'red' is unknown"):
         printed(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8)]), color="red")
+
+
+def test_a_narrow_terminal_gets_a_block_for_each_series_with_its_outcomes() -> None:
+    reports = Path(__file__).parents[2] / "reports"
+    found = compare(reports / "shaped-1gbit-pmi2", reports / "shaped-1gbit-pmix")
+    lines = [line.text for line in table_lines(found, 80)]
+    assert [line for line in lines if line.startswith("allreduce")] == [
+        "allreduce · gloo · float32 · sum · in place", "allreduce · mpi · float32 · sum · out of place",
+    ]  # fmt: skip
+    assert sum(line.startswith(tuple("  0123456789")) and "iB " in line for line in lines) == len(found.cases)
+    assert not any(line.endswith("…") for line in lines) and max(map(len, lines)) <= 80

@@ -8,6 +8,9 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from collbench.device.bandwidth import KernelFigure
 from collbench.report.channels import KernelsWriter, kernel_frame, record
 from collbench.report.screen import PlainScreen
@@ -20,9 +23,9 @@ COPY = KernelFigure("copy", (0,), 512 * MIB, 10**9, SECONDS, RATE, "memory clock
 GPU: Any = SimpleNamespace(index=0, name="FAKE GPU (test double)", arch="sm_90", memory_rate=RATE, l2_bytes=50 * MIB)
 
 
-def printed(format: str, *figures: KernelFigure) -> list[str]:
+def printed(format: str, *figures: KernelFigure, width: int | None = None) -> list[str]:
     out = StringIO()
-    writer = KernelsWriter(format, PlainScreen(out, out))
+    writer = KernelsWriter(format, PlainScreen(out, out), width)
     writer.start([GPU], 512 * MIB)
     for figure in figures:
         writer.figure(figure)
@@ -79,3 +82,9 @@ def test_json_is_one_object_a_line_with_the_samples_and_the_gpus_name() -> None:
     assert math.isclose(row["percent_of_floor"], 100 * row["bytes_per_s"] / RATE)
     assert row["bytes_per_s_ci"][0] < row["bytes_per_s"] < row["bytes_per_s_ci"][1]
     assert row["samples_s"] == [*SECONDS]
+
+
+@given(st.integers(40, 200))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    why = KernelFigure("peer_read", (0,), why="one GPU is visible, so no link between GPUs can be measured on this machine")
+    assert max(map(len, printed("table", COPY, why, width=width))) <= width
