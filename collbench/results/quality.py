@@ -133,16 +133,21 @@ class Quality(NamedTuple):
 
 
 def quality_of(row: Row) -> Quality | None:
-    """Return the quality of a row; None for an n/a row.
-
-    The row of another tool without an interval is ok unless a rule applies: nothing is known of its noise.
-    """
+    """Return the quality of a row; None for an n/a row, and for one of another tool without an interval to which no rule applies."""
     if row.na is not None:
         return None
     flags = _flags(row)
     found = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
+    if not found and half_width(row) is None:
+        return None
     word = max((rule.word for rule in found), key=QUALITIES.index, default=OK)
     return Quality(word, tuple(dict.fromkeys(rule.remedy for rule in found)))
+
+
+def is_unreliable(row: Row) -> bool:
+    """Return whether the quality of a row is "unreliable"."""
+    quality = quality_of(row)
+    return quality is not None and quality.word == UNRELIABLE
 
 
 class QualityReason(Fact, frozen=True):

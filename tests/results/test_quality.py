@@ -47,7 +47,6 @@ def modes(first: float, second: float) -> Row:
         (make_row(wrong=1), UNRELIABLE, ("data",)),
         (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=5), NOISY, ("time",)),
         (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=2), UNRELIABLE, ("time",)),
-        (make_row(time_s=Times(1e-3, None, None, None, None, None, None), flags=("imported",)), OK, ()),
     ],
 )
 def test_the_quality_of_a_row(row: Row, word: str, remedies: tuple[str, ...]) -> None:
@@ -61,8 +60,10 @@ def test_the_skew_of_a_barrier_inside_a_host_is_no_noise(skew_s: float | None, w
     assert quality_of(row) == (word, () if word == OK else ("skew",))
 
 
-def test_rows_without_figures_have_no_quality() -> None:
-    assert quality_of(not_measured("no GPU")) is None
+def test_rows_without_figures_or_intervals_have_no_quality() -> None:
+    imported = {"time_s": Times(1e-3, None, None, None, None, None, None), "flags": ("imported",)}
+    assert quality_of(not_measured("no GPU")) is quality_of(make_row(**imported)) is None
+    assert quality_of(make_row(**{**imported, "wrong": 2})) == (UNRELIABLE, ("data",))
     assert (run_quality([not_measured("no GPU")]).cases, run_quality([]).cases) == (0, 0)
 
 
