@@ -21,6 +21,7 @@ LEAST_SKEW_S = 1e-6  # ranks of one host always leave a barrier some 0.1 µs apa
 FEWEST = 3  # samples of a time without an interval
 _TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
+_NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
 _DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler", "drift"})
 
 
@@ -123,6 +124,10 @@ RULES = (
     Rule(NOISY, "skew", applies=_has_skew),
     Rule(NOISY, "launches", frozenset({"missing_launches"})),
 )
+
+
+# Flags that rules, intervals or both values of bimodal samples show already. The table counts the others below its rows.
+SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS)
 
 
 class Quality(NamedTuple):

@@ -180,6 +180,12 @@ def test_flags_are_shown_if_they_are_wanted() -> None:
     assert any(line.strip() == "flags: drift" for line in table(rows, 80, View(verbose=True)))
 
 
+def test_flags_that_are_no_matter_of_quality_are_counted() -> None:
+    rows = [make_row(flags=("size_rounded", "simulated", "drift")), make_row(8, flags=("simulated", "few_samples"))]
+    assert "flags: simulated 2, size rounded 1; `-v` explains them" in table(rows, 80)
+    assert not any(line.startswith("flags: ") for line in table(rows[:1], 80, View(verbose=True)))
+
+
 def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
     out = io.StringIO()
     with make_reporter("table", out, io.StringIO()) as reporter:
