@@ -36,7 +36,8 @@ class BestRate(Fact, frozen=True):
         if self.expected_bytes_per_s is None or self.percent is None:
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
             return f"{format_rate(self.bytes_per_s)} GB/s {where}{doubt}{unknown}"
-        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({format_percent(self.percent)}{doubt})"
+        part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part}{doubt})"
         limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
         return f"{rates} {where}{limit}"
 
