@@ -9,7 +9,7 @@ from collbench.analysis.launches import time_of
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
 from collbench.report.table import GAP, Line, printable, wrapped_text
-from collbench.results.quality import UNRELIABLE, quality_of, run_quality
+from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
@@ -36,8 +36,10 @@ class BestRate(Fact, frozen=True):
         if self.expected_bytes_per_s is None or self.percent is None:
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
             return f"{format_rate(self.bytes_per_s)} GB/s {where}{doubt}{unknown}"
-        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({format_percent(self.percent)}{doubt})"
-        return f"{rates} {where}, limited by {self.limited_by}{' (measured)' if self.measured else ''}"
+        part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part}{doubt})"
+        limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
+        return f"{rates} {where}{limit}"
 
 
 class Latency(Fact, frozen=True):
@@ -127,22 +129,27 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
 
 
 def _rate(rows: Sequence[Row]) -> BestRate | None:
-    """Return the rate of the peak, among messages for which a bandwidth means something."""
+    """Return the rate of the peak among messages for which a bandwidth means something; unreliable rows only count without others."""
     from collbench.analysis.best import is_shown_as_time, peaks
 
     large = [row for row in rows if row.size_bytes >= LEAST_RATE_BYTES]
-    best = peaks(large)[0].row if large else None
+    reliable = [row for row in large if not is_unreliable(row)]
+    best = peaks(reliable or large)[0].row if large else None
     if best is None or best.wrong or best.busbw_bytes_per_s is None or is_shown_as_time(best):
         return None
-    quality, ceiling = quality_of(best), best.ceiling
-    unreliable = quality is not None and quality.word == UNRELIABLE
+    unreliable, ceiling = is_unreliable(best), best.ceiling
     if ceiling is None or ceiling.bytes_per_s is None or best.percent_of_ceiling is None:
         disturbed = ceiling is not None and ceiling.disturbed
         return BestRate(best.busbw_bytes_per_s, best.size_bytes, unreliable=unreliable, disturbed=disturbed)
     return BestRate(
-        best.busbw_bytes_per_s, best.size_bytes, ceiling.bytes_per_s, best.percent_of_ceiling, printable(ceiling.limited_by),
-        ceiling.kind == "measured", unreliable,
-    )  # fmt: skip
+        best.busbw_bytes_per_s,
+        best.size_bytes,
+        ceiling.bytes_per_s,
+        best.percent_of_ceiling,
+        "" if ceiling.kind == "given" else printable(ceiling.limited_by),
+        measured=ceiling.kind == "measured",
+        unreliable=unreliable,
+    )
 
 
 def _latency(rows: Sequence[Row]) -> Latency | None:

@@ -17,6 +17,7 @@ from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time
 
+_LARGE = 1 << 20  # from this size on a percentage below 1 is a finding
 _TIME_WIDTH = 13  # room for both values of bimodal samples: "293.5 / 3733"
 
 
@@ -88,7 +89,7 @@ def _expected(row: Row) -> str:
 
 
 def _percent(percent: float | None, row: Row) -> str:
-    if not _has_rate(row):
+    if not _has_rate(row) or (percent is not None and percent < 1 and row.size_bytes < _LARGE):
         return ""
     return NOTHING if percent is None else format_percent(percent) if percent >= 0.05 else "<0.1 %"
 
@@ -212,7 +213,7 @@ class BlockLayout:
         """Return the title and the headings if the row begins a block."""
         names = [name for name in SERIES if name not in self._inside]
         block = tuple(getattr(row, name) for name in names)
-        limit = row.ceiling.limited_by if row.ceiling is not None and row.percent_of_ceiling is not None and row.ranks > 1 else None
+        limit = _limit(row)
         if block == self._block and (limit is None or self._limit is None or limit == self._limit):
             self._limit = self._limit or limit
             return []
@@ -228,13 +229,21 @@ class BlockLayout:
 
     def _known_limit(self, names: Sequence[str], block: tuple[Any, ...]) -> str | None:
         rows = (row for row in self._rows if tuple(getattr(row, name) for name in names) == block)
-        return next((row.ceiling.limited_by for row in rows if row.ceiling is not None and row.percent_of_ceiling is not None), None)
+        return next((limit for row in rows if (limit := _limit(row))), None)
 
     def _absent(self, row: Row) -> list[Line]:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
         shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
         cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
         return [Line(text, "na") for text in wrapped_text(GAP.join([*cells, reason_of(row)]), self._room, GAP * 2)]
+
+
+def _limit(row: Row) -> str | None:
+    """Return what limits a row; None if it has no percentage, or if the user gave the expected rate."""
+    ceiling = row.ceiling
+    if ceiling is None or row.percent_of_ceiling is None or ceiling.kind == "given" or row.ranks == 1:
+        return None
+    return ceiling.limited_by
 
 
 def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:

@@ -19,8 +19,8 @@ from collbench.report.cases import choice_sentences, not_available
 from collbench.report.frame import PlanSummary
 from collbench.report.screen import write_line
 from collbench.report.table import GAP, Line, csv_record, csv_text, printable, wrapped_text
-from collbench.results.flags import explain
-from collbench.results.quality import run_quality
+from collbench.results.flags import explain, flag_name
+from collbench.results.quality import SHOWN_FLAGS, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line
@@ -83,7 +83,9 @@ class TableWriter:
     def end(self) -> list[Line]:
         """Return how to read the rows above: intervals, quality, slow ranks; then the answer, if the rows were not known beforehand."""
         lines = [*self._intervals(), *self._groups(), *self._reasons()]
-        if self._view.verbose:
+        if not self._view.verbose:
+            lines += other_flags(self._printed)
+        else:
             lines += [*stopped_by(self._printed), *explain(flag for row in self._printed for flag in row.flags)]
         if not self._rows:
             lines += [*map(printable, choice_sentences(self._printed)), *self._stragglers()]
@@ -115,6 +117,13 @@ class TableWriter:
 
         run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
         return [printable(each.sentence()) for each in stragglers(run)]
+
+
+def other_flags(rows: Iterable[Row]) -> list[str]:
+    """Return how many rows have each flag that the quality does not cover: "flags: simulated 22, size rounded 3; `-v` explains them"."""
+    counts = Counter(flag for row in rows for flag in row.flags if flag not in SHOWN_FLAGS)
+    names = ", ".join(f"{flag_name(flag)} {counts[flag]}" for flag in sorted(counts, key=str))
+    return [printable(f"flags: {names}; `-v` explains them")] if names else []
 
 
 def stopped_by(rows: Iterable[Row]) -> list[str]:

@@ -21,6 +21,7 @@ LEAST_SKEW_S = 1e-6  # ranks of one host always leave a barrier some 0.1 µs apa
 FEWEST = 3  # samples of a time without an interval
 _TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
+_NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
 _DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler", "drift"})
 
 
@@ -125,6 +126,10 @@ RULES = (
 )
 
 
+# Flags that rules, intervals or both values of bimodal samples show already. The table counts the others below its rows.
+SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS)
+
+
 class Quality(NamedTuple):
     """The quality of a row, and the remedies of all rules that apply, in their order (codes of REMEDIES)."""
 
@@ -133,16 +138,21 @@ class Quality(NamedTuple):
 
 
 def quality_of(row: Row) -> Quality | None:
-    """Return the quality of a row; None for an n/a row.
-
-    The row of another tool without an interval is ok unless a rule applies: nothing is known of its noise.
-    """
+    """Return the quality of a row; None for an n/a row, and for one of another tool without an interval to which no rule applies."""
     if row.na is not None:
         return None
     flags = _flags(row)
     found = [rule for rule in RULES if rule.flags & flags or rule.applies(row)]
+    if not found and half_width(row) is None:
+        return None
     word = max((rule.word for rule in found), key=QUALITIES.index, default=OK)
     return Quality(word, tuple(dict.fromkeys(rule.remedy for rule in found)))
+
+
+def is_unreliable(row: Row) -> bool:
+    """Return whether the quality of a row is "unreliable"."""
+    quality = quality_of(row)
+    return quality is not None and quality.word == UNRELIABLE
 
 
 class QualityReason(Fact, frozen=True):

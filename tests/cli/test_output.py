@@ -52,11 +52,14 @@ def test_nccl_tests_has_its_columns(backend: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path) -> None:
     done = run(tmp_path, *SHORT, "--backend", backend)
-    assert re.findall(r"^allreduce +(\S+ \S+) +(\w+) ", done.stdout, re.MULTILINE) == [("8 B", backend), ("1 KiB", backend)]
+    assert re.findall(r"^ *(\d+ \S+) .*(?:ok|noisy|unreliable)$", done.stdout, re.MULTILINE) == ["8 B", "1 KiB"]
+    assert re.findall(r"^allreduce over (\w+)", done.stdout, re.MULTILINE) == [backend, backend], "the block and the answer"
     assert done.stderr.splitlines()[-1] == "run folder: run" and "run folder" not in done.stdout
     assert not CONTROL.search(done.stdout + done.stderr)
-    again = run(tmp_path, "report", "run").stdout.split()  # it knows all rows beforehand, and sets the columns closer
-    assert again[: len(done.stdout.split()) + 3] == ["run", "(2", "rows)", *done.stdout.split()]
+    table, _, answer = done.stdout.partition("\n\n")  # a report begins with the answer, and sets the columns closer
+    again = run(tmp_path, "report", "run").stdout.split()
+    head = ["run", "(2", "rows)", *answer.partition("\nnext: ")[0].split()]
+    assert again[: len(head)] == head and again[len(head) :][: len(table.split())] == table.split()
     stored = (tmp_path / "run" / "cells.jsonl").read_text()
     assert sorted(run(tmp_path, "report", "run", "--format", "json").stdout.splitlines()) == sorted(stored.splitlines())
 
@@ -150,7 +153,8 @@ def test_a_terminal_has_a_live_line_and_is_restored(backend: str, tmp_path: Path
     assert terminal.end() == 0
     assert re.search(r"2/2|1/2|0/2", terminal.seen) and "\x1b[1m" in terminal.seen
     assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")  # the cursor is back
-    assert len(re.findall(r"allreduce +(?:8 B|1 KiB) +" + backend, terminal.seen)) == 2
+    assert len(re.findall(r"(?:8 B|1 KiB) .*(?:ok|noisy|unreliable)\b", terminal.seen)) == 2
+    assert len(re.findall(rf"allreduce over {backend}", terminal.seen)) == 2
     assert "Traceback" not in terminal.seen
 
 

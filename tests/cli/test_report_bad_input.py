@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_the_readable_ones_of_several_folders_are_printed(tmp_path: Path) -> Non
     code, printed, said = shown(empty, good, hollow, tmp_path / "nowhere")
     assert code == USAGE and [line.split(" ")[0] for line in said] == [str(empty), str(hollow), f"{tmp_path}/nowhere"]
     assert f"{hollow}/run.json" in said[1]
-    assert printed.startswith("good (1 row)\n") and "42.0 of 50.0 GB/s (84 %)" in printed
+    assert printed.startswith("good (1 row)\n") and "allreduce over nccl" in printed
 
 
 def test_all_outputs_are_written_of_what_can_be_read_and_the_process_ends_with_2(tmp_path: Path) -> None:
@@ -132,12 +133,13 @@ def test_an_invalid_schema_is_reported_and_read_as_schema_1(schema: Any, named: 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e200])
 def test_a_time_that_is_not_a_number_makes_the_row_na(number: float, tmp_path: Path) -> None:
     times = vars(make_row().time_s)
-    folder = altered(tmp_path / "run", {"time_s": {**times, "p50": number}}, {"busbw_bytes_per_s": number}, {})
+    changes: list[dict[str, Any]] = [{"time_s": {**times, "p50": number}}, {"busbw_bytes_per_s": number}, {}]
+    folder = altered(tmp_path / "run", *({**each, "size_bytes": 4096 << place} for place, each in enumerate(changes)))
     code, printed, said = shown(folder)
-    first, second, third = (line for line in printed.splitlines() if line.startswith("allreduce "))
+    first, second, third = (line for line in printed.splitlines() if re.match(r" *\d+ KiB ", line))
     assert "n/a (" in first and "GB/s" not in first
-    assert second.split()[8:10] == ["28.0", "–"]
-    assert "42.0 of 50.0 GB/s (84 %)" in third
+    assert second.split()[6:8] == ["28.0", "–"]
+    assert third.split()[6:11] == ["28.0", "42.0", "50.0", "84", "%"]
     told = json.dumps(number)
     assert code == FINE and len(said) == 1 and said[0].startswith(f"{folder}/cells.jsonl ") and f"({told}, 2 " in said[0]
 

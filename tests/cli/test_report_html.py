@@ -77,4 +77,4 @@ def test_an_imported_run_is_marked_before_its_rows(tmp_path: Path) -> None:
     report_run([folder], None, "table", out, err=err)
     first, second = err.getvalue().splitlines()
     assert all(value in first for value in ("osu 7.4", "osu_allreduce", "a.log", "the mean")) and "no interval" in second
-    assert "imported: " in out.getvalue()
+    assert "flags: imported 1; " in out.getvalue()

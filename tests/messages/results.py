@@ -15,6 +15,7 @@ MESSAGES = {
     "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
     "rate": RATE,
     "rate that is unreliable": BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
+    "rate far below": BestRate(5.01e5, 8192, 26.2e9, 0.0019, "memory copy and sum", measured=True),
     "rate without a limit": BestRate(5.01e9, 64 << 20),
     "rate with a disturbed reference": BestRate(5.01e9, 64 << 20, disturbed=True),
     "latency": Latency((0.25e-6,), 8),

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
@@ -54,7 +55,7 @@ def test_the_answer_agrees_with_the_rows(name: str) -> None:
             assert row.size_bytes >= LEAST_RATE_BYTES
             assert each.rate.percent == row.percent_of_ceiling
             if row.ceiling and row.percent_of_ceiling is not None:
-                assert each.rate.expected_bytes_per_s == row.ceiling.bytes_per_s and each.rate.limited_by == row.ceiling.limited_by
+                assert each.rate.expected_bytes_per_s == row.ceiling.bytes_per_s and each.rate.limited_by in ("", row.ceiling.limited_by)
                 assert each.rate.percent == pytest.approx(100 * each.rate.bytes_per_s / each.rate.expected_bytes_per_s)
         if each.latency and len(each.latency.times_s) == 1:
             assert each.latency.size_bytes == min(row.size_bytes for row in own)
@@ -67,6 +68,13 @@ def test_the_best_rate_is_of_a_reliable_path() -> None:
     assert isinstance(found.rate, BestRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
     (found,) = answers(rows[1:2])
     assert found.rate and found.rate.unreliable
+
+
+def test_a_reliable_rate_is_preferred_and_a_given_one_is_no_limit() -> None:
+    given = {"ceiling": ceiling_from_rate(50), "percent_of_ceiling": 84.0}
+    rows = [make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("clock_stepped",), **given), make_row(2 << 20, **given)]
+    (found,) = answers(rows)
+    assert found.rate == BestRate(42e9, 2 << 20, 50e9, 84.0)
 
 
 def test_small_messages_have_a_latency_alone() -> None:
@@ -152,6 +160,14 @@ def test_small_sizes_have_times_and_large_ones_rates() -> None:
     assert (small, large) == (["2399", "", ""], ["2399", "42.0", "84 %"])
 
 
+@pytest.mark.parametrize(
+    ("size", "percent", "shown"), [(65536, 0.9, ""), (65536, 1.0, "1.0 %"), (1 << 20, 0.9, "0.9 %"), (1 << 20, 0.01, "<0.1 %")]
+)
+def test_a_percentage_of_a_small_message_has_to_mean_something(size: int, percent: float, shown: str) -> None:
+    (column,) = (column for column in COLUMNS if column.key == "percent")
+    assert column.text(make_row(size, percent_of_ceiling=percent)) == shown
+
+
 def test_another_limit_begins_a_block() -> None:
     rows = [make_row(1 << 20), make_row(2 << 20), make_row(4 << 20, ceiling=COPY)]
     titles = [line for line in table(rows, 100) if line.startswith("allreduce over nccl ·")]
@@ -162,6 +178,12 @@ def test_flags_are_shown_if_they_are_wanted() -> None:
     rows = [make_row(flags=("drift",))]
     assert not any("flags: drift" in line for line in table(rows, 80))
     assert any(line.strip() == "flags: drift" for line in table(rows, 80, View(verbose=True)))
+
+
+def test_flags_that_are_no_matter_of_quality_are_counted() -> None:
+    rows = [make_row(flags=("size_rounded", "simulated", "drift")), make_row(8, flags=("simulated", "few_samples"))]
+    assert "flags: simulated 2, size rounded 1; `-v` explains them" in table(rows, 80)
+    assert not any(line.startswith("flags: ") for line in table(rows[:1], 80, View(verbose=True)))
 
 
 def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:

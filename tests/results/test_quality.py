@@ -47,7 +47,6 @@ def modes(first: float, second: float) -> Row:
         (make_row(wrong=1), UNRELIABLE, ("data",)),
         (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=5), NOISY, ("time",)),
         (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=2), UNRELIABLE, ("time",)),
-        (make_row(time_s=Times(1e-3, None, None, None, None, None, None), flags=("imported",)), OK, ()),
     ],
 )
 def test_the_quality_of_a_row(row: Row, word: str, remedies: tuple[str, ...]) -> None:
@@ -61,8 +60,10 @@ def test_the_skew_of_a_barrier_inside_a_host_is_no_noise(skew_s: float | None, w
     assert quality_of(row) == (word, () if word == OK else ("skew",))
 
 
-def test_rows_without_figures_have_no_quality() -> None:
-    assert quality_of(not_measured("no GPU")) is None
+def test_rows_without_figures_or_intervals_have_no_quality() -> None:
+    imported = {"time_s": Times(1e-3, None, None, None, None, None, None), "flags": ("imported",)}
+    assert quality_of(not_measured("no GPU")) is quality_of(make_row(**imported)) is None
+    assert quality_of(make_row(**{**imported, "wrong": 2})) == (UNRELIABLE, ("data",))
     assert (run_quality([not_measured("no GPU")]).cases, run_quality([]).cases) == (0, 0)
 
 
@@ -91,21 +92,21 @@ def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | 
     assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
 
 
-# Runs in reports/ on links and hosts without other work, and runs beside other work: (ok, cases).
-QUIET = {"link-1gbit/allreduce": (2, 2), "link-1gbit/p2p": (6, 6), "link-2gbit/allreduce": (2, 2), "link-2gbit/p2p": (6, 6),
-         "stacks/mpi": (5, 5), "stacks/mpi-tcp": (4, 5)}  # fmt: skip
-DISTURBED = {"cpu-sweep": (80, 187), "first-run": (9, 22), "sweep-default": (20, 34), "two-hosts": (47, 91),
-             "shaped-1gbit-none": (10, 17), "shaped-1gbit-pmi2": (21, 34), "shaped-1gbit-pmix": (20, 34),
-             "stacks/horovod": (1, 5)}  # fmt: skip
+# Every stored run with rows: (ok, cases). No run recorded whether its machine was idle, so these figures show what the rules do, not
+# how often they are right: for that, runs on a machine that is known to be idle are missing.
+STORED = {
+    "cpu-sweep": (80, 187), "first-run": (9, 22), "link-100mbit/allreduce": (1, 2), "link-100mbit/p2p": (3, 6),
+    "link-1gbit/allreduce": (2, 2), "link-1gbit/p2p": (6, 6), "link-2gbit/allreduce": (2, 2), "link-2gbit/p2p": (6, 6),
+    "published-8xa100/nccl-tests-8xa100": (0, 0), "regression/after/launch-1": (7, 8), "regression/after/launch-2": (7, 8),
+    "regression/after/launch-3": (7, 8), "regression/after/launch-4": (6, 8), "regression/after/launch-5": (6, 8),
+    "regression/before/launch-1": (6, 8), "regression/before/launch-2": (4, 8), "regression/before/launch-3": (6, 8),
+    "regression/before/launch-4": (7, 8), "regression/before/launch-5": (6, 8), "shaped-1gbit-none": (10, 17),
+    "shaped-1gbit-pmi2": (21, 34), "shaped-1gbit-pmix": (20, 34), "stacks/gloo": (2, 5), "stacks/horovod": (1, 5), "stacks/jax": (3, 5),
+    "stacks/mpi": (5, 5), "stacks/mpi-tcp": (4, 5), "stacks/tensorflow": (4, 5), "sweep-default": (20, 34), "two-hosts": (47, 91),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "expected"), [*QUIET.items(), *DISTURBED.items()])
-def test_stored_runs(name: str, expected: tuple[int, int]) -> None:
-    found = run_quality(read_run(REPORTS / name).rows)
-    assert (found.ok, found.cases) == expected
-
-
-def test_a_quiet_machine_is_ok_and_a_disturbed_one_is_not() -> None:
-    quiet, disturbed = (run_quality(row for name in names for row in read_run(REPORTS / name).rows) for names in (QUIET, DISTURBED))
-    assert quiet.ok >= 0.95 * quiet.cases and quiet.word == OK
-    assert disturbed.ok <= 0.6 * disturbed.cases and disturbed.word == NOISY
+def test_stored_runs() -> None:
+    names = {str(path.parent.relative_to(REPORTS)) for path in REPORTS.rglob("cells.jsonl") if path.stat().st_size}
+    found = {name: run_quality(read_run(REPORTS / name).rows) for name in names}
+    assert {name: (each.ok, each.cases) for name, each in found.items()} == STORED
