@@ -86,6 +86,18 @@ def test_the_common_help_is_short_and_the_other_page_has_every_option(command: s
     assert page.endswith(f"more options: collbench {command} --help-all\n") or whole <= set(options.findall(page))
 
 
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_line_is_wider_than_the_terminal(
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main.run([*command.split(), option])
+        assert [line for line in capsys.readouterr().out.splitlines() if len(line) > width] == []
+
+
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name])
 def test_each_command_has_three_examples_that_are_accepted(command: str) -> None:
     found = examples(command, operation_commands())
