@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
+from collbench.units import plural
+
 # Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN.
 _EXPERT = frozenset(
     {
@@ -238,7 +240,7 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
         body.end_section()
     body.add_text(parser.epilog)
     parts = [head.format_help(), _example_lines(examples(command, operations), head._width), body.format_help()]
-    more = f"{len(hidden)} more options: {parser.prog} --help-all\n" if hidden else ""
+    more = f"{plural(len(hidden), 'more option')}: {parser.prog} --help-all\n" if hidden else ""
     return "\n".join(part for part in (*parts, more) if part)
 
 
