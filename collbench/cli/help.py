@@ -279,6 +279,7 @@ def program_page(parser: argparse.ArgumentParser, operations: Iterable[str]) -> 
     formatter.start_section("Options")
     formatter.add_arguments(action for action in parser._actions if action.option_strings)
     formatter.end_section()
+    formatter.add_text("`collbench help COMMAND` shows examples and options of a command.")
     formatter.add_text(parser.epilog)
     return formatter.format_help()
 
