@@ -13,11 +13,13 @@ from collbench.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = """\
-Print a script that completes commands, options and values such as operations, backends and files:
-  bash:  source <(collbench completion bash)       in ~/.bashrc; or write it to a file and source the file
-  zsh:   eval "$(collbench completion zsh)"        in ~/.zshrc, after compinit; or write it to a file _collbench in $fpath
-  fish:  collbench completion fish | source        in ~/.config/fish/config.fish; or write it to a file in
-         ~/.config/fish/completions"""
+Print a script that completes commands, options and values such as operations,
+backends and files. To use it in each session:
+  bash, in ~/.bashrc:                   source <(collbench completion bash)
+  zsh, in ~/.zshrc after compinit:      eval "$(collbench completion zsh)"
+  fish, in ~/.config/fish/config.fish:  collbench completion fish | source
+Or write it to a file: for zsh _collbench in $fpath, for fish collbench.fish in
+~/.config/fish/completions."""
 
 # A collbench command line follows the -- of `emit`, and is completed as one.
 _AFTER_DASHES = """

@@ -6,10 +6,13 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
+from collbench.units import plural
+
 # Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN.
 _EXPERT = frozenset(
     {
-        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window", "streams",
+        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window",
+        "streams",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
         "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing",
@@ -141,6 +144,16 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("backends --format jsonl", "one JSON object per line"),
         ("allreduce --backend gloo", "measure with one of them"),
     ),
+    "check": (
+        ("check", "is this machine, or this allocation, as fast as it should be?"),
+        ("doctor", "look for wrong settings, without measuring"),
+        ("pairs", "find the slow node or pair"),
+    ),
+    "runs": (
+        ("runs", "list the runs in runs/"),
+        ("report runs/my-run", "print one of them"),
+        ("compare runs/before runs/after", "compare two of them"),
+    ),
     "report": (
         ("report runs/my-run", "print a stored run"),
         ("report runs/my-run --html report.html", "write one page with charts and findings"),
@@ -237,8 +250,8 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
         body.add_arguments(action for action in group._group_actions if action not in hidden)
         body.end_section()
     body.add_text(parser.epilog)
-    parts = [head.format_help(), _example_lines(examples(command, operations)), body.format_help()]
-    more = f"{len(hidden)} more options: {parser.prog} --help-all\n" if hidden else ""
+    parts = [head.format_help(), _example_lines(examples(command, operations), head._width), body.format_help()]
+    more = f"{plural(len(hidden), 'more option')}: {parser.prog} --help-all\n" if hidden else ""
     return "\n".join(part for part in (*parts, more) if part)
 
 
@@ -255,9 +268,12 @@ def positional_words(parser: argparse.ArgumentParser) -> str:
     return " ".join(formatter._format_args(one, str(one.metavar or one.dest)) for one in positional)
 
 
-def _example_lines(found: list[tuple[str, str]]) -> str:
-    width = max((len(typed) for typed, _ in found), default=0)
-    lines = ["examples:", *(f"  collbench {typed:<{width}}  # {what}" for typed, what in found)]
+def _example_lines(found: list[tuple[str, str]], width: int) -> str:
+    """Return the examples, with what they do beside them, or above them where that is too wide."""
+    longest = max((len(typed) for typed, _ in found), default=0)
+    beside = [f"  collbench {typed:<{longest}}  # {what}" for typed, what in found]
+    above = [line for typed, what in found for line in (f"  # {what}", f"  collbench {typed}")]
+    lines = ["examples:", *(beside if max(map(len, beside), default=0) <= width else above)]
     return "".join(f"{line}\n" for line in lines) if found else ""
 
 
@@ -274,6 +290,7 @@ def program_page(parser: argparse.ArgumentParser, operations: Iterable[str]) -> 
     formatter.start_section("Options")
     formatter.add_arguments(action for action in parser._actions if action.option_strings)
     formatter.end_section()
+    formatter.add_text("`collbench help COMMAND` shows examples and options of a command.")
     formatter.add_text(parser.epilog)
     return formatter.format_help()
 

@@ -37,7 +37,7 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     if Path(first).exists():
         use = "run" if Path(first).suffix == ".toml" else "report"
         raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
-    alike = get_close_matches(first.lower(), parsers, n=1)
+    alike = get_close_matches(first.lower(), [*parsers, "help"], n=1)
     raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
-from collbench.results.row import SCHEMA, Row, Times
+from collbench.results.row import SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
 from collbench.untrusted import open_file, values_in
 
@@ -93,6 +93,8 @@ def row_from_json(values: dict[str, Any]) -> Row:
     for name, kind in _NESTED.items():
         if isinstance(known.get(name), dict):
             known[name] = {key: inner for key, inner in known[name].items() if key in _hints(kind)}
+    if isinstance(known.get("operation"), str):
+        known["operation"] = stored_operation(known["operation"])
     try:
         row = Row.from_json(known)
     except TypeError as error:

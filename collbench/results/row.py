@@ -16,6 +16,11 @@ SERIES = (
 )  # fmt: skip
 
 
+def stored_operation(name: str) -> str:
+    """Return the name with which rows store an operation: "neighbor_alltoall" for "neighbor-alltoall", as commands and tables spell it."""
+    return name.replace("neighbor-", "neighbor_")
+
+
 @dataclass(frozen=True)
 class Times:
     """Quantiles of the samples in seconds; a sample is the maximum over ranks of one iteration (or batch), per message.

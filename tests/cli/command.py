@@ -28,7 +28,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment without a launcher's variables and color and configuration settings; Open MPI may run as root."""
+    """Return this process's environment without a launcher's variables and the user's settings; Open MPI may run as root."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
     fixed = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

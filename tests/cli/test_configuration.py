@@ -140,5 +140,6 @@ def test_ranks_with_different_files_are_rejected(asked: Any) -> None:
     request = asked("allreduce", "check = 0")
     start.same_configuration(request, Ranks("srun", {"check": "0"}))  # type: ignore[arg-type]
     start.same_configuration(request, Ranks("local", {}))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"n1.*n2"):
-        start.same_configuration(request, Ranks("srun", {}))  # type: ignore[arg-type]
+    for other in ({}, {"check": "1"}):
+        with pytest.raises(UsageError, match=r"n1.*n2"):
+            start.same_configuration(request, Ranks("srun", other))  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ REFUSED = [
     (("nothing",), "'nothing'"), (("",), "''"), ((), "NAME"), (("fsdp", "--model", "bert"), "'bert'"),
     (("data-parallel", "--bucket", "0"), "--bucket: size '0'"), (("data-parallel", "--ranks", "1"), "1 rank:"),
     (("fsdp", "--update", "sharded"), "--update "), (("fsdp,pipeline", "--tensor", "2"), "--tensor "),
-    (("fsdp", "--step-time", "0"), "time '0'"), (("fsdp", "--resume", "x"), "--resume"),
+    (("fsdp", "--step-time", "0"), "--step-time: '0'"), (("fsdp", "--resume", "x"), "--resume"),
     (("fsdp", "--format", "nccl-tests"), "'nccl-tests'"),
     (("fsdp", "--steps", "0"), "--steps: '0'"), (("pipeline", "--model", "resnet50"), "'resnet50'"),
     (("hierarchical", "--ranks", "4"), "one host"),

@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.report.cases import name_of, value_of
 from collbench.report.progress import FORMATS
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
+from collbench.results.importers.rows import operation_named
 from collbench.results.reader import read_run, row_from_json
 from collbench.results.store import parse_object
 from tests.results.rows import make_row, not_measured, store
@@ -268,3 +270,14 @@ def test_a_row_whose_time_is_no_number_has_no_figures() -> None:
         "its time is not a number",
         *(None,) * 4,
     )
+
+
+def test_an_operation_is_read_by_both_of_its_names() -> None:
+    for name in ("neighbor_alltoall", "neighbor-alltoall"):
+        row = row_from_json({**make_row().as_json(), "operation": name})
+        assert (row.operation, value_of(row, "operation"), name_of(row)) == (
+            "neighbor_alltoall",
+            "neighbor-alltoall",
+            "neighbor-alltoall 64 MiB",
+        )
+        assert operation_named(name).name == "neighbor_alltoall"

@@ -23,7 +23,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Reading, UserInput
 from collbench.results.importers.notes import Missing, MissingItem, RankMismatch, RateMismatch, lacks
-from collbench.results.row import Row, Times
+from collbench.results.row import Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
 
 # Ceilings for rows of other tools: --ceiling, or the rates of the machines that the user names.
@@ -188,7 +188,7 @@ def is_size(size_bytes: int) -> bool:
 
 def operation_named(name: str) -> Operation:
     """Return the operation of that name. Raises UsageError that names --operation for an unknown one."""
-    found = operations().get(name.replace("neighbor-", "neighbor_"))
+    found = operations().get(stored_operation(name))
     if found is None:
         raise UsageError(f"unknown --operation '{short(name)}': choose from {', '.join(operations())}")
     return found
