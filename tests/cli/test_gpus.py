@@ -115,7 +115,7 @@ def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
     assert options.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (
         ProcessPerGpu("srun", 8),
     )
-    assert options.said(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
+    assert options.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
 
 
 @pytest.mark.parametrize(
