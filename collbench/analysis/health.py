@@ -6,7 +6,8 @@ INCONCLUSIVE  nothing was measured, noise hides the answer, or the expected band
 OK            in every operation a backend reaches the share
 
 A row reaches the share if its whole interval, and that of a measured reference, is above it; it misses the share if the whole interval
-is below. The largest size that shows one of both decides. Noisy rows never prove that something is slow.
+is below. The largest size that shows one of both decides. Noise never proves that something is slow: neither does a noisy row, nor a quiet
+row of a backend that has noisy rows at other large sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from collbench.units import format_percent, format_rate, format_size, format_tim
 
 T = TypeVar("T")
 K = TypeVar("K")
-LEAST_SIZE = 4 << 20  # bytes; smaller messages do not reach the bandwidth of a healthy system
+# Bytes; smaller messages do not reach the bandwidth of a healthy system. Inside a host 4 MiB may stay in a cache, and so be copied faster
+# than any library can exchange them.
+LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
 # The share of the expected bandwidth that a healthy system reaches. References measured inside a host are not what libraries aim at: two
 # ranks on a healthy machine reach 28 to 66 % of memory copy, and 33 to 48 % of loopback TCP (reports/first-run).
 OF_LINKS, OF_MEASURED = 0.5, 0.2
@@ -293,19 +296,30 @@ def _series(rows: Sequence[Row]) -> SeriesCheck:
         return SeriesCheck(rows[0].operation, rows[0].backend, Reach.ABSENT, detail=rows[0].na or "")
     if is_shown_as_time(measured[0]) and measured[0].busbw_bytes_per_s is not None:
         return _described(measured[-1], Reach.LATENCY)
-    large = [_described(row, _reach(row)) for row in measured if row.size_bytes >= LEAST_SIZE] or [_described(measured[0], Reach.NOISY)]
-    decided = [each for each in large if each.reach in (Reach.REACHED, Reach.MISSED)]
-    return (decided or [each for each in large if each.reach is Reach.NOISY] or large)[0]
+    large = [row for row in measured if row.size_bytes >= _least_size(row)] or measured[:1]
+    is_disturbed = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
+    known = [_described(row, _reach(row, is_disturbed or row.size_bytes < _least_size(row))) for row in large]
+    decided = [each for each in known if each.reach in (Reach.REACHED, Reach.MISSED)]
+    return (decided or [each for each in known if each.reach is Reach.NOISY] or known)[0]
+
+
+def _is_measured(row: Row) -> bool:
+    return row.ceiling is not None and row.ceiling.kind == "measured"
+
+
+def _least_size(row: Row) -> int:
+    return LEAST_OF_MEASURED if _is_measured(row) else LEAST_OF_LINKS
 
 
 def share_of(row: Row) -> float | None:
     """Return the required part of the row's expected bandwidth; None if that is unknown."""
     if row.ceiling is None or row.percent_of_ceiling is None:
         return None
-    return OF_MEASURED if row.ceiling.kind == "measured" else OF_LINKS
+    return OF_MEASURED if _is_measured(row) else OF_LINKS
 
 
-def _reach(row: Row) -> Reach:
+def _reach(row: Row, is_disturbed: bool) -> Reach:
+    """Return what a row shows. `is_disturbed`: whether it cannot prove that something is slow."""
     share, (low, high) = share_of(row), _interval(row)
     if share is None:
         return Reach.NOISY if row.ceiling is not None and row.ceiling.disturbed else Reach.UNKNOWN
@@ -313,7 +327,7 @@ def _reach(row: Row) -> Reach:
         return Reach.NOISY
     if low >= 100 * share:
         return Reach.REACHED
-    return Reach.MISSED if high < 100 * share and not NOISE.intersection(row.flags) else Reach.NOISY
+    return Reach.MISSED if high < 100 * share and not is_disturbed else Reach.NOISY
 
 
 def _interval(row: Row) -> tuple[float | None, float | None]:

@@ -125,6 +125,9 @@ def _by_srun(argv: Sequence[str]) -> int:
 
 
 def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    from collbench.report.screen import announce
+
+    announce("looking for backends…", arguments.quiet)
     missing = _missing(request)
     if missing is not None:
         return _print(_verdict(None, 0, missing), None, 1, arguments)

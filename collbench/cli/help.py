@@ -189,16 +189,6 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
         ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
     ),
-    "check": (
-        ("check", "this host, or the nodes of the launch"),
-        ("check --backend nccl", "only NCCL"),
-        ("check --format json", "for programs"),
-    ),
-    "runs": (
-        ("runs", "the runs in folder `runs`"),
-        ("runs results", "those in another folder"),
-        ("runs --format csv", "for programs"),
-    ),
     "completion": (
         ("completion bash", "print the script for bash"),
         ("completion zsh", "print the script for zsh"),

@@ -122,7 +122,7 @@ def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
 
 DEFAULT_TIMEOUT_S = 120.0
 _CASE_MAX_TIME_S = 5.0
-BRIEF_S = 10.0  # of samples in a command of an operation without options; with start-up and references it answers within 15 s
+BRIEF_S = 8.0  # of samples in a command of an operation without options; with start-up and references it answers within 15 s
 # Options that a barrier does not have.
 NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],

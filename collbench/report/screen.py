@@ -94,7 +94,7 @@ def announce(text: str, quiet: bool) -> None:
         return
     watched = next((stream for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")) if is_terminal(stream, name)), None)
     if watched:
-        watched.write(f"{text}\r")  # an error that is printed first begins in the same line, and is longer
+        watched.write(f"{_ERASE_LINE}{text}\r")  # an error that is printed first begins in the same line, and is longer
         watched.flush()
 
 

@@ -78,6 +78,18 @@ def test_the_largest_size_that_decides_counts_and_small_ones_do_not() -> None:
     assert verdict_of([at(1, 8)], []).outcome is CheckOutcome.INCONCLUSIVE
 
 
+def test_a_quiet_slow_row_next_to_a_noisy_one_proves_nothing() -> None:
+    noisy = at(30, flags=("cpu_shared",))
+    assert verdict_of([at(10, 16 * MIB), noisy], []).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(10, 16 * MIB), at(10)], []).outcome is CheckOutcome.SLOW
+
+
+def test_sizes_that_fit_a_cache_do_not_count_inside_a_host() -> None:
+    measured = Ceiling("measured", 50e9, "memory copy")
+    assert verdict_of([at(10, 4 * MIB, ceiling=measured)], []).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(10, 4 * MIB)], []).outcome is CheckOutcome.SLOW
+
+
 def test_one_backend_that_reaches_the_share_is_enough_and_the_others_are_evidence() -> None:
     verdict = verdict_of([at(84), at(10, backend="gloo")], [])
     assert verdict.outcome is CheckOutcome.OK

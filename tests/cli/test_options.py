@@ -44,7 +44,7 @@ def test_the_defaults(asked: Any) -> None:
     }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
     assert (request.backends, request.requested, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
-    assert request.budget == Budget(5.0, total_s=10.0)
+    assert request.budget == Budget(5.0, total_s=8.0)
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
 
@@ -63,19 +63,19 @@ def test_sizes_and_durations_replace_the_fast_default(asked: Any, typed: str) ->
 @pytest.mark.parametrize("typed", ["--dtype int8", "--backend gloo", "--in-place", "--mode batched", "--ranks 3", "-w 2", "-c 0"])
 def test_other_options_keep_the_fast_default(asked: Any, typed: str) -> None:
     request = asked(f"allreduce {typed}")
-    assert (request.sweep.sparse, request.budget.total_s) == (True, 10.0)
+    assert (request.sweep.sparse, request.budget.total_s) == (True, 8.0)
 
 
 def test_the_total_time_can_be_set_for_any_sizes_and_suites(asked: Any) -> None:
     assert asked("allreduce --sizes 8,1K --total-time 2").budget == Budget(5.0, total_s=2.0)
-    assert asked("barrier").budget.total_s == 10.0
+    assert asked("barrier").budget.total_s == 8.0
     assert asked("run quick").budget.total_s is None and asked("run quick --total-time 7").budget.total_s == 7.0
 
 
 def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
     done = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--format", "json", env=UNSET)
     assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()][-1] == 64 * M
-    assert "8 cases share 10 s of --total-time" in done.stderr
+    assert "8 cases share 8 s of --total-time" in done.stderr
     assert (
         "24 cases × 5 s of --max-time" in run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET).stdout
     )

@@ -166,7 +166,7 @@ def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: P
     started, opening, copying, first = (
         terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "measuring memory copy…", "0/2")
     )
-    assert started < terminal.seen.index("\x1b[2K") < opening < copying < first
+    assert started < terminal.seen.index("\x1b[2K", started) < opening < copying < first
 
 
 @pytest.mark.timeout(60)
