@@ -41,7 +41,7 @@ _SIZES_BY_OPERATION = {"allreduce": _SIZES, "p2p_latency": _SIZES[:1], "p2p_band
 
 def add_health_check(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Add the command; return its parser by name."""
-    parser: Parser = commands.add_parser("check", help=_SUMMARY, description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser: Parser = commands.add_parser("check", help=_SUMMARY, description=_ABOUT)
     parser.later(partial(_add_options, parser))
     parser.set_defaults(call=call_check, gdr_check=False, resume=None)
     return {"check": parser}
