@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed, default_backends
-from collbench.cli.parser import Parser, amount, words
+from collbench.cli.parser import Parser, duration, rate, words
 from collbench.cli.start import Command, begin, launch_of, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 
@@ -48,15 +48,15 @@ def add_health_check(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add_options(parser: Parser) -> None:
-    group = parser.add_argument_group("options")
+    group = parser.add_argument_group("launch and output")
     group.add_argument("--backend", metavar="NAMES", type=words,
                        help="nccl, torch-nccl, mpi, gloo … (default: nccl with GPUs, else every installed CPU backend)")  # fmt: skip
-    group.add_argument("--total-time", metavar="SECONDS", type=amount, default=_TOTAL_S,
+    group.add_argument("--total-time", metavar="SECONDS", type=duration, default=_TOTAL_S,
                        help=f"time limit of all cases together, divided among them (default: {_TOTAL_S:g})")  # fmt: skip
-    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="expected bus bandwidth (default: from the probed hardware)")
+    group.add_argument("--ceiling", metavar="GB/s", type=rate, help="expected bus bandwidth (default: from the probed hardware)")
     add_ranks(group)
     add_slowed(group)
-    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-check-<id>)")
