@@ -118,7 +118,8 @@ lay_source() { # set $source to what pip installs: the archive of a wheelhouse, 
     else
         source=$work/source tested=$here/../constraints.txt where=''
         mkdir "$source"
-        (cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source")
+        (cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source" &&
+            mkdir "$source/scripts" && cp scripts/man_page "$source/scripts")
     fi
 }
 

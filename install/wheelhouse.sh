@@ -28,7 +28,8 @@ trap 'rm -rf "$work"' EXIT
 pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c "$here/../constraints.txt"; }
 pip install setuptools || stop "pip could not install setuptools, see its error above: this machine needs a network"
 mkdir "$work/source"
-(cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source")
+(cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
+    mkdir "$work/source/scripts" && cp scripts/man_page "$work/source/scripts")
 (cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
 set -- "$work"/source/dist/collbench-*.tar.gz
 # setuptools: pip builds collbench from source in an isolated environment, which needs it

@@ -107,7 +107,7 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     printed = io.StringIO()
     report_run([tmp_path / "a"], None, "table", printed)
     assert "134 of 150 GB/s (90 %)" in printed.getvalue()
-    assert "\nimported: " in printed.getvalue()
+    assert "\nflags: imported 1" in printed.getvalue()
     case = compare(tmp_path / "a", tmp_path / "b").cases[0]
     assert case.time is not None
     assert (case.outcome, case.doubt, round(case.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)

@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "CB2101"),
     "emit": ("emit", "slurm", "--nodes", "2", "--", "allreduce"),
     "import": ("import", "theirs.txt", "--out", "imported"),
+    "check": ("check", "--backend", "gloo", "--total-time", "1"),
+    "runs": ("runs", str(Path(FIRST).parent)),
     "report": ("report", FIRST, "--html", "page.html"),
     "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
     "baseline": ("baseline", "add", "base", FIRST),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, reject_useless_options
 from collbench.results.importers.notes import Doubt, FailedCommand, IncompleteLog, MissingItem, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import contradiction
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -89,6 +88,8 @@ def _take(block: _Block, number: int, text: str) -> None:
 
 
 def _run(block: _Block, user_input: UserInput) -> ImportedTable:
+    from collbench.results.importers.rows import contradiction  # imports numpy, and `emit` needs only the marks
+
     ranks, nodes = block.rows[0].ranks, next((row.nodes for row in block.rows if row.nodes), None)
     operations = dict.fromkeys(row.operation for row in block.rows)
     return ImportedTable(
