@@ -30,7 +30,7 @@ ADD = "def add(a, b):\n    return a + b\n"
 
 
 def mutant(**changes: object) -> Mutant:
-    told = {
+    actual = {
         "id": "add",
         "file": "collbench/sums.py",
         "before": "a + b",
@@ -38,7 +38,7 @@ def mutant(**changes: object) -> Mutant:
         "tests": ("tests/test_sums.py",),
         "why": "wrong sums",
     }
-    return Mutant(**{**told, **changes})  # type: ignore[arg-type]
+    return Mutant(**{**actual, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_mutants_are_run_in_a_copy_and_counted(project: Path) -> None:
         mutant(id="multiply", after="a * b"),
         mutant(id="gone", before="a / b"),
     ]
-    told: list[Result] = []
+    actual: list[Result] = []
     with copies(project, 1) as found:
         assert check_baseline(found[0], mutants, 60) > 0
-        results = run_all(found, mutants, 60, told.append)
+        results = run_all(found, mutants, 60, actual.append)
         assert (found[0] / "collbench/sums.py").read_text() == (project / "collbench/sums.py").read_text() == ADD
-    assert not found[0].exists() and sorted(told, key=str) == sorted(results, key=str)
+    assert not found[0].exists() and sorted(actual, key=str) == sorted(results, key=str)
     assert [result.outcome for result in results] == ["killed", "survived", "does not apply"]
     assert "test_sums" in results[0].detail and share(results) == 50
     store(project / "build", results, "# head")

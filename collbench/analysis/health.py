@@ -69,7 +69,7 @@ class SeriesCheck(Fact, frozen=True):
     """One operation over one backend: the row that decides, and whether it reaches the required share.
 
     The rates are bytes/s of bus bandwidth. `share` is the required part of `expected`. `low` and `high` are the ends of the percentage's
-    95 % confidence interval. For an operation whose result is a time only `time_s` is known.
+    95 % confidence interval. For an operation that results in a time, only `time_s` is known.
     """
 
     operation: str

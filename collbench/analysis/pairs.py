@@ -110,7 +110,7 @@ class PairFinding:
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
-        cause = "the path between them, since both are well with others" if not self.unknown else self._unsure(names)
+        cause = "the path between them, since both are fast with others" if not self.unknown else self._unsure(names)
         if self.quantity == "latency":
             return f"{self.name(names)} take {_times(self.ratio)} as long as their other pairs suggest for a small message: {cause}"
         reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")

@@ -81,7 +81,7 @@ class JaxBuffers(Buffers):
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            raise MemoryError(f"jax allocates no {elements.nbytes} bytes: {str(error).splitlines()[0]}") from error
+            raise MemoryError(f"jax cannot allocate {elements.nbytes} bytes: {str(error).splitlines()[0]}") from error
         shape = (self._n * len(elements),)
         return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
 

@@ -140,7 +140,7 @@ class ConnectionMaker:
                 made[-1].sendall(greeting)
             for each, answer in zip(made, way.greetings(self._key), strict=True):
                 if _heard(each, end) != answer:
-                    raise ConnectionError("what listens there turned this rank away")
+                    raise ConnectionError("the process at this address rejected this rank")
         except OSError as error:
             _close(made)
             remedy = "see whether a firewall lets TCP ports through between these hosts"

@@ -78,7 +78,7 @@ class TensorFlowBinding:
     def _over(self, memory: Any) -> Any:
         """Return a tensor that shares its memory with the array, or None for an empty one. Raises RunFailed for unaligned memory."""
         if memory.ctypes.data % _ALIGN:
-            raise RunFailed(f"tensorflow takes memory at multiples of {_ALIGN} bytes alone, and this buffer is at {memory.ctypes.data:#x}")
+            raise RunFailed(f"tensorflow needs memory at a multiple of {_ALIGN} bytes, but this buffer is at {memory.ctypes.data:#x}")
         if not len(memory):
             return None
         tensor = self.tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
@@ -397,7 +397,7 @@ class TensorFlowBackend(HostBackend):
         try:
             self._strategy = _strategy(tf, world)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            raise RunFailed(f"tensorflow forms no cluster of these {world.size} ranks: {str(error).splitlines()[0]}") from error
+            raise RunFailed(f"tensorflow cannot form a cluster of these {world.size} ranks: {str(error).splitlines()[0]}") from error
 
     def communicator(self, ranks: Sequence[int]) -> Handle:
         """Return a new key for a group. TensorFlow orders the group's ranks by task."""

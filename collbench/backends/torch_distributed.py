@@ -130,7 +130,7 @@ class TorchMemory:
         try:
             self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
         except torch.cuda.OutOfMemoryError as error:
-            raise MemoryError(f"torch allocates no {n_bytes} bytes on GPU {index}: {str(error).splitlines()[0]}") from error
+            raise MemoryError(f"torch cannot allocate {n_bytes} bytes on GPU {index}: {str(error).splitlines()[0]}") from error
         self.address, self.n_bytes = int(self.tensor.data_ptr()), n_bytes
 
 

@@ -105,7 +105,8 @@ def joined(context: Any, world: World, control_link: Connections, window: QueueL
         made.close(linger=0)
         control_link.close()
         raise RunFailed(
-            f"{world.me} and {control_link.peer} do not meet over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}", rank=world.rank
+            f"{world.me} and {control_link.peer} cannot connect over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}",
+            rank=world.rank,
         ) from error
 
 
@@ -141,7 +142,7 @@ def _called(made: Any, world: World, control_link: Connections) -> Any:
     made.send(word)
     first = made.recv(copy=False)
     if first.bytes != word:
-        raise ConnectionError("what listens there is not this rank")
+        raise ConnectionError("another process listens at this address")
     return first
 
 
@@ -195,7 +196,7 @@ class ZmqMessages:
         except self._link.errors as error:
             raise OSError(self._link.explain(error)) from error
         if len(came) != len(part):
-            raise OSError(f"{len(came)} bytes came from {self._link.peer} where {len(part)} were due")
+            raise OSError(f"received {len(came)} bytes from {self._link.peer}, expected {len(part)}")
         part[:] = came.buffer
 
     def _post_receive(self, part: memoryview) -> None:

@@ -73,7 +73,7 @@ def script(shell: str) -> str:
 
 
 def _with_head(written: str, shell: str) -> str:
-    """Return a script with collbench's comment in place of shtab's, which says to copy it. zsh's first line stays."""
+    """Return a script with collbench's comment in place of shtab's, which recommends to copy it. zsh's first line stays."""
     lines = written.splitlines(keepends=True)
     first = lines[:1] if lines[0].startswith("#compdef") else []
     start = len(first)

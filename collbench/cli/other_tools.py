@@ -53,7 +53,7 @@ class OtherOption:
     """An option of nccl-tests.
 
     names     its short and long name
-    settings  the collbench options that a value stands for, by name; None: collbench has no equivalent for this value
+    settings  the collbench options equivalent to a value, by name; None: collbench has no equivalent for this value
     reason    why a value is rejected, and what to use
     sets      the name of the option that it sets; "": none
     """
@@ -118,7 +118,7 @@ OPTIONS = (
 
 
 class _Translate(argparse.Action):
-    """Set the collbench options that an option of nccl-tests stands for."""
+    """Set the collbench options equivalent to an option of nccl-tests."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, option: OtherOption, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)

@@ -13,7 +13,8 @@ from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
-LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth says nothing
+LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
+MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12
 
 
@@ -153,11 +154,13 @@ def _rate(rows: Sequence[Row]) -> BestRate | None:
 
 
 def _latency(rows: Sequence[Row]) -> Latency | None:
-    """Return the shortest time of the smallest size with right data."""
+    """Return the shortest time of the smallest size with right data; None if only large messages were measured with a rate."""
     sound = [(row.size_bytes, time, place) for place, row in enumerate(rows) if not row.wrong and (time := time_of(row)) is not None]
     if not sound:
         return None
     size, time_s, place = min(sound)
+    if size > MOST_LATENCY_BYTES and rows[place].busbw_bytes_per_s is not None:
+        return None
     return Latency(tuple(mode for mode, _ in two_modes(rows[place])) or (time_s,), size)
 
 

@@ -10,7 +10,7 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class, backend_names
 from collbench.report.table import Column, Frame, Line, table_lines
 
-_MADE_UP = {"simulated", "slowed"}  # flags of backends whose times say nothing about a network
+_MADE_UP = {"simulated", "slowed"}  # flags of backends with times that do not describe a network
 
 
 @dataclass(frozen=True)

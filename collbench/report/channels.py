@@ -198,7 +198,7 @@ def _limit(channel: Channel) -> str:
 
 
 def _why(channel: Channel) -> str | None:
-    """Return why there is no rate; None if there is one."""
+    """Return why the rate is missing; None if it is known."""
     if channel.bytes_per_s is not None:
         return None
     why = channel.na or "not measured"

@@ -135,7 +135,7 @@ def _latency(alpha_s: Bounds, shown: Callable[[Bounds, Callable[[float], str]], 
 
 def _off(residual: float) -> str:
     if not isfinite(residual):
-        return "slower"  # the fit is 0 there, so there is no ratio
+        return "slower"  # the fit is 0 there, so a ratio is not defined
     return f"{100 * residual:+.0f} %" if residual < _TIMES else f"{residual + 1:.0f} times"
 
 

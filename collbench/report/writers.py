@@ -301,7 +301,7 @@ def write_whole(path: Path, text: str, option: str) -> None:
 
 
 def confirm_written(paths: Iterable[Path | None], err: TextIO) -> None:
-    """Print "wrote FILE" for each regular file among the outputs of a command; None and STDOUT are no files."""
+    """Print "wrote FILE" for each regular file among the outputs of a command; not for None and STDOUT."""
     for path in paths:
         if path is not None and path != STDOUT and path.is_file():
             write_line(err, printable(f"wrote {path}"))

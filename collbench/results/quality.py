@@ -244,5 +244,5 @@ def _needed_time(row: Row) -> float | None:
     width, iterations = half_width(row), row.evidence.get("iterations_per_sample", 1)
     if width is None or row.time_s is None or not isinstance(iterations, int | float):
         return None
-    spent = 1.5 * row.n * row.time_s.p50 * iterations  # half as much again for warm-up and synchronization
+    spent = 1.5 * row.n * row.time_s.p50 * iterations  # 50 % more for warm-up and synchronization
     return float(spent * (width / NOISE) ** 2)

@@ -204,9 +204,7 @@ def _check_experts(shape: Shape) -> None:
             f"--experts {experts} cannot be shared evenly by {counted(shape.ranks, 'rank')}: choose a multiple of them, like {near}"
         )
     if shape.top_k > experts:
-        raise UsageError(
-            f"--top-k {shape.top_k} asks for more experts than the {experts} there are: choose 1 to {experts}, or more experts"
-        )
+        raise UsageError(f"--top-k {shape.top_k} exceeds the number of experts, {experts}: choose 1 to {experts}, or more experts")
 
 
 def _imbalance(shape: Shape) -> Fraction:

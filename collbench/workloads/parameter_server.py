@@ -92,9 +92,7 @@ def _note(roles_of_ranks: Roles, alone: bool) -> str:
         else f"each of {len(roles_of_ranks.servers)} servers keeps a shard of the model"
     )
     if alone:
-        return (
-            f"{each}; this is the round of one of {counted(len(roles_of_ranks.workers), 'worker')}, each of which goes on at its own pace"
-        )
+        return f"{each}; this is the round of one of {counted(len(roles_of_ranks.workers), 'worker')}, each independent of the others"
     return f"{each} and sums the gradients of {counted(len(roles_of_ranks.workers), 'worker')}"
 
 

@@ -174,7 +174,7 @@ class TestTogether:
         assert len(together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
 
     @pytest.mark.parametrize(
-        ("one", "other", "told"),
+        ("one", "other", "expected"),
         [
             ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
             ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
@@ -182,10 +182,10 @@ class TestTogether:
             ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
         ],
     )
-    def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], told: str) -> None:
+    def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], expected: str) -> None:
         found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
         assert len(found) == 2
-        assert [text.partition(": ")[2] for text in apart] == [told]
+        assert [text.partition(": ")[2] for text in apart] == [expected]
 
     def test_what_launchers_number_anew_does_not(self) -> None:
         environments = [

@@ -137,7 +137,7 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"ranks": 8}, "ranks 4 → 8"),
         ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
@@ -148,11 +148,11 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
         ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
     ],
 )
-def test_sides_without_a_common_case_report_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_sides_without_a_common_case_report_what_differs(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(**{"size_bytes": 8, **changes})])
     with pytest.raises(UsageError) as refused:
         compare(a, b)
-    assert str(refused.value) == f"{a} and {b} have no case in common: {told}"
+    assert str(refused.value) == f"{a} and {b} have no case in common: {expected}"
 
 
 def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:

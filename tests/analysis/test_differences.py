@@ -30,7 +30,7 @@ def run(folder: Path, topology: Any = None, governor: str = "performance", **cha
     return Run(folder, {**INFO, **changes}, [make_row(evidence={"conditions": {"governor": governor}})])
 
 
-def told(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
+def differences_of(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
     return [(each.kind, each.what, each.a, each.b) for each in differences(a, b)]
 
 
@@ -39,15 +39,15 @@ def test_what_is_equal_is_not_reported_nor_what_is_new_at_each_start(tmp_path: P
         tmp_path, environment={"MPICH_CH4_NETMOD": "ofi", "SLURM_STEP_ID": "2", "PMI_FD": "9"}, rank_map=[{**p, "pid": 7} for p in PLACES],
         command=["collbench", "allreduce", "--sizes", "8", "--iterations", "20", "--out", "b", "--quiet"], started_utc="later",
     )  # fmt: skip
-    assert told(run(tmp_path), other) == []
+    assert differences_of(run(tmp_path), other) == []
 
 
 def test_machines_that_one_run_alone_reports_are_one_difference(tmp_path: Path) -> None:
     topology = {"machines": [{"gpus": [{"key": str(number), "model": "H100"} for number in range(8)]}], "interfaces": [{"name": "eth0"}]}
     probed, other = run(tmp_path / "a", topology), run(tmp_path / "b", {"interfaces": [{"name": "eth1"}]})
     interface = ("topology", "interfaces 0 name", "eth0", "eth1")
-    assert told(probed, other) == [interface, ("topology", "machines", "probed", "–")]
-    assert ("topology", "machines", "–", "probed") in told(other, probed)
+    assert differences_of(probed, other) == [interface, ("topology", "machines", "probed", "–")]
+    assert ("topology", "machines", "–", "probed") in differences_of(other, probed)
 
 
 def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> Non
         launcher="mpirun", launcher_facts={}, rank_map=PLACES[:1], command=["collbench", "allreduce", "--sizes", "8,16", "-n", "20"],
         libraries=["/opt/b/libmpi.so.12", "/lib/libucp.so.0"], host={**INFO["host"], "hostname": "n2", "kernel": "6.2"},
     )  # fmt: skip
-    found = told(run(tmp_path), other)
+    found = differences_of(run(tmp_path), other)
     assert found == [
         ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"),
         ("software", "kernel", "6.1", "6.2"),
@@ -76,13 +76,13 @@ def test_each_kind_is_reported_in_the_order_of_importance(tmp_path: Path) -> Non
 
 def test_the_last_of_an_option_typed_twice_counts(tmp_path: Path) -> None:
     twice = run(tmp_path, command=["collbench", "allreduce", "--sizes", "4", "--sizes", "8", "-n", "20"])
-    assert told(run(tmp_path), twice) == []
+    assert differences_of(run(tmp_path), twice) == []
 
 
 def test_equal_changes_of_many_links_are_reported_once(tmp_path: Path) -> None:
     links = [{"schema": 1, "members": [], "interfaces": [{"name": f"eth{n}", "mtu": mtu} for n in range(3)]} for mtu in (1500, 9000)]
     a, b = run(tmp_path / "a", links[0]), run(tmp_path / "b", links[1])
-    assert told(a, b) == [("topology", "interfaces * mtu (3 times)", "1500", "9000")]
+    assert differences_of(a, b) == [("topology", "interfaces * mtu (3 times)", "1500", "9000")]
 
 
 def test_long_texts_are_reported_from_where_they_part(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_machine_differs_in_its_parts_by_name_and_not_in_what_passes(tmp_path:
     idle = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": 2.5}}
     changed = machine(nics=[nic], pci=[idle], hostnames=["node2"], sources=["lspci"], unknown={"system/driver": "why"})
     a, b = (run(tmp_path / name, {"schema": 1, "machines": [one]}) for name, one in (("a", machine()), ("b", changed)))
-    assert told(a, b) == [
+    assert differences_of(a, b) == [
         ("topology", "machines 0 nics mlx5_0 ports 1 rate_bits_per_s", "400000000000.0", "200000000000.0"),
         ("topology", "machines 0 nics mlx5_0 firmware", "28.39", "28.40"),
     ]
@@ -131,7 +131,7 @@ def test_a_machine_differs_in_its_parts_by_name_and_not_in_what_passes(tmp_path:
 def test_one_lost_gpu_is_one_difference(tmp_path: Path) -> None:
     both = [{"key": f"0000:{bus}:00.0", "index": place} for place, bus in enumerate(("19", "3b"))]
     a, b = (run(tmp_path / name, {"machines": [machine(gpus=gpus)]}) for name, gpus in (("a", both), ("b", both[:1])))
-    assert told(a, b) == [("topology", "machines 0 gpus 0000:3b:00.0 key", "0000:3b:00.0", "–"),
+    assert differences_of(a, b) == [("topology", "machines 0 gpus 0000:3b:00.0 key", "0000:3b:00.0", "–"),
                           ("topology", "machines 0 gpus 0000:3b:00.0 index", "1", "–")]  # fmt: skip
 
 
@@ -142,9 +142,9 @@ def test_software_that_is_not_the_same_on_all_hosts_is_a_difference_of_software(
         run(tmp_path, software=[{"hosts": hosts, **about} for hosts, about in groups])
         for groups in ([(["n1", "n2"], one)], [(["n1"], one), (["n2"], other)], [(["n1"], other), (["n2"], one)])
     )
-    assert told(even, mixed) == [("software", "Python, not the same on all hosts", "–", "3.11.2, 3.12.1")]
-    assert told(mixed, swapped) == [] == told(run(tmp_path), even)
-    assert told(even, run(tmp_path, software="nonsense")) == [] == told(even, run(tmp_path, software=[{"hosts": 1}]))
+    assert differences_of(even, mixed) == [("software", "Python, not the same on all hosts", "–", "3.11.2, 3.12.1")]
+    assert differences_of(mixed, swapped) == [] == differences_of(run(tmp_path), even)
+    assert differences_of(even, run(tmp_path, software="nonsense")) == [] == differences_of(even, run(tmp_path, software=[{"hosts": 1}]))
 
 
 def test_a_rate_has_its_unit_in_the_sentence_and_not_in_the_values(tmp_path: Path) -> None:

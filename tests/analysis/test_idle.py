@@ -9,8 +9,8 @@ ETH0 = {Item.of("topology", "interfaces 0 name"): "eth0"}
 
 
 def nic(name: str, virtual: str | None, machine: int = 0, **more: str) -> Facts:
-    told = {"name": name, **({"virtual": virtual} if virtual else {}), **more}
-    return {Item.of("topology", f"machines {machine} nics {name} {what}"): text for what, text in told.items()}
+    actual = {"name": name, **({"virtual": virtual} if virtual else {}), **more}
+    return {Item.of("topology", f"machines {machine} nics {name} {what}"): text for what, text in actual.items()}
 
 
 def test_what_comes_and_goes_is_left_out_and_hardware_stays() -> None:

@@ -14,13 +14,13 @@ RATE = "nics mlx5_0 ports 1 rate_text"
 
 
 def allocation(topology: dict[str, str], software: dict[str, str] | None = None, **facts: Any) -> Allocation:
-    told = {"topology": topology, "software": software or {}, **facts}
-    return Allocation("night", "2026-11-20T03:00:00+00:00", 1, 0, (None,), told, {})
+    actual = {"topology": topology, "software": software or {}, **facts}
+    return Allocation("night", "2026-11-20T03:00:00+00:00", 1, 0, (None,), actual, {})
 
 
 def machine(number: int, rate: str = "400 Gb/sec (4X NDR)", **more: str) -> dict[str, str]:
-    told = {"system cpu_model": "EPYC", "numa_nodes 0 cpus": "0-31", RATE: rate, **more}
-    return {f"machines {number} {what}": text for what, text in told.items()}
+    actual = {"system cpu_model": "EPYC", "numa_nodes 0 cpus": "0-31", RATE: rate, **more}
+    return {f"machines {number} {what}": text for what, text in actual.items()}
 
 
 def test_a_rate_that_changed_on_all_machines_is_one_change() -> None:

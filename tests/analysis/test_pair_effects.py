@@ -112,8 +112,8 @@ def test_none_is_named_for_being_in_the_smaller_part_of_a_network(sizes: tuple[i
 
 
 def test_the_smaller_part_is_reported_as_a_doubt() -> None:
-    told = doubts(SyntheticMatrix(16).across([0] * 12 + [1] * 4, 0.5).matrix())
-    assert told[0].startswith("bandwidth: node13, node14, node15, node16 ")
+    actual = doubts(SyntheticMatrix(16).across([0] * 12 + [1] * 4, 0.5).matrix())
+    assert actual[0].startswith("bandwidth: node13, node14, node15, node16 ")
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(2, 4), (2, 8), (4, 2), (4, 4), (16, 2)])
@@ -226,11 +226,11 @@ def test_one_to_all_shows_pairs_and_no_places() -> None:
     assert doubts(star)[0].startswith("only pairs are judged")
 
 
-@pytest.mark.parametrize(("partners", "told"), [(2, False), (3, True)])
-def test_a_sample_too_small_to_name_places_reports_it(partners: int, told: bool) -> None:
+@pytest.mark.parametrize(("partners", "expected"), [(2, False), (3, True)])
+def test_a_sample_too_small_to_name_places_reports_it(partners: int, expected: bool) -> None:
     sampled = only(SyntheticMatrix(8).slow(3).matrix(), [pair for one in schedule(8, partners=partners).rounds() for pair in one])
-    assert named(findings(sampled)) == [("node", (3,))] * told
-    assert doubts(sampled)[0].startswith("only pairs are judged") != told
+    assert named(findings(sampled)) == [("node", (3,))] * expected
+    assert doubts(sampled)[0].startswith("only pairs are judged") != expected
 
 
 def test_suspects_are_few_and_spread() -> None:

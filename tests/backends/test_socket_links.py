@@ -86,7 +86,7 @@ def test_what_listens_there_must_know_the_key_too():
 
         refused, _ = at_once(lambda: first.connect(1, 1), answer)
         assert isinstance(refused, RunFailed)
-        assert "turned this rank away" in str(refused)
+        assert "rejected this rank" in str(refused)
 
 
 def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again():

@@ -43,7 +43,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("expected", "wanted"),
     [
         ({"no_gpu": NO_DRIVER}, NO_DRIVER),
         ({"torch": None}, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
@@ -54,8 +54,8 @@ def machine(monkeypatch):
         ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
     ],
 )
-def test_whether_it_is_at_hand(machine, told, wanted):
-    machine(**told)
+def test_whether_it_is_at_hand(machine, expected, wanted):
+    machine(**expected)
     assert TorchNcclBackend.probe() == wanted
 
 
@@ -139,9 +139,9 @@ def test_samples_are_the_time_between_events():
     assert not clock.native
 
 
-@pytest.mark.parametrize(("told", "tail"), [(None, ""), ("rank 3 lags", "; rank 3 lags")])
-def test_what_does_not_end_names_the_rank_that_lags(told, tail):
-    clock, FakeEvent.looks = EventClock(FAKE_TORCH, 0.01, lambda: told), 10**9
+@pytest.mark.parametrize(("expected", "tail"), [(None, ""), ("rank 3 lags", "; rank 3 lags")])
+def test_what_does_not_end_names_the_rank_that_lags(expected, tail):
+    clock, FakeEvent.looks = EventClock(FAKE_TORCH, 0.01, lambda: expected), 10**9
     stamp = clock.stamp()
     with pytest.raises(RunFailed) as error:
         clock.elapsed([stamp], [stamp])

@@ -75,11 +75,11 @@ def measure(n: int = 3, nodes: int = NODES, values: int = VALUES) -> Outcome:
 def gathered(nodes: int, values: int) -> Gathered:
     """One launch. Raises LaunchFailed."""
     token = secrets.token_hex(16)
-    told = [str(nodes), str(values), token]
+    actual = [str(nodes), str(values), token]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env}
-    hub = subprocess.Popen(module("control_5000", "hub", *told), **pipes)
-    parts = [subprocess.Popen(module("control_5000", "nodes", *told, str(part)), **pipes) for part in range(_PROCESSES)]
+    hub = subprocess.Popen(module("control_5000", "hub", *actual), **pipes)
+    parts = [subprocess.Popen(module("control_5000", "nodes", *actual, str(part)), **pipes) for part in range(_PROCESSES)]
     try:
         out, err = hub.communicate(timeout=_DEADLINE_S)
         if hub.returncode:

@@ -43,16 +43,16 @@ class Outcomes:
     most_bytes: int = 0
     longest_s: float = 0.0
 
-    def add(self, told: dict[str, object]) -> None:
+    def add(self, expected: dict[str, object]) -> None:
         """Add one case, as its process reported it."""
         self.cases += 1
-        self.kinds[str(told["altered"]).partition(":")[0]] += 1
+        self.kinds[str(expected["altered"]).partition(":")[0]] += 1
         for how in ("shown", "refused"):
-            self.commands.update(f"{name} {how}" for name in told.get(how, ()))  # type: ignore[attr-defined]
-        self.most_bytes = max(self.most_bytes, int(str(told["most_bytes"])))
-        self.longest_s = max(self.longest_s, float(str(told["s"])))
-        if "failed" in told:
-            self.failed.append(told)
+            self.commands.update(f"{name} {how}" for name in expected.get(how, ()))  # type: ignore[attr-defined]
+        self.most_bytes = max(self.most_bytes, int(str(expected["most_bytes"])))
+        self.longest_s = max(self.longest_s, float(str(expected["s"])))
+        if "failed" in expected:
+            self.failed.append(expected)
 
 
 def measure(n: int = COUNT, first: int = 0, at_once: int | None = None) -> Outcome:
@@ -61,8 +61,8 @@ def measure(n: int = COUNT, first: int = 0, at_once: int | None = None) -> Outco
     parts = [(start, min(_AT_ONCE, first + n - start)) for start in range(first, first + n, _AT_ONCE)]
     found = Outcomes()
     with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:
-        for told in pool.map(lambda part: list(_played(*part)), parts):
-            for each in told:
+        for actual in pool.map(lambda part: list(_played(*part)), parts):
+            for each in actual:
                 found.add(each)
     return _outcome(found, time.perf_counter() - began)
 
@@ -97,8 +97,8 @@ def _played(first: int, count: int) -> Iterator[dict[str, object]]:
     while first < end:
         line = [sys.executable, "-m", "tests.benchmarks.folder_fuzz", "--play", str(first), str(end - first)]
         done = subprocess.run(line, cwd=_ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        for told in filter(None, done.stdout.splitlines()):
-            yield json.loads(told)
+        for actual in filter(None, done.stdout.splitlines()):
+            yield json.loads(actual)
             first += 1
         if first < end:
             words = re.sub(r"\s+", " ", done.stderr)[-2000:]
@@ -111,14 +111,14 @@ def play_all(first: int, count: int) -> Iterator[dict[str, object]]:
     files = Files()
     with tempfile.TemporaryDirectory(prefix="folder-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as place:
         for number in range(first, first + count):
-            folder, told = emptied(Path(place) / "case"), dict[str, object](case=number, altered="unknown")
+            folder, actual = emptied(Path(place) / "case"), dict[str, object](case=number, altered="unknown")
             began = time.perf_counter()
             try:
-                told |= vars(play(number, files, folder))
+                actual |= vars(play(number, files, folder))
             except Exception as error:
-                told["failed"] = "".join(traceback.format_exception(error))[-3000:]
+                actual["failed"] = "".join(traceback.format_exception(error))[-3000:]
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            yield told | {"s": round(time.perf_counter() - began, 3), "most_bytes": peak}
+            yield actual | {"s": round(time.perf_counter() - began, 3), "most_bytes": peak}
 
 
 def _play(first: int, count: int) -> None:
@@ -126,9 +126,9 @@ def _play(first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (3 * _MOST_BYTES, 3 * _MOST_BYTES))
     sys.setrecursionlimit(1000)
     faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
-    for told in play_all(first, count):
+    for actual in play_all(first, count):
         faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
-        sys.__stdout__.write(json.dumps(told) + "\n")  # type: ignore[union-attr]
+        sys.__stdout__.write(json.dumps(actual) + "\n")  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
     faulthandler.cancel_dump_traceback_later()
 

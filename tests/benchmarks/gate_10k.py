@@ -144,10 +144,10 @@ def _gated(what: str, folder: Path, runs: Sequence[Path]) -> Gated:
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     wall_s = time.perf_counter() - start
-    told = re.search(r"^peak (\d+)(.*)$", done.stdout, re.MULTILINE)
-    if done.returncode not in _ENDED or told is None:
+    actual = re.search(r"^peak (\d+)(.*)$", done.stdout, re.MULTILINE)
+    if done.returncode not in _ENDED or actual is None:
         raise LaunchFailed(f"collbench gate ended with code {done.returncode}: {done.stderr[-400:]}")
-    return Gated(what, wall_s, int(told[1]), _ENDED[done.returncode], tuple(told[2].split()))
+    return Gated(what, wall_s, int(actual[1]), _ENDED[done.returncode], tuple(actual[2].split()))
 
 
 if __name__ == "__main__":

@@ -90,19 +90,19 @@ def _check_letters(text: str) -> None:
 
 def _alter(folder: Path, names: Sequence[str], draw: random.Random) -> str:
     """Alter one to three of the files; mostly their content, seldom their kind."""
-    told = []
+    actual = []
     for name in draw.sample(sorted(names), min(len(names), draw.choice((1, 1, 1, 2, 3)))):
         path, kind = folder / name, draw.random()
         if kind < 0.06:
-            told.append(f"{name} is {mutations.of_file(path, draw)}")
+            actual.append(f"{name} is {mutations.of_file(path, draw)}")
             continue
         change = mutations.of_json if kind < 0.6 and name.endswith((".json", ".jsonl")) else mutations.of_bytes
         data = path.read_bytes()
         for _ in range(draw.choice((1, 1, 1, 3, 20))):
             data = change(data, draw) if len(data) < _LARGEST else data
         path.write_bytes(data)
-        told.append(f"{name} by {change.__name__}")
-    return ", ".join(told)
+        actual.append(f"{name} by {change.__name__}")
+    return ", ".join(actual)
 
 
 def _put(folder: Path, files: Folder) -> Path:

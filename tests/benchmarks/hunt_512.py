@@ -65,9 +65,9 @@ def launched(nodes: int = NODES) -> dict[str, Any]:
         done = run(Path(folder), *line, "--out", "run", "--format", "json", timeout=300)
     if done.returncode != NEGATIVE:
         raise LaunchFailed(done.stderr[-400:])
-    told = json.loads(done.stdout)
-    named = sorted(place for each in told["suspects"] if each["state"] == CONFIRMED for place in each["places"])
-    return {"method": "command", "rounds": told["about"]["rounds"], "promised": told["about"]["promised"], "named": named}
+    actual = json.loads(done.stdout)
+    named = sorted(place for each in actual["suspects"] if each["state"] == CONFIRMED for place in each["places"])
+    return {"method": "command", "rounds": actual["about"]["rounds"], "promised": actual["about"]["promised"], "named": named}
 
 
 def measure(n: int = 10) -> Outcome:

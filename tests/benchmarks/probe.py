@@ -41,8 +41,8 @@ def _one() -> dict[str, float]:
     before = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", _LAST], capture_output=True, text=True, timeout=60, check=True)
     wall_s = time.perf_counter() - before
-    told: dict[str, float] = json.loads(done.stderr.splitlines()[-1])
-    return {"wall_s": wall_s, **told}
+    actual: dict[str, float] = json.loads(done.stderr.splitlines()[-1])
+    return {"wall_s": wall_s, **actual}
 
 
 if __name__ == "__main__":

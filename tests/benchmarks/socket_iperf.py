@@ -77,8 +77,8 @@ def _socket(place: Place) -> float:
 
 
 def _as_rank(rank: int, address: str, port: int) -> list[str]:
-    told = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": address, "MASTER_PORT": port}
-    return ["env", *(f"{name}={value}" for name, value in told.items())]
+    actual = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": address, "MASTER_PORT": port}
+    return ["env", *(f"{name}={value}" for name, value in actual.items())]
 
 
 def _iperf3(place: Place) -> float:

@@ -119,12 +119,12 @@ def _told(stack: str, module: str, *arguments: str, warmup: int, batches: int) -
     return dict(json.loads(said.splitlines()[-1]))
 
 
-def _launched(stack: str, module: str, *arguments: str, told: Sequence[str] = ()) -> str:
+def _launched(stack: str, module: str, *arguments: str, expected: Sequence[str] = ()) -> str:
     """Both ranks of a module as a program of the stack's Python, to their end; what rank 0 printed."""
     cpus = sorted(os.sched_getaffinity(0))
     port = _addresses(1)[0].rpartition(":")[2]
     place = [f"PYTHONPATH={_ROOT}", f"PORT={port}", f"FIRST={cpus[0]}", f"SECOND={cpus[-1]}"]
-    return launch(["env", *place, *told, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
+    return launch(["env", *place, *expected, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
 
 
 def _addresses(n: int) -> list[str]:

@@ -52,10 +52,10 @@ def test_a_failing_case_is_reported_with_its_number(monkeypatch: pytest.MonkeyPa
         raise RecursionError(f"case {number}")
 
     monkeypatch.setattr(folder_fuzz, "play", broken)
-    told = list(folder_fuzz.play_all(5, 2))
-    assert [each["case"] for each in told] == [5, 6] and "RecursionError: case 6" in str(told[1]["failed"])
+    actual = list(folder_fuzz.play_all(5, 2))
+    assert [each["case"] for each in actual] == [5, 6] and "RecursionError: case 6" in str(actual[1]["failed"])
     found = folder_fuzz.Outcomes()
-    for each in told:
+    for each in actual:
         found.add(each)
     assert folder_fuzz._outcome(found, 1.0).figures[0].cases()[-1] == "MISSED"
 

@@ -32,7 +32,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     seen.page.close()
 
 
-def told(page: Page, text: str) -> None:
+def wait_for_text(page: Page, text: str) -> None:
     """Wait until the tooltip has this text: values are unpacked at first use."""
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
@@ -55,9 +55,9 @@ def group(page: Page, row: int, column: int) -> dict[str, float]:
 def test_a_cell_of_groups_reports_their_slowest_pair(many: Page) -> None:
     svg = many.locator("#pairs-0-bandwidth svg")
     svg.hover(position=group(many, 3, 5))  # type: ignore[arg-type]
-    told(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")
+    wait_for_text(many, "r3n* to r5n*: 100 pairs, the slowest:\nr3n7 to r5n2\n5.00 GB/s, 50 % of the median")
     svg.hover(position=group(many, 4, 4))  # type: ignore[arg-type]
-    told(many, "among r4n*: 90 pairs, the slowest:\nr4n0 to r4n1\n10.0 GB/s, 100 % of the median")
+    wait_for_text(many, "among r4n*: 90 pairs, the slowest:\nr4n0 to r4n1\n10.0 GB/s, 100 % of the median")
     many.mouse.move(2, 2)
     assert many.locator(".here").count() == 0
 
@@ -69,7 +69,7 @@ def test_a_press_goes_to_the_pairs_of_a_cell(many: Page) -> None:
     image_box = image.bounding_box()
     assert box and image_box and image_box["width"] == 4 * PLACES
     image.hover(position=over(image, (0, 0, PLACES), PLACES, (0.375, 0.525)))  # type: ignore[arg-type]
-    told(many, "r3n7 to r5n2\n5.00 GB/s, 50 % of the median")
+    wait_for_text(many, "r3n7 to r5n2\n5.00 GB/s, 50 % of the median")
     many.locator("#pairs-0-bandwidth button[aria-label=larger]").click()
     larger = image.bounding_box()
     assert larger and larger["width"] == 8 * PLACES
@@ -84,7 +84,7 @@ def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
         ("ArrowLeft", "r0n1 and r9n8\n20.00 µs, 1.00 times the median"),
     ):
         many.keyboard.press(key)
-        told(many, text)
+        wait_for_text(many, text)
         assert many.locator("#announcement").text_content() == text
     many.keyboard.press("Escape")
     assert not many.locator("#tip").is_visible()

@@ -66,8 +66,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_difference_needs_a_second_allocation(tmp_path: Path) -> None:
     run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 2))
-    told = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
-    assert "collbench baseline diff base night-0 night-1" in told
+    actual = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
+    assert "collbench baseline diff base night-0 night-1" in actual
 
 
 def test_add_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`collbench check` in real runs: each outcome with its exit code, whatever the run does."""
+"""`collbench check` in real runs: each outcome with its exit code, for runs that succeed, fail or hang."""
 
 from __future__ import annotations
 

@@ -175,6 +175,6 @@ def test_another_shell_is_rejected(tmp_path: Path) -> None:
 def test_no_other_command_imports_shtab(tmp_path: Path) -> None:
     profile = {"PYTHONPROFILEIMPORTTIME": "1"}
     assert "shtab" not in imported(run(tmp_path, "explain", env=profile).stderr)
-    told = run(tmp_path, "completion", "bash", env=profile)
-    assert "shtab" in imported(told.stderr)
-    assert told.stdout.startswith("# Completion of collbench ") and not imported(told.stderr) & {"torch", "mpi4py"}
+    actual = run(tmp_path, "completion", "bash", env=profile)
+    assert "shtab" in imported(actual.stderr)
+    assert actual.stdout.startswith("# Completion of collbench ") and not imported(actual.stderr) & {"torch", "mpi4py"}

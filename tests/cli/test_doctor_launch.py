@@ -27,8 +27,8 @@ def document(text: str) -> dict[str, Any]:
     return found
 
 
-def lines(told: dict[str, Any]) -> dict[str, str]:
-    return {each["purpose"]: each["line"] for each in told["type"]}
+def lines(expected: dict[str, Any]) -> dict[str, str]:
+    return {each["purpose"]: each["line"] for each in expected["type"]}
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -51,11 +51,11 @@ class TestThisShell:
     def test_the_launcher_and_library_of_this_shell(self, tmp_path: Path) -> None:
         done = run_here(tmp_path, *DOCTOR, env={"PATH": f"{BIN}"})
         assert (done.returncode, done.stderr) == (0, "")
-        told = done.stdout.splitlines()
-        assert told[0].startswith("this shell  ")
-        assert told[1].startswith("names       ") and told[1].endswith(" (this host)")
-        assert told[2].startswith("MPI         mpi4py ") and "loads MPICH " in told[2]
-        assert told[3].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", told[3].split()[-1]]
+        actual = done.stdout.splitlines()
+        assert actual[0].startswith("this shell  ")
+        assert actual[1].startswith("names       ") and actual[1].endswith(" (this host)")
+        assert actual[2].startswith("MPI         mpi4py ") and "loads MPICH " in actual[2]
+        assert actual[3].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", actual[3].split()[-1]]
         assert f"  {OVER_MPI} " in done.stdout and " mpirun -n 2 collbench allreduce --backend mpi\n" in done.stdout
 
     def test_an_mpiexec_of_another_mpi_first_in_path_is_severe(self, tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ class TestThisShell:
         """With the real mpiexec of the other MPI first in PATH."""
         path = f"{Path(openmpi_python).parent}:/usr/bin:/bin"
         asked = run(tmp_path, *DOCTOR, "--format", "json", env={"PATH": path})
-        told = document(asked.stdout)
-        assert asked.returncode == 1 and [each["severity"] for each in told["problems"] if each["severity"] != "note"] == ["severe"]
-        typed = shlex.split(lines(told)[OVER_MPI])
+        actual = document(asked.stdout)
+        assert asked.returncode == 1 and [each["severity"] for each in actual["problems"] if each["severity"] != "note"] == ["severe"]
+        typed = shlex.split(lines(actual)[OVER_MPI])
         found = stored(run(tmp_path, "--sizes", "1K", "--out", "run", program=typed, env={"PATH": path}), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0)}
 
@@ -82,8 +82,8 @@ class TestThisShell:
 class TestVariables:
     def test_of_torchrun(self, tmp_path: Path) -> None:
         done = run_here(tmp_path, *DOCTOR, "--format", "json", env={**captured.TORCHRUN, "RANK": "0", "PATH": BARE})
-        told = document(done.stdout)
-        assert ["torchrun" in place and "rank 0 of 2" in place for place in told["places"]] == [True]
+        actual = document(done.stdout)
+        assert ["torchrun" in place and "rank 0 of 2" in place for place in actual["places"]] == [True]
         assert done.returncode == 0  # the other backends can be measured
 
     def test_only_rank_0_prints(self, tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ class TestVariables:
     def test_of_kubernetes(self, tmp_path: Path) -> None:
         pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "job-0", "PATH": BARE}
         done = run_here(tmp_path, *DOCTOR, "--format", "json", env=pod)
-        told = document(done.stdout)
-        assert done.returncode == 0 and ["job-0" in place for place in told["places"]] == [True]
-        assert " emit kubernetes " in lines(told)["pods of Kubernetes"]
+        actual = document(done.stdout)
+        assert done.returncode == 0 and ["job-0" in place for place in actual["places"]] == [True]
+        assert " emit kubernetes " in lines(actual)["pods of Kubernetes"]
 
 
 class TestOtherOptions:
     @pytest.mark.parametrize(("option", "file"), [("--from", "."), ("--log", "nccl.log")])
     def test_options_for_a_machine_are_rejected(self, option: str, file: str, tmp_path: Path) -> None:
-        told = one_sentence(run_here(tmp_path, *DOCTOR, option, file))
-        assert "--launch " in told and option in told
+        actual = one_sentence(run_here(tmp_path, *DOCTOR, option, file))
+        assert "--launch " in actual and option in actual
 
     def test_an_unknown_format(self, tmp_path: Path) -> None:
         assert "--format" in one_sentence(run_here(tmp_path, *DOCTOR, "--format", "matrix"))
@@ -123,12 +123,12 @@ class TestSlurm:
 
     def test_the_printed_command_in_a_job_measures_over_mpi(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         asked = slurm_hosts.call(["salloc", "-N2", *PROGRAM, *DOCTOR, "--format", "json"], 60, environment())
-        told = document(asked.stdout)
-        assert asked.returncode == 0 and {each["severity"] for each in told["problems"]} <= {"note"}, told["problems"]
-        assert " 2 nodes" in told["places"][0]
-        (srun,) = [each for each in told["launchers"] if each["name"] == "srun"]
+        actual = document(asked.stdout)
+        assert asked.returncode == 0 and {each["severity"] for each in actual["problems"]} <= {"note"}, actual["problems"]
+        assert " 2 nodes" in actual["places"][0]
+        (srun,) = [each for each in actual["launchers"] if each["name"] == "srun"]
         assert srun["family"] == "Slurm" and {"pmi2", "none"} <= set(srun["mpi_plugins"])
-        srun_words, typed = split(shlex.split(lines(told)["all nodes of this Slurm job"]))
+        srun_words, typed = split(shlex.split(lines(actual)["all nodes of this Slurm job"]))
         asked_for = [*typed, "--sizes", "1K", "--out", str(tmp_path / "run")]
         found = stored(slurm_hosts.srun(["-N2", *srun_words], asked_for, 90, environment()), tmp_path)
         assert measured(found)["mpi"] == (2, 2, 0)

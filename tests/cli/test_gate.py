@@ -89,9 +89,9 @@ def test_from_passed_to_suspected_to_confirmed(good: Path) -> None:
 
 def test_a_stored_verdict_fits_the_schema_and_is_printed_again(good: Path, tmp_path: Path) -> None:
     kept = tmp_path / "verdict.json"
-    told = gate(good, "--out", str(kept), *three(good))
+    actual = gate(good, "--out", str(kept), *three(good))
     again = run_here(good, "gate", "--verdict", str(kept))
-    *_, command = told.stdout.removeprefix(again.stdout).splitlines()
+    *_, command = actual.stdout.removeprefix(again.stdout).splitlines()
     assert (again.returncode, command) == (1, "  collbench gate --baseline base slow-1 slow-2 slow-3 --html gate.html")
     assert read_verdict(kept).candidates == ("slow-1", "slow-2", "slow-3")
 

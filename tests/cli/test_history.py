@@ -46,8 +46,8 @@ def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
     done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
     assert done.returncode == 0 and "4 slower, 0 faster, 10 no change" in done.stdout
     add_all(base / "other", nights(6))
-    told = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
-    assert (told["old"], told["new"], len(told["moved"])) == ("base", "other", 19)
+    actual = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
+    assert (actual["old"], actual["new"], len(actual["moved"])) == ("base", "other", 19)
 
 
 def test_bad_input_is_one_sentence(base: Path) -> None:

@@ -55,8 +55,8 @@ def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> No
     assert suspects(tmp_path, "confirmed") == [[5]] and suspects(tmp_path, "inconclusive") == []
     rounds_kept(done, tmp_path)
     assert re.search(r"^confirmed: rank 5 \(\S+\) .* 5\d % ", done.stdout, re.MULTILINE)
-    told = json.loads((tmp_path / "run" / "recommendation.json").read_text())
-    assert told["result"] == "confirmed" and told["drains"] == []
+    actual = json.loads((tmp_path / "run" / "recommendation.json").read_text())
+    assert actual["result"] == "confirmed" and actual["drains"] == []
     assert re.search(r"^recommendation: run/recommendation.json$", done.stderr, re.MULTILINE)
     assert done.stderr.splitlines()[-1] == "run folder: run" and "simulates its ranks" in done.stdout
 
@@ -112,8 +112,8 @@ def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
 def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
     done = hunt(tmp_path, 8, "--slowed", SICK.format(3), "--format", "json", "--quiet")
     assert (done.returncode, done.stderr) == (1, "")
-    told = json.loads(done.stdout)
-    assert (told["result"], [each["places"] for each in told["suspects"] if each["state"] == "confirmed"]) == ("confirmed", [[3]])
+    actual = json.loads(done.stdout)
+    assert (actual["result"], [each["places"] for each in actual["suspects"] if each["state"] == "confirmed"]) == ("confirmed", [[3]])
 
 
 @pytest.mark.in_turn("hunts")

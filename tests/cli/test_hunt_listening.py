@@ -55,10 +55,10 @@ def test_without_a_reduction_there_are_pairs_alone() -> None:
 
 
 def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> None:
-    options, told = options_of(typed(cover_links=FAT_TREE), ABOUT)
+    options, actual = options_of(typed(cover_links=FAT_TREE), ABOUT)
     assert options.cover and all(a < b for a, b in options.cover)
     assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
-    assert "cables" in told["crossed"][0] and told["uncovered"] == []
+    assert "cables" in actual["crossed"][0] and actual["uncovered"] == []
     with pytest.raises(UsageError, match=r"^--cover-links "):
         options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
 
@@ -85,8 +85,8 @@ def events(into: list[Any]) -> Any:
 def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
     listening = concluded(typed())
     listening.act(tmp_path, events([]))
-    told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (told["result"], [each["node"] for each in told["drains"]], told["applied"]) == ("confirmed", [NAMES[3]], [])
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (actual["result"], [each["node"] for each in actual["drains"]], actual["applied"]) == ("confirmed", [NAMES[3]], [])
     assert any(f"scontrol update NodeName={NAMES[3]} State=DRAIN" in line for line in listening._advice)
 
 
@@ -100,8 +100,8 @@ def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
 )
 def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespace, about: Any, value: str, tmp_path: Path) -> None:
     concluded(arguments, about).act(tmp_path, events([]))
-    told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert value in told["no_drain"] and told["drains"] == []
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert value in actual["no_drain"] and actual["drains"] == []
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str
     listening._verdict = FAULTY
     listening.verdict(ABOUT)
     listening.act(tmp_path, events([]))
-    told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert (value or "") in (told["no_drain"] or "") and len(told["drains"]) == (0 if value else 1)
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (value or "") in (actual["no_drain"] or "") and len(actual["drains"]) == (0 if value else 1)
 
 
 def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there: dict[str, Any] = {}
 
-    def apply(told: Any, cap: Any, env: Any, note: Any) -> Any:
+    def apply(expected: Any, cap: Any, env: Any, note: Any) -> Any:
         there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
         for action in ("begun", "drained"):
             note({"node": NAMES[3], "action": action})
@@ -150,9 +150,9 @@ def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Pat
 def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> None:
     listening = concluded(typed(apply=True, slowed=["by=10%"]))
     listening.act(tmp_path, events([]))
-    told = json.loads((tmp_path / "recommendation.json").read_text())
-    assert told["applied"] == [] and "--slowed" in told["refused"]
-    assert listening._advice[-1] == told["refused"]
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert actual["applied"] == [] and "--slowed" in actual["refused"]
+    assert listening._advice[-1] == actual["refused"]
 
 
 @pytest.fixture
@@ -190,8 +190,8 @@ def test_a_drain_before_ctrl_c_is_stored_with_its_undo_command(drained: None, tm
 def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
     drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(folder: Path, told: Any) -> Path:
-        if told["applied"] and told["applied"][-1]["action"] == "drained":
+    def full(folder: Path, expected: Any) -> Path:
+        if expected["applied"] and expected["applied"][-1]["action"] == "drained":
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 

@@ -210,8 +210,8 @@ def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path: P
     ]
     (tmp_path / "a.log").write_text("".join(starts))
     call(str(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
-    told = [read_run(tmp_path / "a" / f"launch-{number}").info["environment"]["NCCL_PROTO"] for number in (1, 2)]
-    assert told == ["LL", "Simple"]
+    actual = [read_run(tmp_path / "a" / f"launch-{number}").info["environment"]["NCCL_PROTO"] for number in (1, 2)]
+    assert actual == ["LL", "Simple"]
 
 
 def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank_data(tmp_path: Path) -> None:

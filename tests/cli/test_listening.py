@@ -29,9 +29,9 @@ def test_the_time_left_is_estimated_from_the_finished_cases(monkeypatch: pytest.
     clock = [100.0]
     monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    told = ProgressPrinter(Namespace(format="table", color="never", quiet=False))
-    told.progress("first", 0, 10, None)
+    actual = ProgressPrinter(Namespace(format="table", color="never", quiet=False))
+    actual.progress("first", 0, 10, None)
     clock[0] += 20.0
-    told.progress("fifth", 4, 10, None)
-    told.progress("sixth", 5, 10, 7.0)
+    actual.progress("fifth", 4, 10, None)
+    actual.progress("sixth", 5, 10, 7.0)
     assert shown.left == [None, pytest.approx(30.0), 7.0]

@@ -37,11 +37,11 @@ def stored(folder: Path) -> StoredPairs:
 def test_every_pair_of_ranks_is_measured(backend: str, ranks: int, tmp_path: Path) -> None:
     done = run(tmp_path, "pairs", "--backend", backend, "--ranks", str(ranks), *BRIEF, "--format", "json")
     assert done.returncode in (0, 3), done.stderr  # more ranks than cores: a latency may be inconclusive
-    found, told = stored(tmp_path), json.loads(done.stdout)
+    found, actual = stored(tmp_path), json.loads(done.stdout)
     first = [pair for one in found.rounds if not one.again for pair in one.pairs]
     assert sorted(first) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
     assert all((wrong, na) == (0, None) for one in found.rounds for wrong, na in zip(one.wrong, one.na, strict=True))
-    assert told["places"] == found.about["places"] and re.fullmatch(r"rank 0 \(.+\)", told["places"][0])
+    assert actual["places"] == found.about["places"] and re.fullmatch(r"rank 0 \(.+\)", actual["places"][0])
 
 
 @pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")

@@ -140,8 +140,8 @@ def test_a_time_that_is_not_a_number_makes_the_row_na(number: float, tmp_path: P
     assert "n/a (" in first and "GB/s" not in first
     assert second.split()[6:8] == ["28.0", "–"]
     assert third.split()[6:11] == ["28.0", "42.0", "50.0", "84", "%"]
-    told = json.dumps(number)
-    assert code == FINE and len(said) == 1 and said[0].startswith(f"{folder}/cells.jsonl ") and f"({told}, 2 " in said[0]
+    actual = json.dumps(number)
+    assert code == FINE and len(said) == 1 and said[0].startswith(f"{folder}/cells.jsonl ") and f"({actual}, 2 " in said[0]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ NAMES = ("first-run", "two-hosts", "pairs-under-load")  # newest last
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with runs/: three stored runs, a damaged one, and a folder that is no run."""
+    """A folder with runs/: three stored runs, a damaged one, and a folder without a run."""
     for age, name in zip((300, 200, 100), NAMES, strict=True):
         shutil.copytree(STORED / name, tmp_path / "runs" / name)
         changed = tmp_path.stat().st_mtime - age

@@ -131,10 +131,10 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
     typed = ["workload", name, "--backend", backend, "--ranks", "3", "--model", "1M", "--max-time", "0.5", *OF_ITS_OWN[name]]
     done = run(tmp_path, *typed, "--out", "run", "--format", "json", "--step-time", "10ms")
     assert done.returncode == 0, done.stderr
-    told, (row,) = [json.loads(line) for line in done.stdout.splitlines()], stored(tmp_path)
+    actual, (row,) = [json.loads(line) for line in done.stdout.splitlines()], stored(tmp_path)
     assert (row.regime, row.backend, row.ranks, row.na, row.wrong) == (name, backend, 3, None, 0) and row.checked
     assert row.time_s and row.moved_bytes > 0 and row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
-    assert [one["scaling"]["apart"]["value"] for one in told] == [pytest.approx(0.01 / (0.01 + row.time_s.p50))]
+    assert [one["scaling"]["apart"]["value"] for one in actual] == [pytest.approx(0.01 / (0.01 + row.time_s.p50))]
 
 
 @pytest.mark.in_turn

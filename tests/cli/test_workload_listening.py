@@ -25,9 +25,9 @@ def row(regime: str, backend: str) -> StepRow:
 
 
 def listening(format: str = "table") -> WorkloadProgressPrinter:
-    told = WorkloadProgressPrinter(argparse.Namespace(format=format, color="never", quiet=False))
-    told.begin_workload(ABOUT, "run")
-    return told
+    actual = WorkloadProgressPrinter(argparse.Namespace(format=format, color="never", quiet=False))
+    actual.begin_workload(ABOUT, "run")
+    return actual
 
 
 def heads(text: str) -> list[str]:
@@ -35,42 +35,42 @@ def heads(text: str) -> list[str]:
 
 
 def test_a_training_is_printed_after_its_last_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening() as told:
-        told.progress("fsdp 1M on mpi", 0, 4, None)
-        told.step_row(row("fsdp", "mpi"))
+    with listening() as actual:
+        actual.progress("fsdp 1M on mpi", 0, 4, None)
+        actual.step_row(row("fsdp", "mpi"))
         said = capsys.readouterr()
         assert said.out == "" and "fsdp 1M on mpi" in said.err
-        told.step_row(row("fsdp", "gloo"))
+        actual.step_row(row("fsdp", "gloo"))
         said = capsys.readouterr().out
         assert heads(said) == ["fsdp"] and "mpi      75.0 %" in said, "300 of 400 ms"
-        told.step_row(row("pipeline", "mpi"))
-        told.step_row(row("pipeline", "gloo"))
+        actual.step_row(row("pipeline", "mpi"))
+        actual.step_row(row("pipeline", "gloo"))
         assert capsys.readouterr().out.startswith("\npipeline · 1M")
-        told.end()
+        actual.end()
         assert capsys.readouterr() == ("", "run folder: run\n")
 
 
 def test_finished_rows_are_printed_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError), listening() as told:
-        told.step_row(row("fsdp", "mpi"))
+    with pytest.raises(RuntimeError), listening() as actual:
+        actual.step_row(row("fsdp", "mpi"))
         raise RuntimeError
     assert heads(capsys.readouterr().out) == ["fsdp"]
 
 
 @pytest.mark.parametrize(("format", "lines"), [("csv", [2, 1, 1]), ("json", [1, 1, 1])])
 def test_csv_and_json_rows_are_printed_at_once(format: str, lines: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    with listening(format) as told:
+    with listening(format) as actual:
         for count, each in zip(lines, (row("fsdp", "mpi"), row("fsdp", "gloo"), row("pipeline", "mpi")), strict=True):
-            told.step_row(each)
+            actual.step_row(each)
             assert len(capsys.readouterr().out.splitlines()) == count
 
 
 def test_with_a_live_line_the_tables_are_printed_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLLBENCH_TTY", "stderr")
-    with listening() as told:
-        told.progress("fsdp 1M on mpi", 0, 2, None)
+    with listening() as actual:
+        actual.progress("fsdp 1M on mpi", 0, 2, None)
         for backend in ABOUT["backends"]:
-            told.step_row(row("fsdp", backend))
+            actual.step_row(row("fsdp", backend))
         assert capsys.readouterr().out == ""
-        told.end()
+        actual.end()
     assert heads(capsys.readouterr().out) == ["fsdp"]

@@ -61,8 +61,8 @@ def test_the_launcher_reaches_a_worker_as_the_image_s_user_with_the_operator_s_k
 
 
 def test_sshd_uses_the_user_and_path_of_the_image() -> None:
-    told = (CONTAINERS / "ssh/sshd_config").read_text()
+    actual = (CONTAINERS / "ssh/sshd_config").read_text()
     image = "\n".join(each.words for each in dockerfile("Dockerfile"))
-    assert "--uid 1000 collbench" in image and told.count("/home/collbench/.ssh/") == 2
-    assert "PATH=/opt/collbench/bin:${PATH}" in image and "SetEnv PATH=/opt/collbench/bin:" in told
+    assert "--uid 1000 collbench" in image and actual.count("/home/collbench/.ssh/") == 2
+    assert "PATH=/opt/collbench/bin:${PATH}" in image and "SetEnv PATH=/opt/collbench/bin:" in actual
     assert "/etc/ssh/ssh_host_*" in image  # removed: no key lies in the image

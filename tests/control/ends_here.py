@@ -46,9 +46,9 @@ class Here:
 
     def info(self, rank: int, **other: Any) -> LaunchInfo:
         node, local_rank = divmod(rank, self.each)
-        told = {"launcher": "local", "rank": rank, "ranks": self.n, "local_rank": local_rank, "local_ranks": self.each}
+        actual = {"launcher": "local", "rank": rank, "ranks": self.n, "local_rank": local_rank, "local_ranks": self.each}
         where = {"meeting": self.meeting, "token": self.token, "port": self.port, "node": str(node), "secret": "token"}
-        return LaunchInfo(**{**told, **where, **other})
+        return LaunchInfo(**{**actual, **where, **other})
 
     @property
     def secret(self) -> Secret:

@@ -40,7 +40,7 @@ def test_then_all_ranks_end(for_all: bool, watched: bool, first: list[str]) -> N
 
 
 def test_it_asks_to_be_called_again_for_its_word_and_for_its_end() -> None:
-    told, now = EndRecorder(for_all=True, watched=True), time.monotonic()
-    told.at()
-    assert told.ending.tick(now) == pytest.approx(now + 1.0, abs=0.5)
-    assert told.ending.tick(now + 1.6) == pytest.approx(now + 2.0, abs=0.5)
+    actual, now = EndRecorder(for_all=True, watched=True), time.monotonic()
+    actual.at()
+    assert actual.ending.tick(now) == pytest.approx(now + 1.0, abs=0.5)
+    assert actual.ending.tick(now + 1.6) == pytest.approx(now + 2.0, abs=0.5)

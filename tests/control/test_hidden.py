@@ -42,8 +42,8 @@ def test_a_foreign_connection_is_reported_and_no_secret_is(tmp_path: Path) -> No
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert (folders[0] / "run/run.json").exists(), (folders[0] / "stderr").read_text()
     assert any("collbench" in line for line in seen)
-    for told in (folders[0] / "stderr", folders[0] / "run/events.jsonl"):
-        assert "refused 1 connection" in told.read_text()
+    for actual in (folders[0] / "stderr", folders[0] / "run/events.jsonl"):
+        assert "refused 1 connection" in actual.read_text()
     for text, word in itertools.product([*written, *(line.encode() for line in seen)], hidden):
         assert word not in text
 

@@ -67,11 +67,11 @@ def test_the_innermost_calls_of_the_main_thread(text, words):
 
 
 def test_a_process_has_its_own_stack_from_any_thread():
-    told = []
-    thread = threading.Thread(target=lambda: told.append(own_stack()))
+    actual = []
+    thread = threading.Thread(target=lambda: actual.append(own_stack()))
     thread.start()
     thread.join()
-    assert "test_a_process_has_its_own_stack_from_any_thread" in told[0]
+    assert "test_a_process_has_its_own_stack_from_any_thread" in actual[0]
 
 
 @pytest.fixture

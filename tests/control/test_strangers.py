@@ -102,8 +102,8 @@ def test_a_foreign_connection_is_refused_and_reported(stranger: Callable[[Here],
     stranger(here)
     until(hub.remarks, "a remark about the foreign connection")
     assert here.join(hub, here.spoke(1)) == {1: about(1)}
-    (told,) = hub.remarks()
-    assert isinstance(told, ConnectionsRefused)
+    (actual,) = hub.remarks()
+    assert isinstance(actual, ConnectionsRefused)
     assert hub.part.down.rejected.count >= 1
     assert set(hub.part.down.rejected.addresses) <= {"127.0.0.1"}
 
@@ -118,8 +118,8 @@ def test_the_address_of_a_client_that_knows_the_protocol_is_reported(here: Here)
 
 def test_a_frame_longer_than_any_of_ours_closes_the_connection_before_it_is_kept(here: Here) -> None:
     here.hub()
-    told = (PIECE_BYTES * 2).to_bytes(8, "big")
-    assert len(knock(here, GREETING, b"\x06" + told, b"\x05HELLO", stay=True)) <= len(GREETING)  # its greeting at most, then it closes
+    actual = (PIECE_BYTES * 2).to_bytes(8, "big")
+    assert len(knock(here, GREETING, b"\x06" + actual, b"\x05HELLO", stay=True)) <= len(GREETING)  # its greeting at most, then it closes
 
 
 def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> None:

@@ -116,16 +116,16 @@ def test_always_one_sentence_that_names_no_rank_that_is_where_most_are(places, a
     found = HangEvidence(
         "", 5.0, {rank: name(rank) for rank in RANKS}, answers, gone=sorted(gone), held=held, unreachable=unreachable - answering
     )
-    told = diagnose(found)
-    assert str(told).strip() and "\n" not in str(told)
+    actual = diagnose(found)
+    assert str(actual).strip() and "\n" not in str(actual)
     at = [one.place for one in answers.values()]
-    for rank in told.ranks:
-        assert name(rank) in str(told) or len(told.ranks) > 4
+    for rank in actual.ranks:
+        assert name(rank) in str(actual) or len(actual.ranks) > 4
         if rank in answers:
             assert at.count(answers[rank].place) * 2 <= len(at)
             assert not answers[rank].waits
     silent = set(RANKS) - answers.keys()
-    assert set(told.ranks) <= silent or not silent  # a rank that answers is not reported while another rank is silent
+    assert set(actual.ranks) <= silent or not silent  # a rank that answers is not reported while another rank is silent
 
 
 @pytest.mark.parametrize("place", [(3, 40), (2, 41), (2, -1)])

@@ -147,8 +147,8 @@ def main(world):
 """
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
-    told = "opening gloo: looking for GPUs: rank 1 ("
-    assert found[0].said[1].startswith(told) and "'opening gloo'" in found[0].said[1]
+    actual = "opening gloo: looking for GPUs: rank 1 ("
+    assert found[0].said[1].startswith(actual) and "'opening gloo'" in found[0].said[1]
 
 
 def test_two_processes_that_claim_one_rank(meeting):

@@ -63,8 +63,8 @@ def play(folder: Path, script: str, env: dict[str, str] | None = None) -> Called
     own = environment({"SLURM_JOB_ID": "77", **(env or {})})
     own["PATH"] = f"{bin_}:{own['PATH']}"
     done = subprocess.run(["bash"], input=script, cwd=folder, env=own, capture_output=True, text=True, timeout=60, check=False)
-    count, *told = done.stdout.split("\0") if done.stdout else ["0"]
-    words, seen = told[: int(count)], told[int(count) :]
+    count, *actual = done.stdout.split("\0") if done.stdout else ["0"]
+    words, seen = actual[: int(count)], actual[int(count) :]
     options = list(takewhile(lambda word: word.startswith("--"), words))
     found = {name: value for name, value in zip(SEEN, seen, strict=False) if value != "unset"}
     return Called(done.returncode, options, words[len(options) :], found, "".join(seen[len(SEEN) :]), done.stderr)

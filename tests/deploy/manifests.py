@@ -38,8 +38,8 @@ def refused(document: Document) -> list[str]:
 
 @cache
 def _schemas() -> dict[tuple[str, str], jsonschema.Draft7Validator]:
-    told = [json.loads(path.read_text()) for path in CRD.glob("*.json")]
-    return {(f"{each['group']}/{each['version']}", each["kind"]): _validator(each["schema"]) for each in told}
+    actual = [json.loads(path.read_text()) for path in CRD.glob("*.json")]
+    return {(f"{each['group']}/{each['version']}", each["kind"]): _validator(each["schema"]) for each in actual}
 
 
 def _validator(schema: Document) -> jsonschema.Draft7Validator:

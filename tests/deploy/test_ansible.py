@@ -83,8 +83,8 @@ class TestJinjaAndYaml:
     @pytest.mark.parametrize("runs", ["{{ runs }}", "a b # c", 'it\'s: "x"'])
     def test_the_run_folder_is_not_a_template(self, runs: str, folder: Path) -> None:
         (one,) = as_ansible_reads(emitted("allreduce", runs=runs), folder)
-        told = filled_in(one["vars"]["run"], runs=filled_in(one["vars"]["runs"]), operation="allreduce", begun="NOW")
-        assert told == f"{runs}/NOW-allreduce"
+        actual = filled_in(one["vars"]["run"], runs=filled_in(one["vars"]["runs"]), operation="allreduce", begun="NOW")
+        assert actual == f"{runs}/NOW-allreduce"
 
 
 class TestOneLaunch:
@@ -96,7 +96,7 @@ class TestOneLaunch:
         text = emitted("allreduce", "--sizes", "1K", nodes=2, gpus_per_node=8)
         assert argv(text, START, tmp_path) == ["collbench", "allreduce", "--sizes", "1K", "--ranks-per-node", "8", "--out", "RUN"]
         found = task(text, START, tmp_path)["environment"]
-        told = filled_in(
+        actual = filled_in(
             dict(found),
             ansible_play_hosts_all=["a", "b"],
             inventory_hostname="b",
@@ -104,7 +104,7 @@ class TestOneLaunch:
             handed={"dest": "/h/s"},
             hostvars={"a": {}, "b": {}},
         )
-        assert told == {"RANK": 1, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "COLLBENCH_SECRET_FILE": "/h/s"}
+        assert actual == {"RANK": 1, "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "COLLBENCH_SECRET_FILE": "/h/s"}
         assert filled_in(found["MASTER_ADDR"], first="a", hostvars={"a": {"ansible_host": "10.0.0.1"}}) == "10.0.0.1"
 
     def test_all_hosts_start_before_the_playbook_waits(self, tmp_path: Path) -> None:

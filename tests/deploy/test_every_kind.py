@@ -148,8 +148,8 @@ def variables(text: str, folder: Path) -> dict[str, str]:
         said = subprocess.run(["bash", "-c", f"{exports}\nenv -0"], cwd=folder, capture_output=True, text=True, check=True).stdout
         return dict(pair.split("=", 1) for pair in said.split("\0") if pair.startswith("HOSTILE_"))
     playbook = "ansible" in text
-    told = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
-    return {name: as_given(value, playbook=playbook) for name, value in told}
+    actual = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
+    return {name: as_given(value, playbook=playbook) for name, value in actual}
 
 
 def pairs(part: Any) -> Iterator[tuple[str, str]]:
@@ -204,8 +204,8 @@ def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], 
 @each_kind
 def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, tmp_path: Path) -> None:
     said = [word for name, value in NEEDED.get(kind.name, {}).items() for word in (f"--{name}", value)]
-    told = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
-    done = run_here(tmp_path, *told, "--", *ORDINARY)
+    actual = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
+    done = run_here(tmp_path, *actual, "--", *ORDINARY)
     assert (done.returncode, done.stdout, done.stderr) == (0, emitted(kind, ORDINARY), "")
 
 

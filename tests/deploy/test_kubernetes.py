@@ -159,8 +159,8 @@ def test_arguments_with_a_meaning_in_yaml_or_kubernetes_are_passed_unchanged(kin
     if kind == "mpijob":
         assert found[at - len(tricky) : at] == [f"V{number}={word}" for number, word in enumerate(tricky)]
     else:
-        told = {each["name"]: expanded(each["value"], {}) for each in container(text)["env"] if "value" in each}
-        assert [told[f"V{number}"] for number in range(len(tricky))] == tricky
+        actual = {each["name"]: expanded(each["value"], {}) for each in container(text)["env"] if "value" in each}
+        assert [actual[f"V{number}"] for number in range(len(tricky))] == tricky
 
 
 def test_only_the_name_of_the_pod_is_filled_in() -> None:

@@ -48,19 +48,24 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
         "HOME": str(folder),
     }
     line = [str(REFRAME), "-c", str(folder / "check.py"), "-C", str(site), "--prefix", str(folder), "--nocolor", *words]
-    told = environment({**quiet, **(env or {})})
+    actual = environment({**quiet, **(env or {})})
     if bed:
-        return bed.call(line, timeout=120, env=told)
-    return subprocess.run(line, cwd=folder, env=told, capture_output=True, text=True, timeout=60, check=False)
+        return bed.call(line, timeout=120, env=actual)
+    return subprocess.run(line, cwd=folder, env=actual, capture_output=True, text=True, timeout=60, check=False)
 
 
 class TestTheCheck:
     def test_it_has_the_settings_of_the_job(self) -> None:
-        told = variables(
+        actual = variables(
             emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
         )
-        assert (told["num_tasks"], told["num_tasks_per_node"], told["num_gpus_per_node"], told["num_cpus_per_task"]) == (32, 8, 8, 6)
-        assert (told["time_limit"], told["valid_systems"], told["modules"], told["exclusive_access"]) == (
+        assert (actual["num_tasks"], actual["num_tasks_per_node"], actual["num_gpus_per_node"], actual["num_cpus_per_task"]) == (
+            32,
+            8,
+            8,
+            6,
+        )
+        assert (actual["time_limit"], actual["valid_systems"], actual["modules"], actual["exclusive_access"]) == (
             "45m",
             ["*:gpu"],
             ["cuda/13", "ompi"],
@@ -71,13 +76,13 @@ class TestTheCheck:
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
 
     def test_the_rows_are_read_from_the_run_folder(self) -> None:
-        told = variables(emitted("allreduce"))
-        assert told["executable_opts"] == ["allreduce", "--out", "run"]
-        assert told["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
-        assert told["keep_files"] == ["rows.jsonl", "run"]
-        told = variables(emitted("pairs", "--out", "/x/a b", program="/opt/c b"))
-        assert told["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in told
-        assert told["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
+        actual = variables(emitted("allreduce"))
+        assert actual["executable_opts"] == ["allreduce", "--out", "run"]
+        assert actual["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
+        assert actual["keep_files"] == ["rows.jsonl", "run"]
+        actual = variables(emitted("pairs", "--out", "/x/a b", program="/opt/c b"))
+        assert actual["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in actual
+        assert actual["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
 
     def test_a_command_that_measures_nothing_has_no_rows(self) -> None:
         text = emitted("doctor")
@@ -95,8 +100,8 @@ class TestTheCheck:
             system(text)
 
     def test_reframe_does_not_run_the_value_of_a_variable(self) -> None:
-        told = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
-        assert told["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in told
+        actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
+        assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
 
 
 HERE = """site_configuration = {

@@ -36,18 +36,18 @@ class TestDirectives:
 
     @pytest.mark.parametrize("command", [("pairs", "--backend", "socket"), ("allreduce", "--resume", "runs/1")])
     def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
-        told = asked(emit(tmp_path, command=command))
-        assert "no-requeue" in told and "requeue" not in told
+        actual = asked(emit(tmp_path, command=command))
+        assert "no-requeue" in actual and "requeue" not in actual
 
     def test_of_gpus_a_rank_each(self, tmp_path: Path) -> None:
-        told = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))
-        assert (told["nodes"], told["ntasks-per-node"], told["gres"], told["cpus-per-task"]) == ("4", "8", "gpu:h100:8", "12")
+        actual = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))
+        assert (actual["nodes"], actual["ntasks-per-node"], actual["gres"], actual["cpus-per-task"]) == ("4", "8", "gpu:h100:8", "12")
         assert asked(emit(tmp_path, "--gpus-per-node", "8", "--ranks-per-node", "1"))["ntasks-per-node"] == "1"
         assert asked(emit(tmp_path, "--gpus-per-node", "8"))["gres"] == "gpu:8"
 
     def test_of_the_queue(self, tmp_path: Path) -> None:
-        told = asked(emit(tmp_path, "--partition", "h100", "--account", "infra", "--qos", "debug", "--name", "a.b-c", "--minutes", "90"))
-        assert (told["partition"], told["account"], told["qos"], told["job-name"], told["time"]) == (
+        actual = asked(emit(tmp_path, "--partition", "h100", "--account", "infra", "--qos", "debug", "--name", "a.b-c", "--minutes", "90"))
+        assert (actual["partition"], actual["account"], actual["qos"], actual["job-name"], actual["time"]) == (
             "h100",
             "infra",
             "debug",
@@ -56,8 +56,8 @@ class TestDirectives:
         )
 
     def test_of_an_array_one_allocation_at_a_time(self, tmp_path: Path) -> None:
-        told = asked(emit(tmp_path, "--array", "6"))
-        assert (told["array"], told["output"]) == ("1-6%1", "%x-%A_%a.out")
+        actual = asked(emit(tmp_path, "--array", "6"))
+        assert (actual["array"], actual["output"]) == ("1-6%1", "%x-%A_%a.out")
 
     def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
         """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""
@@ -65,20 +65,20 @@ class TestDirectives:
 
 
 class TestSrun:
-    def told(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
+    def started(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
         called = play(folder, emit(folder, *options, command=command))
         assert (called.code, called.errors) == (0, "")
         return called
 
     def test_by_a_plain_job(self, tmp_path: Path) -> None:
-        told = self.told(tmp_path)
-        assert told.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
-        assert told.command == ["collbench", *SWEEP, "--out", "runs/77"]
-        assert told.env == {"SLURM_KILL_BAD_EXIT": "1"}
+        actual = self.started(tmp_path)
+        assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
+        assert actual.command == ["collbench", *SWEEP, "--out", "runs/77"]
+        assert actual.env == {"SLURM_KILL_BAD_EXIT": "1"}
 
     def test_of_mpi_and_cores(self, tmp_path: Path) -> None:
-        told = self.told(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
-        assert told.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
+        actual = self.started(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
+        assert actual.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
 
     def test_without_mpi_the_script_has_a_hint(self, tmp_path: Path) -> None:
         script = emit(tmp_path)
@@ -88,10 +88,10 @@ class TestSrun:
         "command", [(*SWEEP, "--out", "mine"), (*SWEEP, "--out=mine"), ("probe",), ("run", "quick", "--resume", "old")]
     )
     def test_no_folder_is_added_to_a_command_that_has_one_or_needs_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
-        assert self.told(tmp_path, command=command).command == ["collbench", *command]
+        assert self.started(tmp_path, command=command).command == ["collbench", *command]
 
     def test_variables_reach_the_ranks(self, tmp_path: Path) -> None:
-        assert self.told(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
+        assert self.started(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
 
     def test_its_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
         assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
@@ -126,42 +126,42 @@ class TestContainers:
         ],
     )
     def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
-        told = play(tmp_path, emit(tmp_path, "--image", image))
-        assert told.code == 0
-        assert told.options[2:] == [
+        actual = play(tmp_path, emit(tmp_path, "--image", image))
+        assert actual.code == 0
+        assert actual.options[2:] == [
             f"--container-image={as_pyxis_wants_it}",
             f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
             f"--container-workdir={tmp_path}",
             "--no-container-mount-home",
         ]
-        assert told.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
+        assert actual.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
         assert (tmp_path / "runs").is_dir()  # a mounted folder must exist
 
     def test_enroot_adds_the_driver_on_gpu_nodes(self, tmp_path: Path) -> None:
-        told = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
-        assert told.env["NVIDIA_VISIBLE_DEVICES"] == "all"
+        actual = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
+        assert actual.env["NVIDIA_VISIBLE_DEVICES"] == "all"
         present = list(Path("/sys/bus/pci/drivers").glob("mlx?_core/*/infiniband_verbs"))
-        assert told.env.get("MELLANOX_VISIBLE_DEVICES") == ("all" if present else None)  # the hook fails where there is none
-        told = play(tmp_path, emit(tmp_path, "--image", "a/b"))
-        assert "NVIDIA_VISIBLE_DEVICES" not in told.env
+        assert actual.env.get("MELLANOX_VISIBLE_DEVICES") == ("all" if present else None)  # the hook fails where there is none
+        actual = play(tmp_path, emit(tmp_path, "--image", "a/b"))
+        assert "NVIDIA_VISIBLE_DEVICES" not in actual.env
 
     def test_mpi_needs_a_hook_of_enroot(self, tmp_path: Path) -> None:
-        told = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
-        assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in told] == [True, False, False]
+        actual = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
+        assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in actual] == [True, False, False]
 
     @pytest.mark.parametrize("gpus", [0, 8])
     def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
         script = emit(tmp_path, "--image", "/shared/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
-        told = play(tmp_path, script)
-        assert (told.code, told.errors) == (0, "")
-        assert told.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK", "--mpi=pmi2"]
+        actual = play(tmp_path, script)
+        assert (actual.code, actual.errors) == (0, "")
+        assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK", "--mpi=pmi2"]
         inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/shared/collbench.sif"]
         own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
-        assert told.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
+        assert actual.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
 
     def test_apptainer_runs_the_files_of_enroot_too(self, tmp_path: Path) -> None:
-        told = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
-        assert told.command[:2] == ["apptainer", "exec"] and "x.sqsh" in told.command
+        actual = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
+        assert actual.command[:2] == ["apptainer", "exec"] and "x.sqsh" in actual.command
 
     @pytest.mark.parametrize(
         ("typed", "command", "words"),
@@ -205,9 +205,9 @@ class TestQuoting:
         folder = tmp_path_factory.getbasetemp()
         command, runs = ("run", words[0]), f"./{words[1]}"
         script = KIND.render(job_of(KIND, command, {"runs": runs, "env": (f"X={words[0]}",)}))
-        told = play(folder, script)
-        assert (told.code, told.errors, told.env["X"]) == (0, "", words[0])
-        assert told.command == ["collbench", *command, "--out", f"{runs}/77"]
+        actual = play(folder, script)
+        assert (actual.code, actual.errors, actual.env["X"]) == (0, "", words[0])
+        assert actual.command == ["collbench", *command, "--out", f"{runs}/77"]
         assert asked(script) == asked(KIND.render(job_of(KIND, SWEEP, {})))
 
     def test_shellcheck_finds_nothing_and_lines_are_short(self, tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ class TestQuoting:
             ["--image", "nvcr.io/nvidia/cuda:12", "--gpus-per-node", "8", "--runs", "a b'c"],
             ["--image", "x.sif", "--gpus-per-node", "8", "--module", "apptainer"],
         ]
-        for number, told in enumerate(variants):
-            (tmp_path / f"{number}.sh").write_text(emit(tmp_path, *told))
+        for number, actual in enumerate(variants):
+            (tmp_path / f"{number}.sh").write_text(emit(tmp_path, *actual))
         files = sorted(map(str, tmp_path.glob("*.sh")))
         done = subprocess.run([str(BIN / "shellcheck"), *files], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "")
@@ -235,9 +235,9 @@ class TestManyNodes:
     @pytest.mark.parametrize("image", ["", "a/b:1"])
     def test_a_rank_starts_from_few_words_and_srun_s_variables(self, image: str, tmp_path: Path) -> None:
         own = program(tmp_path, "detected", f"#!{BIN}/python\n{DETECT}")
-        told = ["--nodes", "512", "--ranks-per-node", "8", "--program", str(own), *(["--image", image] if image else [])]
+        actual = ["--nodes", "512", "--ranks-per-node", "8", "--program", str(own), *(["--image", image] if image else [])]
         variables = host_list.step(host_list.one_range(512), 5, 512)
-        called = play(tmp_path, emit(tmp_path, *told), {**variables, "SLURM_JOB_ID": "77", "GO_ON": "1"})
+        called = play(tmp_path, emit(tmp_path, *actual), {**variables, "SLURM_JOB_ID": "77", "GO_ON": "1"})
         assert (called.code, called.errors) == (0, "")
         words, found = " ".join(called.options + called.command), json.loads(called.rest)
         assert len(words) < 1000 and "gpu" not in words

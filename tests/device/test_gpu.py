@@ -68,7 +68,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("told", "why", "remedy"),
+    ("expected", "why", "remedy"),
     [
         ({"library": False}, unavailable.NoDriver(), "install"),
         ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
@@ -86,8 +86,8 @@ def machine(monkeypatch):
         ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
     ],
 )
-def test_why_no_gpu_can_be_used(machine, told, why, remedy):
-    machine(**told)
+def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
+    machine(**expected)
     found = gpu_obstacle({})
     assert found == why
     assert remedy in found.remedy()

@@ -37,6 +37,6 @@ def test_a_batch_is_queued_while_its_stream_is_held() -> None:
     env["PYTHONPATH"] += f":{ROOT}"
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert told[0] == f"15 True {15 * 20} {{0}}"
-    assert told[1].startswith("GPU 0 (FAKE GPU (test double)): 1 ") and told[1].endswith(" 0.001 s")
+    actual = done.stdout.splitlines()
+    assert actual[0] == f"15 True {15 * 20} {{0}}"
+    assert actual[1].startswith("GPU 0 (FAKE GPU (test double)): 1 ") and actual[1].endswith(" 0.001 s")

@@ -42,17 +42,17 @@ def test_the_rdma_of_a_machine_that_wrote_no_line_is_no_reproach() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "severity", "told"),
+    ("lines", "severity", "expected"),
     [
         ([f"{SEND}NET/IBext_v8/4"], "severe", "all RDMA connections are staged"),
         ([f"{SEND}NET/IB/4", f"{SEND}NET/IB/3/GDRDMA"], "warning", "1 of 2 RDMA connections are staged"),
         (["Using network IB", "GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"], "warning", "NCCL reports GPUDirect RDMA as disabled"),
     ],
 )
-def test_staged_through_the_host(lines: list[str], severity: str, told: str) -> None:
+def test_staged_through_the_host(lines: list[str], severity: str, expected: str) -> None:
     finding = found(dgx(), "CB2512", logs=(log(*lines),))
     assert finding.severity == severity
-    assert finding.what.startswith(told)
+    assert finding.what.startswith(expected)
 
 
 def test_a_hca_disabled_and_yet_proven_is_no_finding() -> None:

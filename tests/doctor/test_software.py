@@ -119,5 +119,5 @@ def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) ->
         tmp_path, "doctor", "--format", "json", program=(sys.executable, "-m", "collbench"), env={"PYTHONPATH": path, "PATH": os.defpath}
     )
     assert done.returncode == 1, done.stderr
-    told = {finding["code"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
-    assert (told["CB2801"], told["CB2803"]) == ("severe", "warning")
+    actual = {finding["code"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
+    assert (actual["CB2801"], actual["CB2803"]) == ("severe", "warning")

@@ -29,13 +29,13 @@ def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
     return {"ports": {}, "gpus": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}, **found, **changes}
 
 
-def told(counts, **changes):
+def counted(counts, **changes):
     """The row's evidence when both hosts counted the same."""
     return {"moved": evidence(ran(**changes), {"h1": counts, "h2": counts})}
 
 
 def test_bytes_are_set_against_what_must_cross():
-    moved = told(seen(100 * MIB, 100 * MIB, 3500))["moved"]
+    moved = counted(seen(100 * MIB, 100 * MIB, 3500))["moved"]
     host = moved["hosts"]["h1"]
     assert host["out"] == host["in"] == {"bytes": 100 * MIB, "at_least_bytes": 100 * MIB, "ratio": 1.0}
     assert (moved["iterations"], moved["at_least_bytes"], moved["other_path"], moved["inside"]) == (100, 200 * MIB, None, None)
@@ -51,21 +51,21 @@ def test_what_must_cross_may_be_given():
 
 
 def test_ranks_that_share_a_memory_are_called_out():
-    found = told(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
+    found = counted(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
     other = OtherPath("mpi", "h1", "out", 100_000, 512 * MIB, others=1)
     assert bypassed(found) == other and found["moved"]["other_path"] == other.render()
 
 
 def test_bytes_over_nvlink_are_called_so():
     gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
-    found = bypassed(told(seen(1000, 1000, 5, gpus=gpus)))
+    found = bypassed(counted(seen(1000, 1000, 5, gpus=gpus)))
     assert found and found.nvlink
 
 
 def test_a_loopback_does_not_leave_the_host():
     counts = seen(1000, 1000, 5)
     counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
-    found = told(counts)
+    found = counted(counts)
     assert bypassed(found) and found["moved"]["hosts"]["h1"]["out"]["bytes"] == 1000
 
 
@@ -74,7 +74,7 @@ def test_rdma_ports_count_too():
         "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
         "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
     }
-    found = told(seen(0, 0, 200, ports=ports))
+    found = counted(seen(0, 0, 200, ports=ports))
     assert bypassed(found) is None
     assert found["moved"]["hosts"]["h1"]["out"]["ratio"] == found["moved"]["hosts"]["h1"]["in"]["ratio"] == 1.0
 
@@ -87,7 +87,7 @@ def test_rdma_ports_count_too():
     ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
 ])  # fmt: skip
 def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
-    found = told(seen(**changes))
+    found = counted(seen(**changes))
     host = found["moved"]["hosts"]["h1"]
     assert (bypassed(found), host["unknown"], host["out"]["bytes"], host["out"]["ratio"]) == (None, why, None, None)
 
@@ -97,7 +97,7 @@ def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
 ])  # fmt: skip
 def test_small_messages_are_reported_by_their_packets(packets, mode, alarm):
     """8 KB in all: the samples that the ranks gather are more. Without synchronisation one packet may hold many messages."""
-    found = bypassed(told(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
+    found = bypassed(counted(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
     assert (found is not None) == alarm
     if alarm:
         assert (found.packets, found.iterations, found.host, found.direction) == (packets, 1000, "h1", "out")
@@ -157,7 +157,7 @@ def test_an_alarm_needs_counters_that_are_known(first, second, size):
 
 @pytest.mark.parametrize(("packets", "other_path"), [(30, True), (99, False), (400, False)])
 def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
-    found = told(seen(0, 0, packets), size=0, operation="barrier", redop=None)
+    found = counted(seen(0, 0, packets), size=0, operation="barrier", redop=None)
     assert found["moved"]["hosts"]["h1"]["packets_out"] == packets and "out" not in found["moved"]["hosts"]["h1"]
     other = OtherPath("mpi", "h1", "out", packets=packets, iterations=100, others=1)
     assert bypassed(found) == (other if other_path else None)

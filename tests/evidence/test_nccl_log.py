@@ -133,29 +133,31 @@ def test_a_cut_listing_gives_the_least_number_of_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [("", "x.log has no line of NCCL"), ("no such thing here", "run with NCCL_DEBUG=INFO and save what the ranks print")],
 )
-def test_text_without_nccl(text: str, told: str) -> None:
-    with pytest.raises(Unreadable, match=told):
+def test_text_without_nccl(text: str, expected: str) -> None:
+    with pytest.raises(Unreadable, match=expected):
         read(text, "x.log")
 
 
-@pytest.mark.parametrize(("data", "told"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "nccl.log is not there")])
-def test_files_that_are_no_log(data: bytes | None, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "expected"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "nccl.log is not there")]
+)
+def test_files_that_are_no_log(data: bytes | None, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "nccl.log"
     if data is not None:
         file.write_bytes(data)
-    with pytest.raises(Unreadable, match=told):
+    with pytest.raises(Unreadable, match=expected):
         read_file(file)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("folder", "is a folder: name the file"), ("pipe", "is a pipe"), ("device", "is a device")])
-def test_what_is_no_file_is_refused_and_never_waited_for(kind: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("folder", "is a folder: name the file"), ("pipe", "is a pipe"), ("device", "is a device")])
+def test_what_is_no_file_is_refused_and_never_waited_for(kind: str, expected: str, tmp_path: Path) -> None:
     file = Path("/dev/zero") if kind == "device" else tmp_path / "nccl.log"
     if kind != "device":
         file.mkdir() if kind == "folder" else os.mkfifo(file)
-    with pytest.raises(Unreadable, match=told):
+    with pytest.raises(Unreadable, match=expected):
         read_file(file)
 
 

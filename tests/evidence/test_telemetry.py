@@ -32,15 +32,15 @@ def sampled(commands, least=0):
     sampler = threading.Thread(target=sample, args=(gauges, HZ, theirs, into))
     sampler.start()
     lines = []
-    with os.fdopen(out) as told:
+    with os.fdopen(out) as actual:
         for command, wanted in commands:
             os.write(ours, command)
-            lines += [json.loads(told.readline()) for _ in range(wanted)]
+            lines += [json.loads(actual.readline()) for _ in range(wanted)]
         os.close(ours)
         sampler.join(10)
         ended = not sampler.is_alive()
         os.close(into)
-        rest = told.read()
+        rest = actual.read()
     os.close(theirs)
     return lines, rest, ended, gauges
 

@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def test_everything_inside(tmp_path: Path) -> None:
-    told = {
+    actual = {
         "NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
@@ -45,7 +45,7 @@ def test_everything_inside(tmp_path: Path) -> None:
     }
     files = ["tests/fake_gpu/inside.py", "tests/fake_gpu/inside_refusals.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, env=environment(GPUS) | told, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment(GPUS) | actual, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -209,8 +209,8 @@ def test_a_launcher_that_started_fewer_ranks_than_announced(tmp_path: Path) -> N
     line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 6 --out run"))
     with socket.create_server(("", 0)) as free:
         port = str(free.getsockname()[1])
-    told = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    done = run(tmp_path, "-n", "2", "sh", "-c", f"RANK=$PMI_RANK exec {line}", program=(str(MPICH),), env=told)
+    actual = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    done = run(tmp_path, "-n", "2", "sh", "-c", f"RANK=$PMI_RANK exec {line}", program=(str(MPICH),), env=actual)
     assert done.returncode == 4 and "Traceback" not in done.stderr
     assert "rank 2 of 3 did not join within 6 s" in done.stderr
     assert not (tmp_path / "run").exists()

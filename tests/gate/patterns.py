@@ -25,8 +25,8 @@ def cases(
     backends: Sequence[str] = ("gloo", "mpi"), operations: Sequence[str] = ("allreduce",), sizes: Sequence[int] = LARGE, **changes: Any
 ) -> list[Case]:
     """A case for each of them, over two nodes."""
-    told = {"nodes": 2, "device": "cpu", **changes}
-    return [case_of(make_row(size, backend=name, operation=what, **told)) for name in backends for what in operations for size in sizes]
+    actual = {"nodes": 2, "device": "cpu", **changes}
+    return [case_of(make_row(size, backend=name, operation=what, **actual)) for name in backends for what in operations for size in sizes]
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ def expected(tmp_path: Path, text: str) -> list[ExpectedChange]:
     return read_expected(tmp_path / "changes.toml")
 
 
-def allowed(told: list[ExpectedChange], *suspicions: Suspicion, today: date = TODAY) -> list[str]:
-    return [each.state for each in accepted(suspicions, told, today, CELLS)]
+def allowed(expected: list[ExpectedChange], *suspicions: Suspicion, today: date = TODAY) -> list[str]:
+    return [each.state for each in accepted(suspicions, expected, today, CELLS)]
 
 
 def test_a_slowdown_may_be_announced_without_a_visible_change(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_larger_unmatched_or_expired_slowdown_is_not_accepted(tmp_path: Path, 
 
 
 def test_cleared_suspicions_need_no_announcement_and_come_last(tmp_path: Path) -> None:
-    told = expected(tmp_path, SLOWER)
-    states = allowed(told, suspicion(), suspicion("suspected", factors=(1.5,)), suspicion("cleared", factors=(1.05, 1.0)))
+    actual = expected(tmp_path, SLOWER)
+    states = allowed(actual, suspicion(), suspicion("suspected", factors=(1.5,)), suspicion("cleared", factors=(1.05, 1.0)))
     assert states == ["suspected", "accepted", "cleared"]
 
 
@@ -123,12 +123,12 @@ def test_a_group_is_accepted_if_all_its_cases_are_announced(tmp_path: Path) -> N
 
 
 def test_an_announcement_counts_on_its_day_of_expiry(tmp_path: Path) -> None:
-    told = expected(tmp_path, GOOD + SLOWER)
+    actual = expected(tmp_path, GOOD + SLOWER)
     nccl = Difference(Item.of("software", "nccl nccl"), "2.29", "2.30")
-    assert (unannounced([nccl], told, date(2026, 12, 1)), unannounced([nccl], told, date(2026, 12, 2))) == ([], [nccl])
-    assert expired(told, date(2026, 12, 1)) == []
-    assert expired(told, date(2026, 12, 2)) == [ExpiredAnnouncement("ops", "2.30 in week 47", "2026-12-01")]
-    assert allowed(told, suspicion(), today=date(2027, 2, 1)) == ["confirmed"]
+    assert (unannounced([nccl], actual, date(2026, 12, 1)), unannounced([nccl], actual, date(2026, 12, 2))) == ([], [nccl])
+    assert expired(actual, date(2026, 12, 1)) == []
+    assert expired(actual, date(2026, 12, 2)) == [ExpiredAnnouncement("ops", "2.30 in week 47", "2026-12-01")]
+    assert allowed(actual, suspicion(), today=date(2027, 2, 1)) == ["confirmed"]
 
 
 @pytest.mark.parametrize(("kind", "what"), [("*", "*"), ("**", " * ?")])
@@ -143,9 +143,9 @@ KEYS = st.sampled_from(["kind", "what", "reason", "reviewer", "expires", "sizes"
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUE, max_size=8))
-def test_any_table_is_valid_or_one_sentence(told: dict[str, object]) -> None:
+def test_any_table_is_valid_or_one_sentence(expected: dict[str, object]) -> None:
     try:
-        found = from_table(told, "change 1")
+        found = from_table(expected, "change 1")
     except UsageError as error:
         assert str(error).startswith("change 1: ")
     else:
@@ -153,9 +153,9 @@ def test_any_table_is_valid_or_one_sentence(told: dict[str, object]) -> None:
 
 
 def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
-    told = {"software": {"nccl version": "2.29", "mpi mpi": "MPICH 5.0", "kernel": "6.1"}}
+    actual = {"software": {"nccl version": "2.29", "mpi mpi": "MPICH 5.0", "kernel": "6.1"}}
     both, one = ({case_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
-    before = Allocation("good", "2026-11-12", 1, 0, (None,), told, both)
+    before = Allocation("good", "2026-11-12", 1, 0, (None,), actual, both)
     alone = Allocation("again", "2026-11-20", 1, 0, (None,), {"software": {"nccl version": "2.30", "kernel": "6.1"}}, one)
     assert [each.sentence() for each in changes(before, alone)] == ["software nccl version: 2.29 → 2.30"]
     without = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {"nccl version": "2.29", "kernel": "6.1"}}, both)
@@ -163,8 +163,8 @@ def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
 
 
 def test_software_of_a_backend_that_the_candidate_alone_measured_is_no_change() -> None:
-    told = {"software": {"nccl version": "2.29", "kernel": "6.1"}}
+    actual = {"software": {"nccl version": "2.29", "kernel": "6.1"}}
     both, one = ({case_of(make_row(8, backend=backend)): CaseTimes((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
-    before = Allocation("good", "2026-11-12", 1, 0, (None,), told, one)
-    after = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {**told["software"], "mpi mpi": "MPICH 5.0"}}, both)
+    before = Allocation("good", "2026-11-12", 1, 0, (None,), actual, one)
+    after = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {**actual["software"], "mpi mpi": "MPICH 5.0"}}, both)
     assert changes(before, after) == []

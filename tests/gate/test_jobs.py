@@ -65,10 +65,10 @@ def test_a_baseline_accepts_a_job_once_and_the_verdict_notes_a_repeated_one(tmp_
 def test_a_baseline_of_an_older_collbench_has_no_jobs(tmp_path: Path) -> None:
     (file,) = add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
     head, *cases = file.read_text().splitlines()
-    told = json.loads(head)
-    assert told.pop("jobs") == list(JOB)
-    file.write_text("\n".join([json.dumps(told), *cases]))
+    actual = json.loads(head)
+    assert actual.pop("jobs") == list(JOB)
+    file.write_text("\n".join([json.dumps(actual), *cases]))
     assert load(tmp_path).allocations == [allocation("good-0")]
-    file.write_text("\n".join([json.dumps({**told, "jobs": [7]}), *cases]))
+    file.write_text("\n".join([json.dumps({**actual, "jobs": [7]}), *cases]))
     with pytest.raises(UsageError, match="'jobs'"):
         load(tmp_path)

@@ -112,9 +112,9 @@ def test_an_impossible_first_line_is_rejected(tmp_path: Path, changes: dict[str,
 def test_an_impossible_column_is_rejected(tmp_path: Path, column: str, value: object) -> None:
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
-    told = json.loads(first)
-    told[baseline.COLUMNS.index(column)] = value
-    file.write_text("\n".join([head, json.dumps(told), *rest]))
+    actual = json.loads(first)
+    actual[baseline.COLUMNS.index(column)] = value
+    file.write_text("\n".join([head, json.dumps(actual), *rest]))
     with pytest.raises(UsageError, match="line 2 "):
         load(tmp_path)
 
@@ -141,11 +141,11 @@ ODD = st.sampled_from(
 def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, edits: list[tuple[int, int, Any]]) -> None:
     (tmp_path / FILE).unlink(missing_ok=True)
     file = written(tmp_path)
-    told = [json.loads(line) for line in file.read_text().splitlines()]
+    actual = [json.loads(line) for line in file.read_text().splitlines()]
     for line, place, value in edits:
-        names = list(told[line]) if line == 0 else range(len(told[line]))
-        told[line][names[place % len(names)]] = value
-    file.write_text("\n".join(map(json.dumps, told)))
+        names = list(actual[line]) if line == 0 else range(len(actual[line]))
+        actual[line][names[place % len(names)]] = value
+    file.write_text("\n".join(map(json.dumps, actual)))
     try:
         (odd,) = load(tmp_path).allocations
         base = Baseline(tmp_path, [*(allocation(f"good-{number}", launches=3) for number in range(1, 5)), odd])

@@ -19,21 +19,21 @@ from collbench.results.store import to_page
 from tests.gate.verdicts import CELL, regression, verdict
 
 
-def written(folder: Path, told: Any) -> Path:
+def written(folder: Path, expected: Any) -> Path:
     path = folder / "verdict.json"
-    path.write_text(told if isinstance(told, str) else json.dumps(told))
+    path.write_text(expected if isinstance(expected, str) else json.dumps(expected))
     return path
 
 
-def refused(folder: Path, told: Any) -> str:
+def refused(folder: Path, expected: Any) -> str:
     """Return the error without the file's name."""
     with pytest.raises(UsageError) as error:
-        read_verdict(written(folder, told))
+        read_verdict(written(folder, expected))
     assert "\n" not in str(error.value)
     return str(error.value).partition("verdict.json ")[2]
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def stored_verdict(**changes: Any) -> dict[str, Any]:
     """Return a regression as a file has it, with `changes`."""
     page: dict[str, Any] = json.loads(to_page(regression().as_json()))
     return {**page, **changes}
@@ -47,7 +47,9 @@ def test_a_verdict_reads_back_as_it_was_written(given: Verdict, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"reasons": ["x"]}, {"suspicions": told()["suspicions"]}, {"floors": told()["floors"]}], ids=["reasons", "cell", "floor"]
+    "changes",
+    [{"reasons": ["x"]}, {"suspicions": stored_verdict()["suspicions"]}, {"floors": stored_verdict()["floors"]}],
+    ids=["reasons", "cell", "floor"],
 )
 def test_a_passed_verdict_with_reasons_or_suspects_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
     page = json.loads(to_page(verdict().as_json()))
@@ -89,17 +91,17 @@ def test_the_schema_has_every_field_and_every_result() -> None:
         ({"judged_on": "yesterday"}, 'judged_on is "yesterday"'),
         ({"cause": {"kind": "link"}}, "cause lacks sentence"),
         ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
-        ({"groups": [{**told()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"),
+        ({"groups": [{**stored_verdict()["groups"][0], "limit": -1}]}, "groups[0].limit is -1"),
         ({"collbench": 1}, "collbench is 1"),
     ],
 )
 def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
-    assert f"verdict.schema.json: {place}" in refused(tmp_path, told(**changes))
+    assert f"verdict.schema.json: {place}" in refused(tmp_path, stored_verdict(**changes))
 
 
 def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
-    first = {**told()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
-    assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, told(suspicions=[first]))
+    first = {**stored_verdict()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
+    assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_folder_or_a_missing_file_is_rejected(tmp_path: Path) -> None:
 
 def test_control_characters_of_a_file_reach_no_terminal(tmp_path: Path) -> None:
     for changes in ({"\x1b[2J": 1}, {"result": "\x1b[2J"}):
-        assert refused(tmp_path, told(**changes)).isprintable()
+        assert refused(tmp_path, stored_verdict(**changes)).isprintable()
 
 
 anything = st.recursive(
@@ -149,7 +151,7 @@ anything = st.recursive(
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_value_of_a_field_is_a_verdict_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    page = told()
+    page = stored_verdict()
     where = data.draw(st.sampled_from(["groups", "suspicions", "floors", "changes", None]))
     place = page if where is None else page[where][0]
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(anything)

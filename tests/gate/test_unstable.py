@@ -43,7 +43,7 @@ CALM = [column(1.0, 1.01, 0.99)] * 4
 
 
 @pytest.mark.parametrize(
-    ("launches", "told"),
+    ("launches", "expected"),
     [
         ((1.0, 1.0, 1.0, 1.0, 2.0), False),  # one of them may lie anywhere
         ((1.0, 1.0, 1.0, 1.3, 1.3), True),
@@ -54,8 +54,8 @@ CALM = [column(1.0, 1.01, 0.99)] * 4
         ((1.0,) * 7 + (1.3,) * 3, True),
     ],
 )
-def test_launches_far_apart_are_unstable(launches: tuple[float, ...], told: bool) -> None:
-    assert found(CALM, column(*launches), CELLS[:1]) == [told]
+def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: bool) -> None:
+    assert found(CALM, column(*launches), CELLS[:1]) == [expected]
 
 
 def test_scatter_that_the_baseline_has_is_not_unstable() -> None:

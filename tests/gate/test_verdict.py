@@ -38,19 +38,19 @@ def test_the_cause_of_a_stored_verdict_has_its_name_and_its_sentence() -> None:
     ],
 )
 def test_a_cause_that_is_not_valid_is_its_sentence(fact: object) -> None:
-    told = regression().as_json()
-    assert from_json({**told, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
+    actual = regression().as_json()
+    assert from_json({**actual, "cause": {"kind": "link", "sentence": "a link", "fact": fact}}).cause == StoredCause("link", "a link")
 
 
 def test_a_factor_that_is_no_number_is_a_text() -> None:
-    told = regression().as_json()
-    change = {**told["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
-    assert from_json({**told, "changes": [change]}).changes[0].plausible == Text("x")
+    actual = regression().as_json()
+    change = {**actual["changes"][0], "plausible": "x", "plausible_fact": {"kind": "matching_rate", "link": 1e9, "measured": 0.1}}
+    assert from_json({**actual, "changes": [change]}).changes[0].plausible == Text("x")
 
 
 def test_it_counts_suspicions_and_floors_of_a_state() -> None:
-    told = regression()
-    assert {state: told.count(state) for state in ("confirmed", "suspected", "accepted", "cleared")} == {
+    actual = regression()
+    assert {state: actual.count(state) for state in ("confirmed", "suspected", "accepted", "cleared")} == {
         "confirmed": 2, "suspected": 0, "accepted": 1, "cleared": 1,
     }  # fmt: skip
 

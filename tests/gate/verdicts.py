@@ -30,23 +30,23 @@ def verdict(**changes: Any) -> Verdict:
 
 def suspicion(state: str = "confirmed", name: str = "allreduce 64 MiB mpi", **changes: Any) -> Suspicion:
     """A case 12, 11 and 13 % slower."""
-    told: dict[str, Any] = {"kind": "cell", "name": name, "case": CELL, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
-    return Suspicion(**{**told, **changes})
+    actual: dict[str, Any] = {"kind": "cell", "name": name, "case": CELL, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
+    return Suspicion(**{**actual, **changes})
 
 
 def group(state: str = "passed", operation: str = "allreduce", backend: str = "mpi", **changes: Any) -> GroupState:
     """Ten large cases."""
-    told: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "backend": backend, "operation": operation, "size_class": "large", "name": f"{operation} on {backend}, large messages",
         "cases": 10, "missing": 0, "factors": (1.001,), "limit": 1.01, "worst": f"{operation} 64 MiB {backend}", "worst_factor": 1.008,
         "worst_limit": 1.02, "state": state,
     }  # fmt: skip
-    return GroupState(**{**told, **changes})
+    return GroupState(**{**actual, **changes})
 
 
 def regression(**changes: Any) -> Verdict:
     """A regression with something of everything."""
-    told: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "result": "regression",
         "reasons": (MissingCases("night-9", CaseNames(("allreduce 8 B mpi",))),),
         "notes": (LaunchesLeftOut("night-9", 1, 5),),
@@ -69,4 +69,4 @@ def regression(**changes: Any) -> Verdict:
         "candidates": ("night-9", "night-10", "night-11"),
         "asked": ("ring:80@64M-", "ring:50@1M-"),
     }  # fmt: skip
-    return verdict(**{**told, **changes})
+    return verdict(**{**actual, **changes})

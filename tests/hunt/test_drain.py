@@ -70,10 +70,10 @@ class Cluster:
         return f"NodeName={name} Arch=x86_64 OS=Linux 6.1 {state}\n"
 
 
-def applied(told: dict[str, Any], cluster: Cluster, cap: str = DEFAULT_CAP) -> Applied:
+def applied(expected: dict[str, Any], cluster: Cluster, cap: str = DEFAULT_CAP) -> Applied:
     """Apply the drains and check that the entries fit the schema."""
-    found = apply(told, parse_cap(cap), {}, run=cluster)
-    stored = json.loads(to_page({**told, "applied": found.as_json(), "refused": found.refused or None}))
+    found = apply(expected, parse_cap(cap), {}, run=cluster)
+    stored = json.loads(to_page({**expected, "applied": found.as_json(), "refused": found.refused or None}))
     Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
     return found
 
@@ -107,9 +107,9 @@ class TestCap:
 
 class TestApply:
     def test_a_confirmed_node_is_drained_with_its_reason_and_the_undo_command(self) -> None:
-        told, cluster, noted = recommended(), Cluster(), list[dict[str, Any]]()
-        found = apply(told, parse_cap("2%"), {}, noted.append, cluster)
-        assert cluster.drained == ["node07"] and cluster.reasons["node07"] == told["drains"][0]["reason"]
+        actual, cluster, noted = recommended(), Cluster(), list[dict[str, Any]]()
+        found = apply(actual, parse_cap("2%"), {}, noted.append, cluster)
+        assert cluster.drained == ["node07"] and cluster.reasons["node07"] == actual["drains"][0]["reason"]
         assert found.undo == ["scontrol update NodeName=node07 State=RESUME"] and found.lines()[1].endswith(found.undo[0])
         assert noted[1:] == found.as_json() and [(each["action"], each["node"]) for each in noted] == [
             ("begun", "node07"),
@@ -131,11 +131,11 @@ class TestApply:
         assert cluster.drained == ["node07", "node09"]
 
     def test_nodes_that_collbench_drained_before_count_and_others_do_not(self) -> None:
-        told = recommended(suspect(), suspect("sender", 9))
+        actual = recommended(suspect(), suspect("sender", 9))
         cluster = Cluster(node50=MINE)
-        assert "2 nodes confirmed, 1 node already drained" in applied(told, cluster).refused
+        assert "2 nodes confirmed, 1 node already drained" in applied(actual, cluster).refused
         assert cluster.drained == ["node50"]
-        assert applied(told, Cluster(node50="disk", node51="fan [collbench] no"), "2").refused == ""
+        assert applied(actual, Cluster(node50="disk", node51="fan [collbench] no"), "2").refused == ""
 
     def test_a_drained_node_keeps_its_reason(self) -> None:
         cluster = Cluster(node07="bad disk")
@@ -149,7 +149,7 @@ class TestApply:
         assert cluster.drained == ["node07", "node09"] and [each["action"] for each in found.entries] == ["left", "drained"]
 
     @pytest.mark.parametrize(
-        ("told", "words"),
+        ("expected", "words"),
         [
             (recommended(suspect(state=CLEARED)), "no slow "),
             (module.recommendation(verdict(suspect(), no_verdict="a node died"), about()), "no verdict"),
@@ -159,9 +159,9 @@ class TestApply:
         ],
         ids=["cleared", "no verdict", "simulated", "path", "no manager"],
     )
-    def test_without_a_node_to_drain_no_command_runs(self, told: dict[str, Any], words: str) -> None:
+    def test_without_a_node_to_drain_no_command_runs(self, expected: dict[str, Any], words: str) -> None:
         cluster = Cluster()
-        (sentence,) = applied(told, cluster).lines()
+        (sentence,) = applied(expected, cluster).lines()
         assert sentence.startswith("no node is drained") and words in sentence and cluster.asked == []
 
     def test_no_verdict_drains_no_node_even_with_drains_in_the_recommendation(self) -> None:
@@ -170,10 +170,10 @@ class TestApply:
             assert apply({**recommended(), "result": result}, parse_cap("100%"), {}, run=cluster).entries == [] and cluster.asked == []
 
     def test_without_permission_the_error_has_the_command(self) -> None:
-        told = recommended()
-        found = applied(told, Cluster(refuses="slurm_update error: Access/permission denied"))
+        actual = recommended()
+        found = applied(actual, Cluster(refuses="slurm_update error: Access/permission denied"))
         (sentence,) = found.lines()
-        assert found.undo == [] and "Access/permission denied" in sentence and sentence.endswith(told["drains"][0]["line"])
+        assert found.undo == [] and "Access/permission denied" in sentence and sentence.endswith(actual["drains"][0]["line"])
 
     def test_the_state_of_the_node_counts_not_the_exit_code(self) -> None:
         (sentence,) = applied(recommended(), Cluster(lies=True)).lines()
@@ -186,15 +186,15 @@ class TestApply:
         assert apply(recommended(), parse_cap("1"), {}, run=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
 
     def test_a_node_unknown_to_slurm_is_not_replaced_by_a_similar_one(self) -> None:
-        told = recommended(nodes={"node07": "node07.cluster.example"})
+        actual = recommended(nodes={"node07": "node07.cluster.example"})
         cluster = Cluster()
-        (sentence,) = applied(told, cluster).lines()
+        (sentence,) = applied(actual, cluster).lines()
         assert sentence.startswith("node07.cluster.example is not drained")
         assert cluster.drained == []
 
     def test_a_failed_drain_does_not_prevent_the_others(self) -> None:
-        told, cluster = recommended(suspect(), suspect("sender", 9), nodes={"node07": "nowhere"}), Cluster()
-        assert [each["action"] for each in applied(told, cluster).entries] == ["failed", "drained"]
+        actual, cluster = recommended(suspect(), suspect("sender", 9), nodes={"node07": "nowhere"}), Cluster()
+        assert [each["action"] for each in applied(actual, cluster).entries] == ["failed", "drained"]
 
     def test_a_drain_is_reported_even_if_it_can_no_longer_be_written(self) -> None:
         def full(entry: dict[str, Any]) -> None:
@@ -224,22 +224,22 @@ class TestApply:
                 raise KeyboardInterrupt
             return cluster(words, env)
 
-        told, cluster = recommended(suspect()), Cluster()
+        actual, cluster = recommended(suspect()), Cluster()
         with pytest.raises(KeyboardInterrupt):
-            apply(told, parse_cap("2%"), {}, noted.append, interrupted)
+            apply(actual, parse_cap("2%"), {}, noted.append, interrupted)
         assert [(each["action"], each["undo"]) for each in noted] == [("begun", "scontrol update NodeName=node07 State=RESUME")]
         assert lines_of(noted)[1].endswith(noted[0]["undo"])
-        stored = json.loads(to_page({**told, "applied": noted}))
+        stored = json.loads(to_page({**actual, "applied": noted}))
         Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
 
     def test_a_pod_on_an_unknown_node_is_not_drained(self) -> None:
-        told = recommended(manager="kubernetes", pods=True)
+        actual = recommended(manager="kubernetes", pods=True)
 
         def ask(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
             assert words[:3] == ["kubectl", "get", "nodes"]
             return CommandOutcome(0, "node07 \nnode08 true\n")
 
-        found = apply(told, parse_cap("2"), {}, run=ask)
+        found = apply(actual, parse_cap("2"), {}, run=ask)
         assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith("node07 is not drained")
 
     @pytest.mark.parametrize("refuses", ["", "Access denied"])
@@ -269,10 +269,10 @@ class TestApply:
         assert "20 s" in sentence and "recommendation.json" in sentence
 
     def test_an_altered_name_in_the_recommendation_reaches_no_command(self) -> None:
-        told = recommended()
-        told["drains"][0]["node"] = "ALL"
+        actual = recommended()
+        actual["drains"][0]["node"] = "ALL"
         cluster = Cluster(ALL="")
-        assert applied(told, cluster, "100%").entries[0]["action"] == "failed" and cluster.drained == []
+        assert applied(actual, cluster, "100%").entries[0]["action"] == "failed" and cluster.drained == []
 
 
 @pytest.fixture
@@ -288,8 +288,8 @@ class TestFakeKubectl:
     """A program of that name that is not Kubernetes: its arguments, and the use of its answers."""
 
     def test_a_node_is_cordoned_and_uncordoned(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
-        told = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
-        found = apply(told, parse_cap("2%"), kubernetes)
+        actual = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
+        found = apply(actual, parse_cap("2%"), kubernetes)
         assert found.undo == ["kubectl uncordon node07"] and found.lines()[1].endswith(found.undo[0])
         assert (tmp_path / "nodes").read_text() == "node06\nnode07 true\nnode08\n"
         assert "C cordon node07\n" in (tmp_path / "nodes.asked").read_text()

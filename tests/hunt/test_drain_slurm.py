@@ -42,7 +42,7 @@ def environment(bed: SlurmBed) -> dict[str, str]:
     return {**os.environ, **bed.environment(), "SLURM_JOB_ID": "1"}
 
 
-def told(bed: SlurmBed, *places: int, **changes: Any) -> dict[str, Any]:
+def drained(bed: SlurmBed, *places: int, **changes: Any) -> dict[str, Any]:
     """Return the recommendation of a hunt on the test bed that confirmed these nodes."""
     found = verdict(*(suspect("node", place) for place in places), names=tuple(bed.nodes), **changes)
     return recommendation(found, about(run=Path("runs/a hunt's")))
@@ -71,7 +71,7 @@ def test_slurm_lists_its_nodes(bed: SlurmBed) -> None:
 
 
 def test_a_confirmed_node_is_drained_and_the_printed_command_returns_it_to_service(bed: SlurmBed) -> None:
-    recommended, name = told(bed, 2), bed.nodes[2]
+    recommended, name = drained(bed, 2), bed.nodes[2]
     done = applied(bed, recommended)
     state, reason = node(bed, name)
     assert (state, reason) == ("IDLE+DRAIN", recommended["drains"][0]["reason"]), done.lines()
@@ -84,7 +84,7 @@ def test_a_confirmed_node_is_drained_and_the_printed_command_returns_it_to_servi
 
 
 def test_the_command_of_the_recommendation_drains_the_node_in_a_shell(bed: SlurmBed) -> None:
-    drain = told(bed, 3)["drains"][0]
+    drain = drained(bed, 3)["drains"][0]
     bed.must("bash", "-c", drain["line"])
     assert node(bed, bed.nodes[3]) == ("IDLE+DRAIN", drain["reason"])
     bed.must("bash", "-c", drain["undo"])
@@ -92,23 +92,23 @@ def test_the_command_of_the_recommendation_drains_the_node_in_a_shell(bed: Slurm
 
 
 def test_above_the_limit_no_node_is_drained(bed: SlurmBed) -> None:
-    done = applied(bed, told(bed, 1, 4))
+    done = applied(bed, drained(bed, 1, 4))
     assert set(states(bed)) == {"IDLE"} and done.entries == []
     assert "2 nodes confirmed" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
-    assert len(applied(bed, told(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
+    assert len(applied(bed, drained(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
 
 
 def test_a_node_that_collbench_drained_before_counts(bed: SlurmBed) -> None:
-    applied(bed, told(bed, 1))
-    done = applied(bed, told(bed, 4))
+    applied(bed, drained(bed, 1))
+    done = applied(bed, drained(bed, 4))
     assert "1 node already drained" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
     assert states(bed).count("IDLE+DRAIN") == 1
     bed.must("scontrol", "update", f"NodeName={bed.nodes[1]}", "Reason=a disk")  # no longer collbench's reason
-    assert applied(bed, told(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
+    assert applied(bed, drained(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
 
 
 def test_a_second_apply_changes_nothing(bed: SlurmBed) -> None:
-    recommended = told(bed, 2)
+    recommended = drained(bed, 2)
     applied(bed, recommended)
     again = applied(bed, recommended)
     assert [each["action"] for each in again.entries] == ["left"] and recommended["drains"][0]["reason"] in again.lines()[0]
@@ -125,7 +125,7 @@ def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed: SlurmBed
     job = bed.must("sbatch", "--parsable", "--output=/dev/null", "-w", bed.nodes[0], "-N1", str(script)).strip()
     try:
         until(lambda: running(bed, job), "the job", 20)
-        applied(bed, told(bed, 0))
+        applied(bed, drained(bed, 0))
         assert node(bed, bed.nodes[0])[0] in ("MIXED+DRAIN", "ALLOCATED+DRAIN")
         assert running(bed, job)
     finally:
@@ -158,7 +158,7 @@ def test_a_node_unknown_to_slurm(bed: SlurmBed) -> None:
 
 def test_without_permission_the_error_has_the_command(bed: SlurmBed) -> None:
     """As a user without operator rights: the refusal of Slurm is one sentence."""
-    recommended = told(bed, 5)
+    recommended = drained(bed, 5)
 
     def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
         return run_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)

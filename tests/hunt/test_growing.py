@@ -96,9 +96,9 @@ def test_a_whole_group_slower_than_its_parts_gives_no_suspect() -> None:
 def test_a_slow_path_within_a_group_gives_no_suspect() -> None:
     notes: list[HuntNote] = []
     for seed in range(30):
-        hints, told = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
+        hints, actual = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
         assert hints == (), seed
-        notes += told
+        notes += actual
     assert any(isinstance(note, NoSlowPiece) for note in notes)
 
 

@@ -243,6 +243,6 @@ def test_no_rounds_are_spent_on_what_is_not_reported_anyway() -> None:
 def test_the_slow_direction_names_the_finding(sends: float, receives: float, kind: str) -> None:
     found = PlaceCheck(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
     for partner in (1, 2, 1, 2, 3):
-        told = vars_of(made(0.0))
-        found.add(Trial(**{**told, "partner": partner, "depths": {SENDS: sends, RECEIVES: receives}}))
+        actual = vars_of(made(0.0))
+        found.add(Trial(**{**actual, "partner": partner, "depths": {SENDS: sends, RECEIVES: receives}}))
     assert found.suspect(NAMES).kind == kind

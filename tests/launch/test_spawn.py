@@ -47,7 +47,7 @@ def start(folder, todo, ranks=2, *, mpi=False, grace_s=0.3, more=()):
     return start_local(argv, ranks, mpi=mpi, mpiexec=None, env=os.environ, program=[sys.executable, "-c", RANK], grace_s=grace_s)
 
 
-def told(folder, rank):
+def launch_of(folder, rank):
     return (folder / f"rank-{rank}").read_text().partition(" ")[2]
 
 
@@ -68,7 +68,7 @@ def wait_for(condition, what, timeout_s=30.0):
 class TestOwnChildren:
     def test_each_rank_has_its_number_and_the_folder_is_removed(self, tmp_path):
         assert start(tmp_path, "0,0,0", 3) == 0
-        info = told(tmp_path, 2)
+        info = launch_of(tmp_path, 2)
         assert "launcher='local', rank=2, ranks=3, local_rank=2, local_ranks=3, meeting='ipc://" in info
         assert not Path(info.partition("ipc://")[2].partition("/control")[0]).exists()
 
@@ -121,7 +121,7 @@ def parent(tmp_path, request):
     yield process
     process.kill()
     process.wait()
-    shutil.rmtree(told(tmp_path, 0).partition("ipc://")[2].partition("/control")[0], ignore_errors=True)  # SIGKILL leaves it
+    shutil.rmtree(launch_of(tmp_path, 0).partition("ipc://")[2].partition("/control")[0], ignore_errors=True)  # SIGKILL leaves it
 
 
 @pytest.mark.parametrize("parent", ["own", "mpi"], indirect=True)
@@ -216,8 +216,8 @@ def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, our
 class TestMpiexec:
     def test_mpiexec_starts_the_ranks(self, tmp_path):
         assert start(tmp_path, "0,0", mpi=True) == 0
-        assert "launcher='local', rank=1, ranks=2" in told(tmp_path, 1)
-        assert "mpi='pmi" in told(tmp_path, 1)
+        assert "launcher='local', rank=1, ranks=2" in launch_of(tmp_path, 1)
+        assert "mpi='pmi" in launch_of(tmp_path, 1)
 
     @pytest.mark.parametrize(("todo", "code"), [("2,2", 2), ("4,4", 4), ("3,0", 3)])
     def test_the_ranks_code_is_the_result(self, tmp_path, todo, code):
@@ -277,8 +277,9 @@ class TestNodeWorkers:
     def test_ranks_follow_the_tasks(self, tmp_path):
         assert self.run(tmp_path, self.INFO, 2) == 0
         assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-2", "rank-3"]
-        assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in told(
-            tmp_path, 3
+        assert (
+            "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None"
+            in launch_of(tmp_path, 3)
         )
 
     def test_a_failing_worker_gives_its_code(self, tmp_path):

@@ -61,8 +61,8 @@ class TestMpiexec:
         assert [member["address"] for member in found.info["rank_map"]] == bed.addresses
 
     def test_a_master_address_is_used(self, bed: Hosts, tmp_path: Path) -> None:
-        told = {**OVER_THE_LINK, "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
-        found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], told), tmp_path)
+        actual = {**OVER_THE_LINK, "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
+        found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], actual), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0)}
 
     def test_bytes_on_another_path_are_not_a_link_measurement(self, bed: Hosts, tmp_path: Path) -> None:

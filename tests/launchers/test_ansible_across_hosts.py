@@ -41,10 +41,10 @@ class TestOverHosts:
         assert sorted(path.name for path in folder.iterdir()) == [f"{name}.json" for name in bed.names]
         assert f"3 of 4 hosts are in {folder}" in done.stdout
         assert "Connection refused" in messages(done)["absent"] and list(messages(done)) == ["absent"]
-        told = json.loads(run_here(tmp_path, "doctor", "--from", str(folder), "--format", "json").stdout)
-        assert sorted(told["hostnames"]) == bed.names
-        told = json.loads(run_here(tmp_path, "probe", "--from", str(folder), "--format", "json").stdout)
-        assert sorted(machine["hostname"] for machine in told["machines"]) == bed.names
+        actual = json.loads(run_here(tmp_path, "doctor", "--from", str(folder), "--format", "json").stdout)
+        assert sorted(actual["hostnames"]) == bed.names
+        actual = json.loads(run_here(tmp_path, "probe", "--from", str(folder), "--format", "json").stdout)
+        assert sorted(machine["hostname"] for machine in actual["machines"]) == bed.names
 
     def test_doctor_fails_on_a_severe_finding_after_all_is_collected(self, bed: Hosts, tmp_path: Path) -> None:
         severe = tmp_path / "collbench"
@@ -54,8 +54,8 @@ class TestOverHosts:
         severe.chmod(0o755)
         done = play(bed, tmp_path, self.written(tmp_path, "--program", str(severe), "--", "doctor"))
         (folder,) = (tmp_path / "controller/runs").glob("*-doctor")
-        told = {path.stem: path.read_text() for path in folder.iterdir()}
-        assert told == {name: f'{{"host": "{name}", "args": "doctor --format json"}}\n' for name in bed.names}
+        actual = {path.stem: path.read_text() for path in folder.iterdir()}
+        assert actual == {name: f'{{"host": "{name}", "args": "doctor --format json"}}\n' for name in bed.names}
         assert done.returncode == 2
         assert {host: text.split()[-1] for host, text in messages(done).items()} == {bed.names[1]: f"{folder}/{bed.names[1]}.json"}
 

@@ -41,10 +41,10 @@ def variables(words: tuple[str, ...]) -> list[str]:
 
 
 class TestMpirun:
-    def started(self, bed: Hosts, folder: Path, library: str, told: tuple[str, ...], bin: Path) -> Run:
+    def started(self, bed: Hosts, folder: Path, library: str, expected: tuple[str, ...], bin: Path) -> Run:
         """The run that the file's own command line measured; the bed's shell takes ssh's place."""
         (folder / "hosts").write_text("# two hosts\n" + "".join(f"{name}\n" for name in bed.names))
-        asked = ("--library", library, "--hosts", "hosts", "--interface", "eth0", *variables((*told, "COLLBENCH_SEED=7")))
+        asked = ("--library", library, "--hosts", "hosts", "--interface", "eth0", *variables((*expected, "COLLBENCH_SEED=7")))
         job = emitted(folder, "mpirun", *asked, program=bin / "collbench")
         reach = {"HYDRA_LAUNCHER_EXEC": bed.rsh, "PRTE_MCA_plm_ssh_agent": bed.rsh, "PATH": f"{bin}:/usr/sbin:/usr/bin:/sbin:/bin"}
         return stored(bed.run(0, ["sh", "-c", f"cd '{folder}' && exec {job}"], 60, environment(reach)), folder)
@@ -73,9 +73,9 @@ class TestTorchrun:
 
     def started(self, bed: Hosts, job: Path, meeting: str, env: dict[str, str] | None = None) -> list[subprocess.Popen[str]]:
         """The same file on every host, a second apart, with the PATH that ssh has: torchrun is found beside collbench."""
-        told = {**environment(env), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        actual = {**environment(env), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         lines = [f"sleep {host}; cd '{job.parent}' && exec {job} {host if meeting == 'static' else ''}" for host in range(2)]
-        return [bed.start(host, ["timeout", "80", "sh", "-c", line], told) for host, line in enumerate(lines)]
+        return [bed.start(host, ["timeout", "80", "sh", "-c", line], actual) for host, line in enumerate(lines)]
 
     def ended(self, agents: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
         """Return the exit code and the output of each host's torchrun."""

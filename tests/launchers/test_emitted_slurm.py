@@ -46,8 +46,8 @@ def ended(bed: SlurmBed, job: str) -> list[dict[str, str]]:
 
 def test_it_is_submitted_and_measures_across_hosts(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
     folder = "r u'n;s $(id)"
-    told = ["--ranks-per-node", "2", "--partition", "main", "--runs", f"./{folder}", "--program", str(BIN / "collbench")]
-    job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "1K", "--backend", "gloo"))
+    actual = ["--ranks-per-node", "2", "--partition", "main", "--runs", f"./{folder}", "--program", str(BIN / "collbench")]
+    job = submit(slurm_hosts, tmp_path, *actual, command=("allreduce", "--sizes", "1K", "--backend", "gloo"))
     (said,) = ended(slurm_hosts, job)
     talk = (tmp_path / f"collbench-{job}.out").read_text()
     assert (said["ExitCode"], said["NumNodes"], said["NumTasks"], said["OverSubscribe"]) == ("0:0", "2", "4", "NO"), talk
@@ -81,9 +81,9 @@ def test_the_ranks_may_lock_what_their_nodes_allow(slurm_hosts: SlurmBed, tmp_pa
     job = submit(slurm_hosts, tmp_path, "--program", str(own), "--env", f"X={value}", "--name", "n.1", command=("run", "a b';c.toml"))
     (said,) = ended(slurm_hosts, job)
     assert (said["JobName"], said["ExitCode"]) == ("n.1", "3:0")
-    told = [(tmp_path / f"seen-{rank}").read_text().rstrip("\n").split("|") for rank in (0, 1) if (tmp_path / f"seen-{rank}").exists()]
-    assert told and all(soft == hard and soft != "64" for _, soft, hard, _, _ in told)
-    assert {(x, words) for _, _, _, x, words in told} == {(value, f"run a b';c.toml --out runs/{job}")}
+    actual = [(tmp_path / f"seen-{rank}").read_text().rstrip("\n").split("|") for rank in (0, 1) if (tmp_path / f"seen-{rank}").exists()]
+    assert actual and all(soft == hard and soft != "64" for _, soft, hard, _, _ in actual)
+    assert {(x, words) for _, _, _, x, words in actual} == {(value, f"run a b';c.toml --out runs/{job}")}
 
 
 def test_finished_rows_are_kept_when_slurm_ends_the_ranks(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> N
 
 
 def test_a_requeued_job_resumes_its_run(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
-    told = ["--runs", "./runs", "--program", str(BIN / "collbench")]
+    actual = ["--runs", "./runs", "--program", str(BIN / "collbench")]
     precise = ("--max-time", "1", "--precision", "0.01")
-    job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))
+    job = submit(slurm_hosts, tmp_path, *actual, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))
     cases = tmp_path / "runs" / job / "cells.jsonl"
     until(lambda: cases.exists() and cases.read_bytes().count(b"\n") >= 2, "two rows", 60)
     assert slurm_hosts.call(["scontrol", "requeue", job]).returncode == 0

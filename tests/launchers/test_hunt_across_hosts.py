@@ -105,8 +105,8 @@ def test_only_the_host_with_half_the_link_rate_is_confirmed(seed: int, bed: tupl
 
 
 def state_of(slurm: SlurmBed, node: str) -> str:
-    told = slurm.call(["scontrol", "--oneliner", "show", "node", node]).stdout
-    return next(word for word in told.split() if word.startswith("State="))
+    actual = slurm.call(["scontrol", "--oneliner", "show", "node", node]).stdout
+    return next(word for word in actual.split() if word.startswith("State="))
 
 
 def test_apply_drains_the_confirmed_node_and_the_printed_command_undoes_it(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:

@@ -106,12 +106,12 @@ class TestOwnNameAtLoopback:
 
     def test_doctor_reports_it_before_a_launch(self, debian: SlurmBed) -> None:
         line = [*PROGRAM, "doctor", "--launch", "--format", "json"]
-        told = json.loads(debian.srun(["-N2", "--mpi=pmi2"], line, env=environment()).stdout)
-        (problem,) = told["problems"]
+        actual = json.loads(debian.srun(["-N2", "--mpi=pmi2"], line, env=environment()).stdout)
+        (problem,) = actual["problems"]
         first, second = hosts_of(debian).names
         assert problem["severity"] == "note" and f"'{first}'" in problem["what"]
         assert "127.0.1.1" in problem["what"] and hosts_of(debian).addresses[0] in problem["what"]
-        assert [(one["name"], one["own"], one["addresses"]) for one in told["names"]] == [
+        assert [(one["name"], one["own"], one["addresses"]) for one in actual["names"]] == [
             (first, True, ["127.0.1.1"]), (second, False, [hosts_of(debian).addresses[1]]),
         ]  # fmt: skip
 
@@ -146,8 +146,8 @@ class TestOwnNameAtLoopback:
         )
         done = bed.run(0, [*mpiexec(bed), "sh", "-c", script], 60, environment())
         assert done.returncode == 1, done.stderr
-        told = json.loads(done.stdout)
-        assert [(each["hosts"], each["collbench"]) for each in told["hosts"]] == [
+        actual = json.loads(done.stdout)
+        assert [(each["hosts"], each["collbench"]) for each in actual["hosts"]] == [
             ([bed.names[0]], str(own())), ([bed.names[1]], f"{own().version}+{digest_of(changed / 'collbench')}"),
         ]  # fmt: skip
 
@@ -235,5 +235,5 @@ def test_nothing_listens_at_every_address_or_at_one_of_the_other_family(words: t
 def listening_in(namespace: str) -> set[str]:
     """The local addresses of the TCP sockets that listen in a network namespace."""
     line = ["ip", "netns", "exec", namespace, "ss", "--no-header", "--listening", "--tcp", "--numeric"]
-    told = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout
-    return {one.split()[3].rpartition(":")[0] for one in told.splitlines()}
+    actual = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout
+    return {one.split()[3].rpartition(":")[0] for one in actual.splitlines()}

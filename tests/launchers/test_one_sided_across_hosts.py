@@ -39,7 +39,7 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
     return hosts(2, "1gbit")
 
 
-def told(row: Row) -> tuple[str | None, int | None, str]:
+def flags_of(row: Row) -> tuple[str | None, int | None, str]:
     """Why it is n/a, how many elements were wrong, and by which path the bytes went."""
     return row.na, row.wrong, (row.evidence or {})["moved"]["path"]
 
@@ -63,7 +63,7 @@ def test_one_sided_reads_the_link(command: str, operation: str, bed: Hosts, tmp_
     # nine samples: of a few, a busy machine may slow most
     words = [command, "--backend", "mpi", "--sizes", "16M", "-n", "9", "--max-time", "3"]
     rows = {row.operation: row for row in on_mpich(bed, tmp_path, [*words, *WINDOW[command]], OVER_THE_LINK).rows}
-    assert {told(row) for row in rows.values()} == {(None, 0, "network")}
+    assert {flags_of(row) for row in rows.values()} == {(None, 0, "network")}
     assert 0.90 <= of_link(rows[operation]) <= PAYLOAD
     for row in rows.values():
         assert crossed(row) == pytest.approx([1.0, 1.0], abs=0.01)  # out of one host, into the other, and no more
@@ -73,7 +73,7 @@ def test_one_sided_reads_the_link(command: str, operation: str, bed: Hosts, tmp_
 def test_neighbours_send_half_of_the_size_each(bed: Hosts, tmp_path: Path) -> None:
     each: dict[str, object] = {"operations": list(NEIGHBOURS), "sizes": [SIZE], "dtypes": ["float32"]}
     rows = {row.operation: row for row in launched(bed, "mpich", PROGRAM[0], [each], tmp_path)}
-    assert {name: told(row) for name, row in rows.items()} == dict.fromkeys(NEIGHBOURS, (None, 0, "network"))
+    assert {name: flags_of(row) for name, row in rows.items()} == dict.fromkeys(NEIGHBOURS, (None, 0, "network"))
     gather, alltoall = (rows[name] for name in NEIGHBOURS)
     assert crossed(alltoall) == pytest.approx([1.0] * 4, abs=0.01)
     assert crossed(gather) == pytest.approx([2.0] * 4, abs=0.01)  # the same half twice: both neighbours are one rank
@@ -86,8 +86,8 @@ def test_shared_memory_and_the_network_are_distinguished(bed: Hosts, tmp_path: P
     """MPICH uses the memory that these hosts share unless it is restricted to the link; small puts show in the packet counters."""
     words = ["put", "--backend", "mpi", "--sizes", "8,4M", "--window", "2", "-n", "200", "--max-time", "3"]
     memory, network = (on_mpich(bed, tmp_path / name, words, env).rows for name, env in (("memory", {}), ("network", OVER_THE_LINK)))
-    assert {told(row) for row in memory} == {(None, 0, "shared memory")}
-    assert {told(row) for row in network} == {(None, 0, "network")}
+    assert {flags_of(row) for row in memory} == {(None, 0, "shared memory")}
+    assert {flags_of(row) for row in network} == {(None, 0, "network")}
     assert all("other_path" in row.flags and row.percent_of_ceiling is None for row in memory)
 
 
@@ -95,7 +95,7 @@ def test_open_mpi_moves_the_same_bytes(bed: Hosts, openmpi_python: str, tmp_path
     sizes = {4 * MIB: ["put_latency", "get_latency", *NEIGHBOURS], 1 << 16: ["accumulate"]}
     sweeps: list[dict[str, object]] = [{"operations": names, "sizes": [size], "dtypes": ["float32"]} for size, names in sizes.items()]
     rows = launched(bed, "openmpi", openmpi_python, sweeps, tmp_path)
-    assert {row.operation: told(row) for row in rows} == dict.fromkeys((*ONE_SIDED, *NEIGHBOURS), (None, 0, "network"))
+    assert {row.operation: flags_of(row) for row in rows} == dict.fromkeys((*ONE_SIDED, *NEIGHBOURS), (None, 0, "network"))
     for row in rows:
         if row.operation in ("put_latency", "get_latency", "neighbor_alltoall"):
             assert crossed(row) == pytest.approx([1.0] * len(crossed(row)), abs=0.01)

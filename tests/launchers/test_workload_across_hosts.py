@@ -86,8 +86,8 @@ def counted(bed: Hosts) -> list[tuple[int, int]]:
     """By host the payload that has left and that has come over its link."""
     names = ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")
     files = [f"/sys/class/net/eth0/statistics/{name}" for name in names]
-    told = [[int(word) for word in bed.run(host, ["cat", *files]).stdout.split()] for host in bed.names]
-    return [(each[0] - HEADERS * each[1], each[2] - HEADERS * each[3]) for each in told]
+    actual = [[int(word) for word in bed.run(host, ["cat", *files]).stdout.split()] for host in bed.names]
+    return [(each[0] - HEADERS * each[1], each[2] - HEADERS * each[3]) for each in actual]
 
 
 def launched(bed: Hosts, typed: tuple[str, ...], folder: Path, per_host: int, timeout: float, *, backend: str = "mpi") -> StepRow:

@@ -44,7 +44,7 @@ ONE_LINK_LOST = (GpuLink("gpu0", SWITCH, 17), *LINKS[1:])
 
 
 @pytest.mark.parametrize(
-    ("odd", "told"),
+    ("odd", "expected"),
     [
         ({"gpus": GPUS[:7]}, "node07 has 7 GPUs, the other 31 have 8 GPUs"),
         ({"gpus": (), "gpu_links": (), "unknown": NO_DRIVER}, "node07 has no GPUs that it can detect, the other 31 have 8 GPUs"),
@@ -60,8 +60,8 @@ ONE_LINK_LOST = (GpuLink("gpu0", SWITCH, 17), *LINKS[1:])
         ({"nics": port(state="down", rate_bits_per_s=None)}, "node07 has mlx5_0 down, the other 31 have mlx5_0 active"),
     ],
 )  # fmt: skip
-def test_the_odd_node_is_named(odd: dict[str, Any], told: str) -> None:
-    assert told in differences(nodes(32, **odd))
+def test_the_odd_node_is_named(odd: dict[str, Any], expected: str) -> None:
+    assert expected in differences(nodes(32, **odd))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_machine_without_a_name_is_called_by_its_place() -> None:
 
 def test_a_thousand_nodes_make_short_sentences() -> None:
     machines = [node(number, system=replace(SYSTEM, kernel=f"6.{number % 300}")) for number in range(1024)]
-    (told,) = differences(machines)
-    assert len(told) < 1500 and "in 291 other ways" in told
+    (actual,) = differences(machines)
+    assert len(actual) < 1500 and "in 291 other ways" in actual
 
 
 @settings(max_examples=40, deadline=None)

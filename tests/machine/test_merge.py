@@ -72,18 +72,18 @@ class TestFacts:
         assert merged.origins[f"pci/{A}/link/max_width"] == "two" and merged.origins["nics/mlx5_0/ports/2/lid"] == "one"
 
     @pytest.mark.parametrize(
-        ("first", "second", "told"),
+        ("first", "second", "expected"),
         [
             (200e9, 180e9, ("200 Gb/s", "180 Gb/s")),  # lowered by hand in a vendor's file
             (100e9, 103.125e9, None),  # data and wire of EDR
             (32e9, 40e9, ("32 Gb/s", "40 Gb/s")),  # QDR before and after line coding
         ],
     )
-    def test_rates_agree_within_line_coding(self, first: float, second: float, told: tuple[str, str] | None) -> None:
+    def test_rates_agree_within_line_coding(self, first: float, second: float, expected: tuple[str, str] | None) -> None:
         readings = [Machine(sources=(f"{rate:g}",), nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),)) for rate in (first, second)]
         merged = merge(readings)
         assert merged.nics[0].ports[0].rate_bits_per_s == first
-        assert [(one.taken, one.other) for one in merged.disagreements] == ([told] if told else [])
+        assert [(one.taken, one.other) for one in merged.disagreements] == ([expected] if expected else [])
         assert all(one.path == "nics/mlx5_0/ports/1/rate_bits_per_s" for one in merged.disagreements)
 
     def test_names_are_each_sources_own_words(self) -> None:

@@ -16,7 +16,7 @@ def test_a_real_machine_is_not_accused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "told"),
+    ("machine", "expected"),
     [
         (Machine(nics=(Nic("n", ports=(Port(rate_bits_per_s=-1.0),)),)), "a speed of -1 at nics/n"),
         (Machine(nics=(Nic("n", ports=(Port(shaped_bits_per_s=1e18),)),)), "a speed of 1e+18 at nics/n"),
@@ -31,8 +31,8 @@ def test_a_real_machine_is_not_accused(name: str) -> None:
         (Machine(nics=(Nic("\x1b[2J", ports=(Port(rate_bits_per_s=-1.0),)),)), "a speed of -1 at nics/?[2J"),
     ],
 )
-def test_each_is_named_with_its_place(machine: Machine, told: str) -> None:
-    assert list(impossible(machine)) == [told]
+def test_each_is_named_with_its_place(machine: Machine, expected: str) -> None:
+    assert list(impossible(machine)) == [expected]
 
 
 def test_zero_is_a_figure_like_others() -> None:

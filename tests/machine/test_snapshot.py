@@ -60,7 +60,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "expected"),
     [
         ("hostname", 7, "machine/hostname is not a text"),
         ("system/threads", "96", "machine/system/threads is not a whole number"),
@@ -76,11 +76,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("nics/0", None, "machine/nics/0 is not an object"),
     ],
 )
-def test_a_foreign_value_is_named(path: str, value: object, told: str) -> None:
+def test_a_foreign_value_is_named(path: str, value: object, expected: str) -> None:
     data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
     with pytest.raises(Unreadable) as refused:
         from_json(data)
-    assert f": {told}: " in str(refused.value)
+    assert f": {expected}: " in str(refused.value)
 
 
 def test_a_missing_field_is_named() -> None:

@@ -166,11 +166,11 @@ class TestTogether:
 
     def test_a_folder_of_files_names_what_it_passed_over(self, tmp_path: Path) -> None:
         saved(tmp_path, a_txt=MATRIX, notes_txt="remember the milk", nccl_log=LOG, e_txt="")
-        told: list[str] = []
-        (machine,) = read_paths([tmp_path], told.append)
+        actual: list[str] = []
+        (machine,) = read_paths([tmp_path], actual.append)
         assert len(machine.gpus) == 2
         assert len(machine.doubts) == 1 and "left out: e.txt is empty" in machine.doubts[0]
-        assert told == ["passed over, not in a known format: nccl.log, notes.txt"]
+        assert actual == ["passed over, not in a known format: nccl.log, notes.txt"]
 
     def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
         paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
@@ -201,7 +201,7 @@ class TestTogether:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("data", "told"),
+        ("data", "expected"),
         [
             (b"", "is empty"),
             (b"\n \n", "is empty"),
@@ -217,12 +217,12 @@ class TestRefused:
             (NCCL.encode()[:60] + b"</cpu>", ""),
         ],
     )
-    def test_one_sentence(self, data: bytes, told: str, tmp_path: Path) -> None:
+    def test_one_sentence(self, data: bytes, expected: str, tmp_path: Path) -> None:
         file = tmp_path / "x"
         file.write_bytes(data)
         with pytest.raises(Unreadable) as refused:
             read_paths([file])
-        assert told in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
+        assert expected in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
 
     def test_what_is_not_there(self, tmp_path: Path) -> None:
         for path in (tmp_path / "nowhere", tmp_path / "nowhere" / "deep", Path("\n")):

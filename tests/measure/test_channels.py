@@ -168,7 +168,7 @@ def test_this_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
         ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
@@ -176,8 +176,8 @@ def test_this_host() -> None:
         ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
     ],
 )
-def test_bad_input(words: str, told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
+def test_bad_input(words: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
         command(["probe", *words.split()])
 
 

@@ -97,17 +97,17 @@ def hunt(tmp_path: Path) -> Any:
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
-        told, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
+        actual, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
-            code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, told, codes.append)
+            code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, actual, codes.append)
         finally:
             world.close()
         run = read_run(tmp_path / "run")
         stored = read_hunt(run)
-        assert codes == [code] == [run.info["exit_code"]] and told.ended and not stored.warnings
-        assert told.heard == stored.rounds[: len(told.heard)] and len(stored.rounds) - len(told.heard) <= bool(launch)
-        return SimpleNamespace(code=code, told=told, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
+        assert codes == [code] == [run.info["exit_code"]] and actual.ended and not stored.warnings
+        assert actual.heard == stored.rounds[: len(actual.heard)] and len(stored.rounds) - len(actual.heard) <= bool(launch)
+        return SimpleNamespace(code=code, told=actual, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
 
     return these
 

@@ -15,12 +15,12 @@ def measured(pairs: tuple[tuple[int, int], ...], forward: float, backward: float
     """Every pair takes so many seconds each way, 10 % more or less."""
     n = len(pairs)
     interval = lambda seconds: ((seconds * 0.9, seconds * 1.1),) * n  # noqa: E731
-    told = {
+    actual = {
         "round": 0, "pairs": pairs, "latency_s": (1e-6,) * n, "latency_ci_s": interval(1e-6), "forward_s": (forward,) * n,
         "forward_ci_s": interval(forward), "backward_s": (backward,) * n, "backward_ci_s": interval(backward), "wrong": (0,) * n,
         "na": (None,) * n,
     }  # fmt: skip
-    return PairRound(**{**told, **changes})  # type: ignore[arg-type]
+    return PairRound(**{**actual, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("forward", "backward"), [(1.0, 2.0), (2.0, 1.0)])

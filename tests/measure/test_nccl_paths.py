@@ -9,7 +9,7 @@ import pytest
 from collbench.measure.nccl_paths import rdma_bytes
 
 
-@pytest.mark.parametrize(("told", "sent"), [
+@pytest.mark.parametrize(("expected", "sent"), [
     ({"ports": {"mlx5_0/1": {"tx_bytes": 4096, "rx_bytes": 8}}}, 4096),
     ({"ports": {"efa_0/1": {"rdma_write_bytes": 4096}}}, 4096),
     ({"idle_ports": ["mlx5_0/1"]}, 0),  # ports that counted nothing are not in "ports"
@@ -18,5 +18,5 @@ from collbench.measure.nccl_paths import rdma_bytes
     ({"ports": {"rxe0/1": {"sent_pkts": 7}}}, None),  # it counts packets alone
     ({}, None),
 ])  # fmt: skip
-def test_bytes_that_rdma_ports_sent(told: dict[str, Any], sent: int | None) -> None:
-    assert rdma_bytes({"hosts": {"h1": told, "h2": {}}}) == sent
+def test_bytes_that_rdma_ports_sent(expected: dict[str, Any], sent: int | None) -> None:
+    assert rdma_bytes({"hosts": {"h1": expected, "h2": {}}}) == sent

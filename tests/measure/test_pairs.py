@@ -75,15 +75,15 @@ def play(tmp_path):
             "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
             order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
-        told, codes, world = RecordingListener(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        actual, codes, world = RecordingListener(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
-            code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, told, codes.append)
+            code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, actual, codes.append)
         finally:
             world.close()
         stored = read_pairs(read_run(tmp_path / "run"))
-        assert codes == [code] and told.ended and not stored.warnings
+        assert codes == [code] and actual.ended and not stored.warnings
         return SimpleNamespace(
-            code=code, told=told, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
+            code=code, told=actual, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
         )
 
     return these
@@ -117,8 +117,8 @@ def test_the_rounds_reported_and_stored_are_the_same(play):
     assert (about["pairs"], about["exit_code"], about["operation"]) == (found.about, 0, "pairs")
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
     events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
-    told = [(event["text"], event["finding"]["kind"]) for event in events if event["kind"] == "finding"]
-    assert told == [("node1 is slow", "node")]
+    actual = [(event["text"], event["finding"]["kind"]) for event in events if event["kind"] == "finding"]
+    assert actual == [("node1 is slow", "node")]
 
 
 def test_a_round_shows_how_it_was_measured(play):

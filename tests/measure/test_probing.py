@@ -54,20 +54,20 @@ def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = Non
 
 
 def test_alone_it_is_this_machine() -> None:
-    told: list[list[Machine]] = []
+    actual: list[list[Machine]] = []
 
     def tell(machines: list[Machine]) -> int:
-        told.append(machines)
+        actual.append(machines)
         return 7
 
     assert together({}, 5.0, tell) == 7
-    assert [[machine.hostname for machine in machines] for machines in told] == [[socket.gethostname()]]
+    assert [[machine.hostname for machine in machines] for machines in actual] == [[socket.gethostname()]]
 
 
 def test_an_allocation_without_srun_is_this_machine() -> None:
-    told: list[Machine] = []
-    assert together({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}, 5.0, lambda machines: told.extend(machines) or 0) == 0
-    assert [machine.system for machine in told] == [this_machine().system]
+    actual: list[Machine] = []
+    assert together({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}, 5.0, lambda machines: actual.extend(machines) or 0) == 0
+    assert [machine.system for machine in actual] == [this_machine().system]
 
 
 def test_a_broken_launch_is_a_sentence() -> None:
@@ -102,4 +102,4 @@ def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path: Path) -> None:
-    assert {(tuple(told), code) for told, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}  # type: ignore[arg-type, misc]
+    assert {(tuple(actual), code) for actual, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}  # type: ignore[arg-type, misc]

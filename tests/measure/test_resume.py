@@ -67,14 +67,14 @@ def start(sweep=PLAN, fails_at=None, **more):
         "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
     )  # fmt: skip
-    told, world = RecordingListener(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+    actual, world = RecordingListener(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
     if fails_at is not None:
-        told.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
+        actual.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
     try:
-        code = run(request, world, told, lambda code: None)
+        code = run(request, world, actual, lambda code: None)
     finally:
         world.close()
-    return SimpleNamespace(code=code, told=told, rows=[row for _, row in sorted(told.rows, key=lambda pair: pair[0])])
+    return SimpleNamespace(code=code, told=actual, rows=[row for _, row in sorted(actual.rows, key=lambda pair: pair[0])])
 
 
 def _fail(now):
@@ -262,7 +262,7 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
         ({"check": 2}, "--check was 1 and is 2"),
@@ -272,10 +272,10 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
         ({"seed": 3}, "--seed was 0 and is 3"),
     ],
 )
-def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, told):
+def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, expected):
     broken_off(tmp_path / "run", 2)
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    with pytest.raises(UsageError, match=rf"run .*({told}).*--resume"):
+    with pytest.raises(UsageError, match=rf"run .*({expected}).*--resume"):
         start(**{"resume": tmp_path / "run", **change})
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
 
@@ -300,7 +300,7 @@ def changed(path, value):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "expected"),
     [
         (["collbench"], "0.0.1", f"collbench was 0.0.1 and is {__version__}"),
         (["operation"], "broadcast", "the command was broadcast and is allreduce"),
@@ -317,8 +317,8 @@ def changed(path, value):
         (["asked"], None, "what was requested was not recorded and is recorded (and 2 more differences)"),
     ],
 )
-def test_what_differs_is_named(path, value, told):
-    assert difference(changed(path, value), ABOUT) == told
+def test_what_differs_is_named(path, value, expected):
+    assert difference(changed(path, value), ABOUT) == expected
 
 
 @pytest.mark.parametrize("path", [["rank_map", 0, "pid"], ["environment", "SLURM_JOB_ID"], ["started_utc"], ["host", "hostname"]])

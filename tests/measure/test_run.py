@@ -70,13 +70,13 @@ def start(tmp_path):
             "allreduce", sweep, (backend,), frozenset([backend]),
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
         )  # fmt: skip
-        told, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        actual, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
-            code = run(request, world, told, codes.append)
+            code = run(request, world, actual, codes.append)
         finally:
             world.close()
-        rows = [row for _, row in sorted(told.rows, key=lambda pair: pair[0])]  # in planned order
-        return SimpleNamespace(code=code, rows=rows, told=told, ended=codes, folder=tmp_path / "run")
+        rows = [row for _, row in sorted(actual.rows, key=lambda pair: pair[0])]  # in planned order
+        return SimpleNamespace(code=code, rows=rows, told=actual, ended=codes, folder=tmp_path / "run")
 
     return these
 

@@ -75,14 +75,14 @@ def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_mea
 
 
 def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
-    write, told = os.write, RecordingListener()
+    write, actual = os.write, RecordingListener()
 
     def full(descriptor, data):
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(told.rows) == 3:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(actual.rows) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data)
 
-    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: told)
+    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: actual)
     with monkeypatch.context() as patch:
         patch.setattr(store.os, "write", full)
         with pytest.raises(
@@ -90,17 +90,17 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
         ):
             start(out=tmp_path / "run", order_seed=1)
     stored = read_run(tmp_path / "run")
-    assert (len(told.rows), len(stored.rows), stored.info["exit_code"]) == (4, 3, 4)
-    assert [row for _, row in told.rows[:3]] == stored.rows and told.rows[3][1].time_s is not None
-    told.__init__()
+    assert (len(actual.rows), len(stored.rows), stored.info["exit_code"]) == (4, 3, 4)
+    assert [row for _, row in actual.rows[:3]] == stored.rows and actual.rows[3][1].time_s is not None
+    actual.__init__()
     found = start(resume=tmp_path / "run")
     assert (found.code, len(found.rows), len(read_run(tmp_path / "run").rows)) == (0, 8, 8)
 
 
 def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, monkeypatch):
-    told = RecordingListener()
-    told.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
-    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: told)
+    actual = RecordingListener()
+    actual.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
+    monkeypatch.setattr("tests.measure.test_resume.RecordingListener", lambda: actual)
     with pytest.raises(
         RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cases are there; leave it and go on"
     ):
@@ -128,10 +128,10 @@ def hung(tmp_path):
     """A launch with one stored row and a listener, as the verdict finds it."""
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     folder.append(make_row(8), {})
-    told = RecordingListener()
-    told.end = lambda: told.notes.append("the end")
+    actual = RecordingListener()
+    actual.end = lambda: actual.notes.append("the end")
     world = SimpleNamespace(ending_code=4, facts={})
-    return Launch(Request("allreduce", PLAN, ("simulated",)), world, told, folder=folder)
+    return Launch(Request("allreduce", PLAN, ("simulated",)), world, actual, folder=folder)
 
 
 def test_a_hang_is_kept_with_its_end_and_the_rows_that_wait_are_shown(hung):

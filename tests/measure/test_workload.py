@@ -73,15 +73,15 @@ def train(tmp_path):
     def these(*trainings, ranks=4, slowed=(), **asked):
         asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
         each = [one if isinstance(one, dict) else {"exchanges": one} for one in trainings]
-        told, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        actual, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
-            code = run_workload(request_of({**asked, "trainings": each}, list(slowed)), world, told, codes.append)
+            code = run_workload(request_of({**asked, "trainings": each}, list(slowed)), world, actual, codes.append)
         finally:
             world.close()
         about, rows, warnings = read_workload(tmp_path / "run")
-        assert codes == [code] and told.ended and not warnings
-        assert json.dumps([row.as_json() for row in told.rows]) == json.dumps([row.as_json() for row in rows])
-        return SimpleNamespace(code=code, rows=rows, about=about, told=told, folder=tmp_path / "run")
+        assert codes == [code] and actual.ended and not warnings
+        assert json.dumps([row.as_json() for row in actual.rows]) == json.dumps([row.as_json() for row in rows])
+        return SimpleNamespace(code=code, rows=rows, about=about, told=actual, folder=tmp_path / "run")
 
     return these
 

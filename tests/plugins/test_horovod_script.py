@@ -40,8 +40,8 @@ class Machine:
         python = STAND_IN_PYTHON.format(log=self.log, folder=folder, python=sys.executable)
         self.program("fake-python", python)
         make = f'mkdir -p "$1/bin"\ncp "{folder}/bin/fake-python" "$1/bin/python"\n'
-        told = f'#!/bin/sh\necho "environment $* BORROW=$BORROW" >>"{self.log}"\n'
-        self.program("environment", told + make, self.tree / "scripts")
+        actual = f'#!/bin/sh\necho "environment $* BORROW=$BORROW" >>"{self.log}"\n'
+        self.program("environment", actual + make, self.tree / "scripts")
         self.program("g++", '#!/bin/sh\nprintf "compiled with:"\nprintf " <%s>" "$@"\necho\n')
         self.program("cmake", "#!/bin/sh\n")
         (folder / "torch").write_text("3.11 2.13.0")

@@ -170,9 +170,9 @@ def test_a_row_shows_versions_and_settings_and_nothing_else_is_on_stdout(tmp_pat
     done = collbench_of("jax", tmp_path, *SMALL, "--dtype", "float32,bfloat16,float8_e5m2", "--format", "json", env={"XLA_FLAGS": ""})
     assert done.returncode == 0, done.stderr
     rows = {row["dtype"]: row for row in rows_of(done)}
-    told = rows["float32"]["evidence"]["libraries"]
-    assert told["jax"] == told["jaxlib"] != ""
-    assert (told["cpu_collectives"], told["gloo_interface"], told["compile"]) == ("gloo", "lo", "not timed")
+    actual = rows["float32"]["evidence"]["libraries"]
+    assert actual["jax"] == actual["jaxlib"] != ""
+    assert (actual["cpu_collectives"], actual["gloo_interface"], actual["compile"]) == ("gloo", "lo", "not timed")
     types = {dtype: row["evidence"]["libraries"]["wire_type"] for dtype, row in rows.items()}
     assert types == {"float32": "f32", "bfloat16": "f32", "float8_e5m2": "f16"}
     assert {(row["in_place"], row["wrong"], row["api"]) for row in rows.values()} == {(False, 0, "jax")}

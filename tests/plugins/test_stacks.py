@@ -24,8 +24,8 @@ def test_each_stack_was_measured_and_was_right(name):
 
 
 def test_a_rank_of_a_minimal_loop_reads_its_place_from_its_environment():
-    told = {"RANK": "1", "WORLD_SIZE": "2", "STACK_ADDRESSES": "127.0.0.1:4000,127.0.0.1:4001", "STACK_LOAD": "1048576,5,3,20"}
-    place = Place.from_environment(told)
+    actual = {"RANK": "1", "WORLD_SIZE": "2", "STACK_ADDRESSES": "127.0.0.1:4000,127.0.0.1:4001", "STACK_LOAD": "1048576,5,3,20"}
+    place = Place.from_environment(actual)
     assert place == Place(1, 2, ("127.0.0.1:4000", "127.0.0.1:4001"), 1 << 20, 5, 3, 20)
     assert place.count == 262_144
 

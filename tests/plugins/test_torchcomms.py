@@ -65,8 +65,10 @@ def test_the_types_that_its_gloo_reduces(dtype, reduced):
 
 def test_ranks_outside_a_group_only_count_it(monkeypatch):
     """With replacements of torch and torchcomms: the arguments with which a rank makes groups."""
-    told = []
-    stand_in = SimpleNamespace(new_comm=lambda *words, **named: told.append((words, named["name"], dict(torchcomms.os.environ))) or "comm")
+    actual = []
+    stand_in = SimpleNamespace(
+        new_comm=lambda *words, **named: actual.append((words, named["name"], dict(torchcomms.os.environ))) or "comm"
+    )
     torch = SimpleNamespace(device=str, distributed=SimpleNamespace(PrefixStore=lambda name, store: (name, store)))
     backend = TorchCommsBackend()
     backend.rank, backend.ranks, backend._groups, backend._made = 2, 4, 0, []
@@ -74,7 +76,7 @@ def test_ranks_outside_a_group_only_count_it(monkeypatch):
     for name in ("TORCHCOMM_RANK", "TORCHCOMM_SIZE"):
         monkeypatch.setenv(name, "")  # so that what it sets is taken back
     assert [backend.communicator(ranks) for ranks in ((0, 1), (3, 2))] == [None, "comm"]
-    ((words, name, env),) = told
+    ((words, name, env),) = actual
     assert (words, name) == (("gloo", "cpu"), "collbench2")
     assert (env["TORCHCOMM_RANK"], env["TORCHCOMM_SIZE"]) == ("1", "2")
 
@@ -109,8 +111,8 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path: P
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
     found = launch(tmp_path, "torchcomms", 4, asked, python=environment_of("torchcomms"))
     assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
-    told = found.rows[0].evidence["libraries"]
-    assert (told["torchcomms"].partition(".")[0], told["torchcomms_backend"]) == ("0", "gloo")
+    actual = found.rows[0].evidence["libraries"]
+    assert (actual["torchcomms"].partition(".")[0], actual["torchcomms_backend"]) == ("0", "gloo")
 
 
 @in_turn

@@ -42,7 +42,7 @@ def table(rows: list[Row], width: int | None, view: View = View(), *, known: boo
 
 @pytest.mark.parametrize("name", STORED)
 def test_the_answer_agrees_with_the_rows(name: str) -> None:
-    """Computed once more from the rows, without the functions of the answer."""
+    """Computed from the rows again, without the functions of the answer."""
     rows = rows_of(name)
     for each in answers(rows):
         own = [row for row in rows if (row.operation, row.backend) == (each.operation, each.backend) and row.time_s and row.na is None]

@@ -18,7 +18,9 @@ SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "Ln
 NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")
 
 
-def told(*findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never") -> tuple[str, int]:
+def doctor_output(
+    *findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never"
+) -> tuple[str, int]:
     """What is printed, and the exit code."""
     stream = io.StringIO()
     code = print_findings(findings, machines, (), format, stream, color=color)
@@ -26,7 +28,7 @@ def told(*findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: s
 
 
 def test_a_finding_has_its_evidence_and_remedy() -> None:
-    text, code = told(SEVERE, NOTE)
+    text, code = doctor_output(SEVERE, NOTE)
     assert text.splitlines()[:-2] == [
         "severe   CB2101  GPU 0 runs on 8 of 16 lanes",
         "  evidence: LnkSta x8",
@@ -40,11 +42,11 @@ def test_a_finding_has_its_evidence_and_remedy() -> None:
 
 
 def test_without_a_severe_one_the_exit_code_is_0() -> None:
-    assert told(NOTE)[1] == 0
+    assert doctor_output(NOTE)[1] == 0
 
 
 def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
-    text, code = told()
+    text, code = doctor_output()
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
     assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (")
@@ -53,13 +55,13 @@ def test_no_findings_shows_what_was_looked_at_and_what_not() -> None:
 
 def test_the_same_finding_on_several_nodes_is_reported_once() -> None:
     machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
-    text, _ = told(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
+    text, _ = doctor_output(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
     assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"
     assert "2 findings: 2 severe" in text
 
 
 def test_json_is_one_object() -> None:
-    text, code = told(SEVERE, format="json")
+    text, code = doctor_output(SEVERE, format="json")
     document = json.loads(text)
     assert (document["schema"], document["hostnames"], code) == (1, ["dgx01"], 1)
     assert document["findings"] == [
@@ -78,14 +80,14 @@ def test_json_is_one_object() -> None:
 
 
 def test_colour_marks_severity_where_it_is_asked_for() -> None:
-    assert told(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
-    assert "\x1b" not in told(SEVERE, color="auto")[0]
+    assert doctor_output(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
+    assert "\x1b" not in doctor_output(SEVERE, color="auto")[0]
 
 
 def test_control_characters_do_not_come_through() -> None:
-    assert "\x1b" not in told(replace(SEVERE, what="\x1b[2J"))[0]
+    assert "\x1b" not in doctor_output(replace(SEVERE, what="\x1b[2J"))[0]
 
 
 def test_an_unknown_format() -> None:
     with pytest.raises(UsageError, match=r"--format 'xml' .*table, json"):
-        told(SEVERE, format="xml")
+        doctor_output(SEVERE, format="xml")

@@ -38,16 +38,16 @@ def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
 
 def test_faster_and_nothing_recorded() -> None:
     found = history("base", nights(12, lambda number, backend, size: 0.9 if number >= 6 else 1.0))
-    told = [line.text for line in history_lines(found, "table")]
-    assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: no recorded change$", line) for line in told)
+    actual = [line.text for line in history_lines(found, "table")]
+    assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: no recorded change$", line) for line in actual)
 
 
 def test_notes_and_gaps_are_reported() -> None:
     found = history("base", nights(8, lambda number, backend, size: None if size == 8 and number < 4 else 1.0), ["left out: x\x1b[2J"])
-    told = [line.text for line in history_lines(found, "table")]
-    assert told[1] == "left out: x?[2J"
-    assert any(re.match(r"allreduce 8 B mpi +4 of 8 .* \.{4}\d{4}$", line) for line in told)
-    assert "    measured since night-5" in told
+    actual = [line.text for line in history_lines(found, "table")]
+    assert actual[1] == "left out: x?[2J"
+    assert any(re.match(r"allreduce 8 B mpi +4 of 8 .* \.{4}\d{4}$", line) for line in actual)
+    assert "    measured since night-5" in actual
 
 
 def test_only_some_cases_and_their_groups() -> None:
@@ -80,17 +80,17 @@ def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted
 
 def test_of_many_cases_the_first_are_shown_and_the_rest_counted() -> None:
     many = history("base", nights(1, sizes=range(8, 8 + 100)))
-    told = [line.text for line in history_lines(many, "table")]
-    assert told[-1] == "and 140 more cases: ask for some with --only PATTERN, or for all with --format json"
+    actual = [line.text for line in history_lines(many, "table")]
+    assert actual[-1] == "and 140 more cases: ask for some with --only PATTERN, or for all with --format json"
 
 
 def test_json_has_an_object_for_each_series() -> None:
-    told = [json.loads(line.text) for line in history_lines(FOUND, "json")]
-    assert [each["kind"] for each in told] == ["whole"] + ["group"] * 4 + ["cell"] * 14
-    one = next(each for each in told if each["name"] == "allreduce 64 MiB mpi")
+    actual = [json.loads(line.text) for line in history_lines(FOUND, "json")]
+    assert [each["kind"] for each in actual] == ["whole"] + ["group"] * 4 + ["cell"] * 14
+    one = next(each for each in actual if each["name"] == "allreduce 64 MiB mpi")
     assert one["cell"]["size_bytes"] == case(64 << 20)[-1]
     assert (len(one["time_s"]), len(one["allocations"]), one["missing"]) == (20, 20, "")
     (step,) = one["steps"]
     assert (step["since"], step["last_before"], step["changes"]) == ("night-11", "night-10", ["software mpi version: 4.3 → 5.0"])
     assert step["low"] < step["factor"] < step["high"] and step["factor"] == pytest.approx(1.05, abs=0.01)
-    assert "factor" in told[0] and "time_s" not in told[0]
+    assert "factor" in actual[0] and "time_s" not in actual[0]

@@ -181,8 +181,8 @@ def evil_run(folder: Path, text: str) -> Path:
 def test_texts_of_a_run_are_letters_everywhere(text: str, tmp_path: Path) -> None:
     outputs = written(tmp_path, evil_run(tmp_path / "run", text))
     check(outputs)
-    told = "".join(letter if letter.isprintable() else "?" for letter in text)[:20]
-    assert "".join(_Page(outputs.html).texts).count(told) > 20 and told in outputs.csv.replace('""', '"')
+    actual = "".join(letter if letter.isprintable() else "?" for letter in text)[:20]
+    assert "".join(_Page(outputs.html).texts).count(actual) > 20 and actual in outputs.csv.replace('""', '"')
     assert outputs.html.count("<figure ") >= 3
 
 
@@ -210,9 +210,9 @@ def test_names_of_folders_are_letters_and_their_links_lead_beside_the_page(tmp_p
 
 @pytest.mark.parametrize("text", [SCRIPT, FORMULA + BIDI + LINK + MARKUP], ids=range(2))
 def test_names_of_hosts_in_a_matrix_are_letters(text: str, tmp_path: Path) -> None:
-    told = (ROOT / "reports" / "pairs-trials" / "host-0" / "run.json").read_text()
+    actual = (ROOT / "reports" / "pairs-trials" / "host-0" / "run.json").read_text()
     rounds = (ROOT / "reports" / "pairs-trials" / "host-0" / "pairs.jsonl").read_text()
-    info = json.loads(told)
+    info = json.loads(actual)
     info["pairs"] |= {"places": [f"{text}{place}" for place in range(8)], "backend": text, "by": text}
     info["hosts"] = info["pairs"]["places"]
     (tmp_path / "run").mkdir()

@@ -125,10 +125,10 @@ def test_csv_has_a_record_for_each_suspect() -> None:
 
 
 def test_json_is_one_object_with_sentences_and_codes() -> None:
-    told = json.loads(text_of(about(SICK), "json", advice=("do this",)))
-    assert (told["schema"], told["result"], told["places"], told["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
-    assert told["share_of_ceiling"] == pytest.approx(0.96)
-    (one,) = told["suspects"]
+    actual = json.loads(text_of(about(SICK), "json", advice=("do this",)))
+    assert (actual["schema"], actual["result"], actual["places"], actual["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
+    assert actual["share_of_ceiling"] == pytest.approx(0.96)
+    (one,) = actual["suspects"]
     assert (one["code"], one["places"], one["sentence"]) == (
         "CB6101", [1], "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
     )  # fmt: skip

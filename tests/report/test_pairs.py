@@ -167,14 +167,14 @@ def test_csv_has_a_record_per_directed_pair() -> None:
 
 
 def test_json_is_one_object() -> None:
-    told = json.loads(text_of(half(even(5), 3), "json"))
-    assert told["schema"] == 1
-    assert told["places"] == ["node1", "node2", "node3", "node4", "node5"]
-    assert [(each["kind"], each["places"]) for each in told["findings"]] == [("node", [3])]
-    assert told["findings"][0]["sentence"].startswith("node4 ")
-    assert told["bandwidth_bytes_per_s"][0] == [None, 10e9, 10e9, 5e9, 10e9]
-    assert told["about"]["backend"] == "socket"
-    assert np.array(told["latency_s"], float).shape == (5, 5)
+    actual = json.loads(text_of(half(even(5), 3), "json"))
+    assert actual["schema"] == 1
+    assert actual["places"] == ["node1", "node2", "node3", "node4", "node5"]
+    assert [(each["kind"], each["places"]) for each in actual["findings"]] == [("node", [3])]
+    assert actual["findings"][0]["sentence"].startswith("node4 ")
+    assert actual["bandwidth_bytes_per_s"][0] == [None, 10e9, 10e9, 5e9, 10e9]
+    assert actual["about"]["backend"] == "socket"
+    assert np.array(actual["latency_s"], float).shape == (5, 5)
 
 
 def test_long_lists_of_findings_are_cut() -> None:

@@ -28,8 +28,8 @@ def matrix() -> PairMatrix:
 
 
 def theirs(operation: str, time_s: float, size: int, ends: tuple[str, str] = ("n1", "n2"), **changes: Any) -> Row:
-    told = {"from": ends[0], "to": ends[1], "tool": {"name": "x", "version": "3.12"}, "statistic": "mean over 1.00 s of it"}
-    values: dict[str, Any] = {"backend": "iperf3", "flags": FLAGS, "evidence": told, "wrong": None, "checked": 0, **changes}
+    actual = {"from": ends[0], "to": ends[1], "tool": {"name": "x", "version": "3.12"}, "statistic": "mean over 1.00 s of it"}
+    values: dict[str, Any] = {"backend": "iperf3", "flags": FLAGS, "evidence": actual, "wrong": None, "checked": 0, **changes}
     rate = size / time_s
     times = Times(time_s, None, None, None, None, None, None)
     return make_row(size, operation=operation, time_s=times, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, **values)

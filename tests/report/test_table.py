@@ -201,9 +201,9 @@ def test_colour_in_a_file_only_when_forced() -> None:
 
 def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {}
-    for told in ("0", "1", "stdout,stderr", "stdout", "stderr"):
-        monkeypatch.setenv("COLLBENCH_TTY", told)
-        kinds[told] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
+    for actual in ("0", "1", "stdout,stderr", "stdout", "stderr"):
+        monkeypatch.setenv("COLLBENCH_TTY", actual)
+        kinds[actual] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
     assert kinds == {
         "0": (False, False),
         "1": (True, True),

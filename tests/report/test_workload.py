@@ -180,10 +180,10 @@ def test_csv_in_parts_has_one_header() -> None:
 
 
 def test_json_is_an_object_per_line_as_stored() -> None:
-    told = json.loads(text_of(ROW, format="json"))
-    assert told == json.loads(json.dumps(ROW.as_json()))
-    told = json.loads(text_of(ROW, format="json", step_time_s=0.18))
-    assert told["scaling"]["compute_s"] == 0.18 and told["scaling"]["apart"]["value"] == pytest.approx(1 / 6)
+    actual = json.loads(text_of(ROW, format="json"))
+    assert actual == json.loads(json.dumps(ROW.as_json()))
+    actual = json.loads(text_of(ROW, format="json", step_time_s=0.18))
+    assert actual["scaling"]["compute_s"] == 0.18 and actual["scaling"]["apart"]["value"] == pytest.approx(1 / 6)
     without = json.loads(text_of(replace(ROW, time_s=None), format="json", step_time_s=0.18))
     assert without["scaling"] is None
 

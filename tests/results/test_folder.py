@@ -138,12 +138,12 @@ def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callabl
 def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_case(mounted: Callable[[str], Path]) -> None:
     folder = RunFolder.create(mounted("size=2m") / "run", "allreduce", {})
     rows = []
-    with pytest.raises(RunFailed, match=r"\(No space left on device\): \d+ finished ") as told:
+    with pytest.raises(RunFailed, match=r"\(No space left on device\): \d+ finished ") as actual:
         for _ in range(100):
             rows.append(folder.append(make_row(), {"max_s": np.ones(30_000)}))
     run = read_run(folder.path)
     assert 3 < len(rows) < 100
-    assert f"{len(rows)} finished cases" in str(told.value)
+    assert f"{len(rows)} finished cases" in str(actual.value)
     assert run.rows == rows
     assert np.array_equal(run.array(rows[-1], "max_s"), np.ones(30_000))
 

@@ -67,7 +67,7 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "expected"),
     [
         ("2.1.0", "collbench 2.1.0 or newer"),
         ("3.0rc1", "collbench 3.0rc1 or newer"),
@@ -75,10 +75,10 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
         (None, "the version that wrote it"),
     ],
 )
-def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
+def test_a_newer_schema_reports_which_version_reads_it(tmp_path: Path, version: str | None, expected: str) -> None:
     path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
     (warning,) = read_run(path).warnings
-    assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {told} " in warning
+    assert warning.startswith(f"{path}/run.json was written by a newer collbench (schema 2, ") and f"; {expected} " in warning
 
 
 @pytest.mark.parametrize(

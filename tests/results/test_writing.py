@@ -53,10 +53,10 @@ def test_later_it_is_a_failure_and_what_is_stored_stays(run: RunFolder, breaks: 
     with pytest.MonkeyPatch.context() as patch:
         patch.undo()
         breaks(call, number)
-        with pytest.raises(RunFailed) as told:
+        with pytest.raises(RunFailed) as actual:
             run.append(make_row(32), {"max_s": np.arange(3.0)})
-    assert told.value.exit_code == 4
-    assert f"{run.path} ({os.strerror(number)}): 2 finished " in str(told.value) and f"--resume {run.path}" in str(told.value)
+    assert actual.value.exit_code == 4
+    assert f"{run.path} ({os.strerror(number)}): 2 finished " in str(actual.value) and f"--resume {run.path}" in str(actual.value)
     stored = read_run(run.path)
     assert ([row.size_bytes for row in stored.rows], stored.warnings) == ([8, 16], [])
 
@@ -65,9 +65,9 @@ def test_later_it_is_a_failure_and_what_is_stored_stays(run: RunFolder, breaks: 
 def test_before_the_first_result_it_is_bad_input(tmp_path: Path, breaks: Break, call: str, number: int) -> None:
     run = RunFolder.create(tmp_path / "run", "allreduce", {})
     breaks(call, number)
-    with pytest.raises(UsageError, match=r"--out DIR; nothing was measured$") as told:
+    with pytest.raises(UsageError, match=r"--out DIR; nothing was measured$") as actual:
         run.event("note", text="begun")
-    assert told.value.exit_code == 2
+    assert actual.value.exit_code == 2
 
 
 def test_a_run_that_is_resumed_and_cannot_be_written_is_bad_input(run: RunFolder, breaks: Break) -> None:
@@ -101,10 +101,10 @@ class TestVanished:
     def test_moved_away(self, run: RunFolder, tmp_path: Path) -> None:
         there = tmp_path / "there"
         run.path.rename(there)
-        with pytest.raises(RunFailed) as told:
+        with pytest.raises(RunFailed) as actual:
             run.append(make_row(32), {})
-        assert f"{run.path} was moved to {there} " in str(told.value) and str(told.value).endswith(f"--resume {there}")
-        run.end_early("abort", str(told.value), 4)
+        assert f"{run.path} was moved to {there} " in str(actual.value) and str(actual.value).endswith(f"--resume {there}")
+        run.end_early("abort", str(actual.value), 4)
         assert len(read_run(there).rows) == 2
         assert RunFolder.reopen(there).go_on() == {}
 

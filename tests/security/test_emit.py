@@ -50,8 +50,8 @@ def test_no_word_runs(number: int, option: str, tmp_path: Path) -> None:
     for kind in kinds().values():
         needed = [word for name, value in NEEDED.get(kind.name, {}).items() if name != option for word in (f"--{name}", value)]
         for at, word in enumerate(WORDS):
-            told = [f"--{option}", FORMS.get(option, "{}").format(word)]
-            done = run_here(tmp_path, "emit", kind.name, "--nodes", "2", *needed, *told, "--", "allreduce")
+            actual = [f"--{option}", FORMS.get(option, "{}").format(word)]
+            done = run_here(tmp_path, "emit", kind.name, "--nodes", "2", *needed, *actual, "--", "allreduce")
             if done.returncode == 2:
                 assert done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
                 continue

@@ -49,17 +49,17 @@ def asked(folder: Path) -> str:
 
 def node(bed: SlurmBed, name: str) -> tuple[str, str]:
     """The node's state and the reason of it."""
-    told = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
-    state, reason = re.search(r" State=(\S+)", told), re.search(r" Reason=(.*?) \[", told)
-    assert state, told
+    actual = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
+    state, reason = re.search(r" State=(\S+)", actual), re.search(r" Reason=(.*?) \[", actual)
+    assert state, actual
     return state[1], reason[1] if reason else ""
 
 
 def snapshot(folder: Path, name: str, *, with_lost_nic: bool) -> Path:
     """What this machine has, or that and a NIC more: FOLDER/NAME.json."""
-    told = run_here(folder, "probe", "--format", "json")
-    assert told.returncode == 0, said(told)
-    document = json.loads(told.stdout)
+    actual = run_here(folder, "probe", "--format", "json")
+    assert actual.returncode == 0, said(actual)
+    document = json.loads(actual.stdout)
     if with_lost_nic:
         document["machines"][0]["nics"].append(LOST_NIC)
     path = folder / f"{name}.json"

@@ -60,10 +60,10 @@ def baseline(folder: Path, run: Path) -> Path:
     real.unlink()
     draw = random.Random(8)
     for night in range(1, NIGHTS + 1):
-        told = {**json.loads(head), "name": f"night-{night}", "began_utc": f"2026-01-{night:02d}T00:00:00+00:00", "launches": 3}
-        told["canary_s"] = [None] * 3  # the machine's state is not what these tests are about, and a busy one changes it
+        actual = {**json.loads(head), "name": f"night-{night}", "began_utc": f"2026-01-{night:02d}T00:00:00+00:00", "launches": 3}
+        actual["canary_s"] = [None] * 3  # the machine's state is not what these tests are about, and a busy one changes it
         lines = [_again(json.loads(case), draw.gauss(1, _SPREAD)) for case in cases]
-        (folder / f"night-{night}.allocation.jsonl").write_text("\n".join([json.dumps(told), *map(json.dumps, lines), ""]))
+        (folder / f"night-{night}.allocation.jsonl").write_text("\n".join([json.dumps(actual), *map(json.dumps, lines), ""]))
     return folder
 
 

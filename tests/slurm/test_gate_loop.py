@@ -23,8 +23,8 @@ QUICK = ["--launches", "1", "--poll", "1"]
 
 
 def gate(cluster: Cluster, keep: Path, *more: str, env: Mapping[str, str] | None = None) -> Finished:
-    told = {"--baseline": cluster.good, "--keep": keep, "--suite": cluster.suite, "--expect": cluster.announced}
-    line = [str(SLURM / "gate.sh"), *(str(word) for option in told.items() for word in option), *QUICK, *more]
+    actual = {"--baseline": cluster.good, "--keep": keep, "--suite": cluster.suite, "--expect": cluster.announced}
+    line = [str(SLURM / "gate.sh"), *(str(word) for option in actual.items() for word in option), *QUICK, *more]
     return cluster.bed.call(line, timeout=120, env=settings(env))
 
 
@@ -46,9 +46,9 @@ def test_the_workflow_confirms_a_regression_on_fresh_nodes(cluster: Cluster, tmp
     job = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())["jobs"]["gate"]
     (step,) = (each for each in job["steps"] if "run" in each)
     keep, summary = tmp_path / "keep", tmp_path / "summary.md"
-    told = {"BASELINE": str(cluster.good), "KEEP": str(keep), "SUITE": str(cluster.suite), "GITHUB_STEP_SUMMARY": str(summary)}
-    assert set(told) - {"GITHUB_STEP_SUMMARY"} < set(job["env"])
-    own = {**job["env"], **told, "OPTIONS": f"{job['env']['OPTIONS']} {' '.join(QUICK)} --expect {cluster.announced}"}
+    actual = {"BASELINE": str(cluster.good), "KEEP": str(keep), "SUITE": str(cluster.suite), "GITHUB_STEP_SUMMARY": str(summary)}
+    assert set(actual) - {"GITHUB_STEP_SUMMARY"} < set(job["env"])
+    own = {**job["env"], **actual, "OPTIONS": f"{job['env']['OPTIONS']} {' '.join(QUICK)} --expect {cluster.announced}"}
     (tmp_path / "slurm").symlink_to(SLURM)
     line = ["bash", "-e", "-c", f"cd {tmp_path}\n{step['run']}"]
     done = cluster.bed.call(line, timeout=120, env=settings({**own, **SLOWER}))
@@ -77,8 +77,8 @@ def test_a_failed_job_is_reported_with_its_output(cluster: Cluster, tmp_path: Pa
     (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")
     done = gate(cluster, tmp_path / "keep", "--suite", str(tmp_path / "bad.toml"))
     assert done.returncode in (2, 3) and done.stdout == ""  # 3: srun ended a rank before it exited with 2
-    told = re.search(r"ended as FAILED \(exit code (?:2|143):0\), see (\S+)", done.stderr)
-    assert told and "bad.toml" in Path(told[1]).read_text(), said(done)
+    actual = re.search(r"ended as FAILED \(exit code (?:2|143):0\), see (\S+)", done.stderr)
+    assert actual and "bad.toml" in Path(actual[1]).read_text(), said(done)
 
 
 @pytest.mark.in_turn("gate loop")

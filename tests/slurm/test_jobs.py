@@ -29,7 +29,7 @@ def sbatch(
     return done.stdout.strip()
 
 
-def told(bed: SlurmBed, job: str) -> list[dict[str, str]]:
+def job_records(bed: SlurmBed, job: str) -> list[dict[str, str]]:
     """Return Slurm's state of the job, or of each job of an array in order."""
     lines = bed.call(["scontrol", "--oneliner", "show", "job", job]).stdout.splitlines()
     found = [dict(word.partition("=")[::2] for word in line.split()) for line in lines if line]
@@ -38,8 +38,8 @@ def told(bed: SlurmBed, job: str) -> list[dict[str, str]]:
 
 def ended(bed: SlurmBed, job: str, folder: Path) -> tuple[str, str]:
     """Its exit code, and what it printed."""
-    until(lambda: told(bed, job)[0]["JobState"] in OVER, f"job {job}", 60)
-    return told(bed, job)[0]["ExitCode"], (folder / f"collbench-{job}.out").read_text()
+    until(lambda: job_records(bed, job)[0]["JobState"] in OVER, f"job {job}", 60)
+    return job_records(bed, job)[0]["ExitCode"], (folder / f"collbench-{job}.out").read_text()
 
 
 class TestSweep:
@@ -114,14 +114,14 @@ class TestArray:
     def test_a_baseline_of_allocations_hours_apart(self, bed: SlurmBed, tmp_path: Path) -> None:
         folder = tmp_path / "good"
         job = sbatch(bed, tmp_path, "array.sbatch", folder, suite(tmp_path), 1, options=("--array=1-2%1",))
-        until(lambda: told(bed, job)[0]["JobState"] in OVER, "the first", 60)
-        first, second = told(bed, job)
+        until(lambda: job_records(bed, job)[0]["JobState"] in OVER, "the first", 60)
+        first, second = job_records(bed, job)
         assert (first["ExitCode"], second["JobState"]) == ("0:0", "PENDING"), first
         apart = bed.call(["bash", "-c", f"echo $(($(date -d {second['StartTime']} +%s) - $(date -d {first['StartTime']} +%s)))"])
         assert 0 <= int(apart.stdout) - 4 * 3600 < 30
         bed.must("scontrol", "update", f"JobId={job}_2", "StartTime=now")
-        until(lambda: told(bed, job)[1]["JobState"] in OVER, "the second", 60)
-        jobs = {each["JobId"] for each in told(bed, job)}
+        until(lambda: job_records(bed, job)[1]["JobState"] in OVER, "the second", 60)
+        jobs = {each["JobId"] for each in job_records(bed, job)}
         assert {path.name for path in folder.iterdir()} == jobs and len(jobs) == 2
         assert "put off" not in (tmp_path / f"collbench-{job}_1.out").read_text()
         added = run_here(tmp_path, "baseline", "add", "good-ones", *map(str, sorted(folder.iterdir())))

@@ -90,8 +90,8 @@ def install(folder: Path) -> Path:
 def slowed(folder: Path, on: bool) -> None:
     """Whether the next check finds the node slower by 30 %."""
     conf = folder / "node_check.conf"
-    told = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
-    conf.write_text("\n".join([*told, *[SLOW] * on, ""]))
+    actual = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
+    conf.write_text("\n".join([*actual, *[SLOW] * on, ""]))
 
 
 @pytest.mark.slurm
@@ -104,10 +104,10 @@ def test_three_slow_checks_in_a_row_drain_the_node(bed: SlurmBed, tmp_path: Path
         return bed.call([str(folder / "node_check.sh")], env={"SLURMD_NODENAME": name})
 
     try:
-        told = [check() for _ in range(2)]
-        assert [each.returncode for each in told] == [0, 0] and node(bed, name) == ("IDLE", ""), said(told[1])
-        for number, each in enumerate(told, 1):
-            assert f"suspicious check {number} of 3" in each.stderr, "".join(map(said, told))
+        actual = [check() for _ in range(2)]
+        assert [each.returncode for each in actual] == [0, 0] and node(bed, name) == ("IDLE", ""), said(actual[1])
+        for number, each in enumerate(actual, 1):
+            assert f"suspicious check {number} of 3" in each.stderr, "".join(map(said, actual))
         last = check()
         state, reason = node(bed, name)
     finally:
@@ -161,8 +161,8 @@ class TestDoubles:
             job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
             place = [f"export PATH='{path}'", f"cd '{tmp_path}'"]  # a hook sets both for itself: the doubles need others
             exports = (f"export {name}={value}" for name, value in env.items())
-            told = [*place, f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *exports]
-            (tmp_path / "node_check.conf").write_text("\n".join([*told, ""]))
+            actual = [*place, f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *exports]
+            (tmp_path / "node_check.conf").write_text("\n".join([*actual, ""]))
             own = {"SLURMD_NODENAME": "node1", **job}
             line = ["timeout", "30", str(tmp_path / "node_check.sh"), *more]
             return subprocess.run(line, cwd=tmp_path, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -172,8 +172,8 @@ class TestDoubles:
     def test_checks_within_one_second_have_folders_of_their_own(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         stamps = tmp_path / "stamps"
         doubles(tmp_path, date=f"echo >>{stamps}; echo 20261122T05180$(($(wc -l <{stamps}) / 4))Z")
-        told = [check(SUSPECTED="1").stderr for _ in range(2)]
-        assert ["suspicious check 1 of 3" in told[0], "suspicious check 2 of 3" in told[1]] == [True, True], told
+        actual = [check(SUSPECTED="1").stderr for _ in range(2)]
+        assert ["suspicious check 1 of 3" in actual[0], "suspicious check 2 of 3" in actual[1]] == [True, True], actual
         assert sorted(each.name for each in (tmp_path / "keep").glob("*Z")) == ["20261122T051800Z", "20261122T051801Z"]
 
     @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def epilog(tmp_path: Path) -> Hook:
         path = with_doubles(tmp_path, state, scontrol, collbench=f"echo looked >>looked\n{doctor}")
         (tmp_path / "node_check.sh").write_text(CHECK)
         (tmp_path / "node_check.sh").chmod(0o755)
-        told = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": code2, "SLURM_JOB_DERIVED_EC": derived}
+        actual = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": code2, "SLURM_JOB_DERIVED_EC": derived}
         settings = f'KEEP={tmp_path}/keep\nDRAIN_FOR=CB2702\nEPILOG_SIGNALS="9 11"\n{conf}'
-        return called(tmp_path, "node_epilog.sh", conf=settings, path=path, env={name: text for name, text in told.items() if text})
+        return called(tmp_path, "node_epilog.sh", conf=settings, path=path, env={name: text for name, text in actual.items() if text})
 
     return call
 

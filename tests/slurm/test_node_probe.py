@@ -82,12 +82,14 @@ def test_only_codes_of_the_settings_drain(probe: Hook, tmp_path: Path) -> None:
 
 
 def test_a_reason_is_one_printable_line(probe: Hook, tmp_path: Path) -> None:
-    told = probe("--no-drain", doctor=r"""printf 'severe   CB2702  \033[31m"é"\t`x` %s\n' "$(printf 'word %.0s' {1..99})"; exit 1""").stdout
-    assert told.startswith("[collbench] CB2702 [31m`x` word word ")
-    assert told.endswith(" word ...\n")
-    assert len(told) < 230
-    assert told.strip().isascii()
-    assert told.strip().isprintable()
+    actual = probe(
+        "--no-drain", doctor=r"""printf 'severe   CB2702  \033[31m"é"\t`x` %s\n' "$(printf 'word %.0s' {1..99})"; exit 1"""
+    ).stdout
+    assert actual.startswith("[collbench] CB2702 [31m`x` word word ")
+    assert actual.endswith(" word ...\n")
+    assert len(actual) < 230
+    assert actual.strip().isascii()
+    assert actual.strip().isprintable()
 
 
 def test_a_healthy_node_sends_no_request_to_the_controller(probe: Hook, tmp_path: Path) -> None:

@@ -73,11 +73,11 @@ class TestOnSlurm:
         until(lambda: "RUNNING" in bed.call(["squeue", "--noheader", "--format=%T"]).stdout, "the user's job")
         waiting = bed.must(*users, "--nodes=2", "-w", f"{busy},{promised}", "--time=5", "--wrap=sleep 1").strip()
         done = bed.call([str(folder / "node_sweep.sh"), "--start", "12", "--keep", str(kept)], timeout=100)
-        told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-        assert told.pop(well) == "healthy", said(done)
-        assert told.pop(slow).startswith("suspicious: ")
-        assert told.pop(promised, "no verdict: ").startswith("no verdict: ")  # or it was not idle for Slurm
-        assert (told, done.returncode) == ({}, 0)
+        actual = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        assert actual.pop(well) == "healthy", said(done)
+        assert actual.pop(slow).startswith("suspicious: ")
+        assert actual.pop(promised, "no verdict: ").startswith("no verdict: ")  # or it was not idle for Slurm
+        assert (actual, done.returncode) == ({}, 0)
         left = bed.call(["squeue", "--noheader", "--format=%i"]).stdout.split()
         assert sorted(left) == sorted([waiting, running])
         assert [f"node_check.sh: {slow}: suspicious check 1 of 3" in file.read_text() for file in kept.iterdir()].count(True) == 1

@@ -50,10 +50,10 @@ def test_the_suite_of_a_node() -> None:
 
 
 def test_the_workflow_has_few_rights_and_runs_once_at_a_time() -> None:
-    told = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())
-    assert told["permissions"] == {"contents": "read"} and told["concurrency"]["cancel-in-progress"] is False
-    assert told["jobs"]["gate"]["runs-on"] == ["self-hosted", "slurm"]
-    assert all("${{" not in step.get("run", "") for step in told["jobs"]["gate"]["steps"])  # inputs must not become shell code
+    actual = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())
+    assert actual["permissions"] == {"contents": "read"} and actual["concurrency"]["cancel-in-progress"] is False
+    assert actual["jobs"]["gate"]["runs-on"] == ["self-hosted", "slurm"]
+    assert all("${{" not in step.get("run", "") for step in actual["jobs"]["gate"]["steps"])  # inputs must not become shell code
 
 
 def test_the_readme_names_every_file() -> None:

@@ -65,8 +65,8 @@ def _made(folder: Path, noise: str | None, paired: bool, trials: int) -> Table:
 
 
 def _page(tables: list[Table]) -> str:
-    told = "\n".join(f"- `{name}`: {_said(path)}" for name, path in noises().items())
-    head = _HEAD.format(day=time.strftime("%Y-%m-%d", time.gmtime()), seed=SEED, noises=told)
+    actual = "\n".join(f"- `{name}`: {_said(path)}" for name, path in noises().items())
+    head = _HEAD.format(day=time.strftime("%Y-%m-%d", time.gmtime()), seed=SEED, noises=actual)
     done = [line["done"] for line in tables[0].lines]
     rows = [
         "| noise | trials | " + " | ".join("false alarms" if each == "nothing" else each for each in done) + " |",

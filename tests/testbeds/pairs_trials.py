@@ -90,9 +90,9 @@ def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int, folder: Path) -
     seconds = round(time.monotonic() - began, 1)
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"trial {kind} {seed} ended with {done.returncode}: {done.stderr}")
-    told = json.loads(done.stdout)
-    names = told["places"]
-    found = told["findings"]
+    actual = json.loads(done.stdout)
+    names = actual["places"]
+    found = actual["findings"]
     named = [[one["kind"], *(names[place] for place in one["places"])] for one in found]
     for name in NEEDLESS:
         (run / name).unlink()

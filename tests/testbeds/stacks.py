@@ -110,8 +110,8 @@ def page(target: Path) -> str:
 
 def _versions(run: Run) -> str:
     """Return the versions and settings of the library, from the rows."""
-    told = next(row.evidence["libraries"] for row in run.rows if row.evidence)
-    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+    actual = next(row.evidence["libraries"] for row in run.rows if row.evidence)
+    return ", ".join(f"{name} {value}" for name, value in actual.items() if value)
 
 
 def _table(runs: dict[str, Run]) -> Iterable[str]:

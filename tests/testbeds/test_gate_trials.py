@@ -142,8 +142,8 @@ def test_a_slowed_cell_is_measured_in_three_allocations_and_kept(trials: Trials)
     assert {file.name for file in target.iterdir()} == {"confirm.toml", "runs.tar.xz", "verdict-of-first.json", "verdict.json"}
     with tarfile.open(target / "runs.tar.xz") as archive:
         archive.extractall(target / "again", filter="data")
-    told = json.loads((target / "again/1-first/launch-1/run.json").read_text())
-    assert told["allocation_id"] == "cell-1-1-first" and str(trials.folder) not in json.dumps(told)
+    actual = json.loads((target / "again/1-first/launch-1/run.json").read_text())
+    assert actual["allocation_id"] == "cell-1-1-first" and str(trials.folder) not in json.dumps(actual)
     runs = [f"again/{name}" for name in ("1-first", "2-again", "3-again")]
     assert run_here(target, "gate", "--baseline", "../baseline-link", *runs).returncode == 1
 

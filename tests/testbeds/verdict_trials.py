@@ -117,9 +117,9 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
     seconds = round(time.monotonic() - began, 1)
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"{run.name} ended with {done.returncode}: {done.stderr}")
-    told = json.loads((run / "run.json").read_text())[command]
-    judged = told["verdict"]["suspects"] if command == "hunt" else told["judged"]
-    names = told["places"]
+    actual = json.loads((run / "run.json").read_text())[command]
+    judged = actual["verdict"]["suspects"] if command == "hunt" else actual["judged"]
+    names = actual["places"]
     confirmed = [_named(each, names) for each in judged if each["state"] == "confirmed"]
     inconclusive = [_named(each, names) for each in judged if each["state"] == "inconclusive"]
     if command == "pairs":  # a suspect of the matrix counts if the repetition confirmed it

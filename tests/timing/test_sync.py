@@ -165,12 +165,12 @@ def test_in_each_round_a_host_connects_to_the_one_that_is_twice_as_far(monkeypat
     """Five hosts with two ranks each: three rounds, to the hosts 1, 2 and 4 further in the circle."""
     hosts = ("a", "b", "c", "d", "e")
     members = [SimpleNamespace(rank=rank, host=hosts[rank // 2], address="127.0.0.1") for rank in range(10)]
-    told = [None if rank % 2 else ("127.0.0.1", 1000 + rank, "00") for rank in range(10)]
+    actual = [None if rank % 2 else ("127.0.0.1", 1000 + rank, "00") for rank in range(10)]
     world = SimpleNamespace(
         hosts=hosts,
         me=members[6],
         timeout_s=1.0,
-        allgather=lambda mine, what: told,
+        allgather=lambda mine, what: actual,
         on_host=lambda host: [one for one in members if one.host == host],
     )
     monkeypatch.setattr(sync_module, "_connect", lambda target, number, timeout_s: (target[1], number))

@@ -17,6 +17,6 @@ def laid_out(name: str, typed: Mapping[str, str], hosts: Sequence[int]) -> Step:
     return regime.step(shape_of(regime, typed, hosts))
 
 
-def told(exchange: Exchange) -> tuple[str, object, int, int]:
+def described(exchange: Exchange) -> tuple[str, object, int, int]:
     """What matters of an exchange: (operation, groups, size_bytes, times)."""
     return exchange.operation, exchange.groups, exchange.size_bytes, exchange.times

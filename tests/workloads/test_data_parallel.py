@@ -3,7 +3,7 @@
 import pytest
 
 from collbench.errors import UsageError
-from tests.workloads.laid import MIB, laid_out, told
+from tests.workloads.laid import MIB, described, laid_out
 
 GRADIENTS = 340 * 10**6 * 4
 
@@ -11,7 +11,7 @@ GRADIENTS = 340 * 10**6 * 4
 def test_bert_large_in_buckets_of_25_mib():
     step = laid_out("data-parallel", {}, (0, 1))
     whole = GRADIENTS // (25 * MIB)
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         ("allreduce", ((0, 1),), 25 * MIB, whole),
         ("allreduce", ((0, 1),), GRADIENTS - whole * 25 * MIB, 1),
     ]
@@ -22,7 +22,7 @@ def test_bert_large_in_buckets_of_25_mib():
 
 def test_a_bucket_beyond_the_gradients_is_one_bucket():
     (one,) = laid_out("data-parallel", {"model": "1000", "dtype": "bfloat16"}, (0, 0, 1)).exchanges
-    assert told(one) == ("allreduce", ((0, 1, 2),), 1000 * 2, 1)
+    assert described(one) == ("allreduce", ((0, 1, 2),), 1000 * 2, 1)
     assert one.what == "gradients, bucket 1 of 1"
 
 

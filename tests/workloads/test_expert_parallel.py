@@ -3,7 +3,7 @@
 import pytest
 
 from collbench.errors import UsageError
-from tests.workloads.laid import laid_out, told
+from tests.workloads.laid import described, laid_out
 
 SMALL = {"layers": "3", "hidden": "8", "sequence": "12", "top_k": "1"}
 TOKEN = 8 * 4  # bytes
@@ -11,7 +11,7 @@ TOKEN = 8 * 4  # bytes
 
 def test_evenly_every_rank_sends_every_rank_as_many():
     step = laid_out("expert-parallel", SMALL, (0, 1, 2))
-    assert [told(one) for one in step.exchanges] == [("alltoallv", ((0, 1, 2),), 12 * TOKEN, 3)] * 4
+    assert [described(one) for one in step.exchanges] == [("alltoallv", ((0, 1, 2),), 12 * TOKEN, 3)] * 4
     assert {one.traffic.matrix for one in step.exchanges} == {((12 // 3 * TOKEN,) * 3,) * 3}
     assert step.payload_bytes == 4 * 3 * 12 * TOKEN
     assert step.note == "3 experts in each of 3 layers, top 1"
@@ -52,7 +52,7 @@ def test_more_experts_per_rank_allow_more_imbalance():
     ("typed", "why"),
     [
         ({"experts": "4"}, "--experts 4 cannot be shared evenly by 3 ranks: choose a multiple of them, like 6"),
-        ({"top_k": "4"}, "--top-k 4 asks for more experts than the 3 there are: choose 1 to 3"),
+        ({"top_k": "4"}, "--top-k 4 exceeds the number of experts, 3: choose 1 to 3"),
         (
             {"imbalance": "4"},
             "--imbalance 4 over 3 ranks with 1 expert each and top 1: one rank's experts can get 1 to 3 times the average",

@@ -6,7 +6,7 @@ from collbench.errors import UsageError
 from collbench.workloads.data_parallel import units
 from collbench.workloads.registry import regime_named
 from collbench.workloads.shape import shape_of
-from tests.workloads.laid import laid_out, told
+from tests.workloads.laid import described, laid_out
 
 LAYER = 4 * (1024 * 1024 + 1024) + 1024 * 4096 + 4096 + 4096 * 1024 + 1024 + 2 * 2 * 1024  # of bert-large
 REST = 340 * 10**6 - 24 * LAYER
@@ -16,7 +16,7 @@ def test_bert_large_on_four_ranks_layer_after_layer():
     step = laid_out("fsdp", {}, (0, 0, 1, 1))
     everybody = ((0, 1, 2, 3),)
     assert LAYER % 4 == REST % 4 == 0
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         ("allgather", everybody, REST * 4, 1),
         ("allgather", everybody, LAYER * 4, 24),
         ("allgather", everybody, LAYER * 4, 24),
@@ -30,13 +30,13 @@ def test_bert_large_on_four_ranks_layer_after_layer():
 
 def test_what_does_not_divide_is_filled_up_which_is_reported():
     step = laid_out("fsdp", {"model": "10", "layers": "2"}, (0, 1, 2))
-    assert {told(one)[2] for one in step.exchanges} == {(5 + 1) * 4}
+    assert {described(one)[2] for one in step.exchanges} == {(5 + 1) * 4}
     assert step.note == "units are padded by 1 elements, so that all ranks have parts of the same size"
 
 
 def test_a_model_without_layers_is_one_unit_which_is_reported():
     step = laid_out("fsdp", {"model": "resnet50"}, (0, 1))
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         (operation, ((0, 1),), 25_557_032 * 4, 1) for operation in ("allgather", "allgather", "reducescatter")
     ]
     assert step.note == "one unit: use --layers to set the number of units"

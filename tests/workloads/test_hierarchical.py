@@ -3,13 +3,13 @@
 import pytest
 
 from collbench.errors import UsageError
-from tests.workloads.laid import MIB, laid_out, told
+from tests.workloads.laid import MIB, described, laid_out
 
 
 def test_two_hosts_of_two_ranks():
     step = laid_out("hierarchical", {"model": str(5 * MIB), "bucket": "8M"}, (0, 0, 1, 1))
     inside, across = ((0, 1), (2, 3)), ((0, 2), (1, 3))
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         ("reducescatter", inside, 8 * MIB, 2),
         ("allreduce", across, 8 * MIB // 2, 2),
         ("allgather", inside, 8 * MIB, 2),

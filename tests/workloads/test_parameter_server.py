@@ -6,7 +6,7 @@ from collbench.errors import UsageError
 from collbench.workloads.parameter_server import Roles, roles
 from collbench.workloads.registry import regime_named
 from collbench.workloads.shape import shape_of
-from tests.workloads.laid import laid_out, told
+from tests.workloads.laid import described, laid_out
 
 SERVER = regime_named("parameter-server")
 
@@ -17,7 +17,7 @@ def who(hosts, **typed):
 
 def test_one_server_gets_the_gradients_of_two_workers_and_gives_the_model_to_both():
     push, pull = laid_out("parameter-server", {"model": "1000"}, (0, 1, 2)).exchanges
-    assert told(push) == told(pull) == ("alltoallv", ((0, 1, 2),), 2 * 1000 * 4, 1)
+    assert described(push) == described(pull) == ("alltoallv", ((0, 1, 2),), 2 * 1000 * 4, 1)
     assert push.traffic.matrix == ((0, 0, 0), (4000, 0, 0), (4000, 0, 0))
     assert pull.traffic.matrix == ((0, 4000, 4000), (0, 0, 0), (0, 0, 0))
     assert (push.adds, pull.adds) == (True, False)
@@ -49,7 +49,7 @@ def test_all_pushes_in_buckets_then_all_pulls():
 
 def test_asynchronously_a_step_is_the_round_of_one_worker_in_messages():
     step = laid_out("parameter-server", {"model": "7", "update": "asynchronous", "servers": "2"}, (0, 1, 2, 3))
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         ("p2p_bandwidth", ((2, 0),), 4 * 4, 1),
         ("p2p_bandwidth", ((2, 1),), 3 * 4, 1),
         ("p2p_bandwidth", ((0, 2),), 4 * 4, 1),

@@ -3,14 +3,14 @@
 import pytest
 
 from collbench.errors import UsageError
-from tests.workloads.laid import laid_out, told
+from tests.workloads.laid import described, laid_out
 
 ACTIVATION = 1024 * 512 * 4  # of bert-large in float32
 
 
 def test_a_stage_per_rank():
     step = laid_out("pipeline", {}, (0, 1, 2, 3))
-    assert [told(one) for one in step.exchanges] == [
+    assert [described(one) for one in step.exchanges] == [
         ("sendrecv", ((0, 1), (2, 3)), ACTIVATION, 8),
         ("sendrecv", ((1, 2),), ACTIVATION, 8),
     ]
@@ -23,7 +23,7 @@ def test_a_stage_per_rank():
 
 def test_two_stages_have_one_boundary():
     step = laid_out("pipeline", {"microbatches": "4", "microbatch": "2", "dtype": "float16"}, (0, 1))
-    assert [told(one) for one in step.exchanges] == [("sendrecv", ((0, 1),), 1024 * 512 * 2 * 2, 4)]
+    assert [described(one) for one in step.exchanges] == [("sendrecv", ((0, 1),), 1024 * 512 * 2 * 2, 4)]
     assert step.payload_bytes == 4 * 1024 * 512 * 2 * 2
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from collbench.errors import UsageError
-from tests.workloads.laid import laid_out, told
+from tests.workloads.laid import described, laid_out
 
 ACTIVATION = 1024 * 512 * 4  # of bert-large in float32
 
 
 def test_groups_are_those_of_a_host():
     step = laid_out("tensor-parallel", {}, (0, 0, 1, 1))
-    assert [told(one) for one in step.exchanges] == [("allreduce", ((0, 1), (2, 3)), ACTIVATION, 2 * 24)] * 2
+    assert [described(one) for one in step.exchanges] == [("allreduce", ((0, 1), (2, 3)), ACTIVATION, 2 * 24)] * 2
     assert step.payload_bytes == 4 * 24 * ACTIVATION
     assert step.note == "2 groups at the same time; embedding and loss are left out"
 

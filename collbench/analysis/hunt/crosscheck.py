@@ -214,7 +214,7 @@ class CrossCheck:
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
         pairs = [_pair(wish.place, wish.partner) for wish in requested]
         controls = self._controls(pairs)
-        numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of places that are well beside them"
+        numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of healthy places as controls"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
         answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))

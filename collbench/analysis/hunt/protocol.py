@@ -30,7 +30,7 @@ class RoundRequest:
     kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
             ranks of each place (a group is one place); NIC: messages of a pair over one interface only (`nic`)
     groups  of places; two each for PAIRS and NIC, the lower first
-    why     for the log: "round 3 of 8", "3 suspects with two partners that are well"
+    why     for the log: "round 3 of 8", "3 suspects with two healthy partners"
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
     pause_s seconds to wait before the round, so that a short disturbance affects only one of several repetitions
     """

@@ -128,7 +128,9 @@ class _SuspectRatios:
 def _inside(found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
     controls = list(good[: max(_CONTROLS, len(found))])
     groups = tuple((place,) for place in [*found, *controls])
-    answer = yield RoundRequest(INSIDE, groups, f"{_suspects(found)} inside, beside {len(controls)} that are well", stage="isolation")
+    answer = yield RoundRequest(
+        INSIDE, groups, f"{_suspects(found)} inside, with {len(controls)} healthy ones as controls", stage="isolation"
+    )
     typical = _median([figure.speed for figure in answer.figures[len(found) :]])
     for each, figure in zip(found.values(), answer.figures, strict=False):
         ratio = figure.speed / typical if figure.speed and typical else None
@@ -148,7 +150,7 @@ def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) ->
     partners, rest = good[: len(taken)], good[len(taken) :]
     tested = [_pair(place, partner) for place, partner in zip(taken, partners, strict=True)]
     controls = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
-    why = f"{_suspects(taken)} over {nic} alone, beside {len(controls)} pairs that are well"
+    why = f"{_suspects(taken)} over {nic} alone, with {len(controls)} healthy pairs as controls"
     answer = yield RoundRequest(NIC, tuple(tested + controls), why, stage="isolation", nic=nic)
     typical = _median([speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward)])
     for place, pair, figure in zip(taken, tested, answer.figures, strict=False):

@@ -127,7 +127,7 @@ class NcclMemory:
             with gpu.use():
                 library.call("ncclMemAlloc", ctypes.byref(place), ctypes.c_size_t(n_bytes))
         except NcclFailed as error:
-            raise MemoryError(f"NCCL allocates no {format_size(n_bytes)} on GPU {gpu.index} ({gpu.name}): {error}") from error
+            raise MemoryError(f"NCCL cannot allocate {format_size(n_bytes)} on GPU {gpu.index} ({gpu.name}): {error}") from error
         self.address, self.n_bytes = place.value or 0, n_bytes
         self.known: dict[int, tuple[int, str]] = {}
         end = weakref.finalize(self, _free, library, communicators, gpu, self.address, self.known)

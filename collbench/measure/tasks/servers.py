@@ -42,8 +42,6 @@ from collbench.units import format_bytes
 from collbench.workloads.parameter_server import REGIME, roles
 from collbench.workloads.step import Regime, Shape, Step, moved_bytes
 
-pass
-
 # Messages between two ranks, each pair at its own pace, without a barrier. A server handles requests in the order of their arrival.
 #
 # A conversation with another rank is a generator of messages. It continues when its current message is complete. Only one

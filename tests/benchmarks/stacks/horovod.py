@@ -26,8 +26,8 @@ def open_stack(place: Place) -> Opened:
     address, _, port = place.addresses[0].partition(":")
     places = {"RANK": place.rank, "SIZE": place.ranks, "LOCAL_RANK": place.rank, "LOCAL_SIZE": place.ranks}
     places |= {"CROSS_RANK": 0, "CROSS_SIZE": 1}
-    told = {"HOSTNAME": "here", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_IFACE": "lo", "GLOO_RENDEZVOUS_ADDR": address}
-    os.environ |= {f"HOROVOD_{name}": str(value) for name, value in {**places, **told, "GLOO_RENDEZVOUS_PORT": port}.items()}
+    actual = {"HOSTNAME": "here", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_IFACE": "lo", "GLOO_RENDEZVOUS_ADDR": address}
+    os.environ |= {f"HOROVOD_{name}": str(value) for name, value in {**places, **actual, "GLOO_RENDEZVOUS_PORT": port}.items()}
     if place.rank == 0:
         server = RendezvousHTTPServer((address, int(port)), RendezvousHandler, 0)
         in_thread(server.serve_forever)

@@ -131,8 +131,8 @@ def accused(sentence: str) -> frozenset[int]:
     """
     if _OF_ITSELF in sentence:
         return frozenset()
-    told = _SEEN_BY.sub("", _TELLER.sub("", sentence))
-    named = next((found for text in (told, sentence) for form in (_IN_FULL, _NUMBERED) if (found := form.findall(text))), [])
+    actual = _SEEN_BY.sub("", _TELLER.sub("", sentence))
+    named = next((found for text in (actual, sentence) for form in (_IN_FULL, _NUMBERED) if (found := form.findall(text))), [])
     return frozenset(int(number) for found in named for number in re.findall(r"\d+", found))
 
 
@@ -191,8 +191,8 @@ def _of_a_pause(case: Case, seen: Observation) -> list[str]:
 def _of_a_path(case: Case, seen: Observation) -> list[str]:
     """A run over a bad path either comes to its end, or ends in time and names the path, or nothing; never a rank alone."""
     found = _of_cells(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
-    told = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
-    found += [f"{sentence!r} is a false name" for sentence in told if findings_of(case, sentence) is None]
+    actual = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
+    found += [f"{sentence!r} is a false name" for sentence in actual if findings_of(case, sentence) is None]
     if set(seen.codes) == {0}:
         return found
     if case.harmless and case.phase:  # at a random moment a start on a busy machine may exceed so short a deadline by itself
@@ -200,7 +200,7 @@ def _of_a_path(case: Case, seen: Observation) -> list[str]:
     within_s = WITHIN_S + (_ONE_WAY_S if case.library == "socket" else 0.0)
     if not case.fault.startswith("loss") and seen.seconds > within_s:
         found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {within_s:g} s")
-    return found + ([] if told else ["no sentence reports it"])
+    return found + ([] if actual else ["no sentence reports it"])
 
 
 def findings_of_all(case: Case, said: Sequence[str]) -> str:
@@ -234,16 +234,16 @@ def _of_data(case: Case, seen: Observation) -> list[str]:
 
 
 def _of_sentences(case: Case, seen: Observation) -> list[str]:
-    told = failures(seen.said)
-    if not told:
+    actual = failures(seen.said)
+    if not actual:
         return [f"no sentence reports it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
     if case.fault == "disk":
-        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence reports the full disk"]
-    found = [f"{sentence!r} names the wrong rank" for sentence in told if not _may_be(case, accused(sentence))]
-    if not any(accused(sentence) for sentence in told) and (case.phase or not any(_OF_ITSELF in sentence for sentence in told)):
+        return [] if any(_DISK.search(sentence) for sentence in actual) else ["no sentence reports the full disk"]
+    found = [f"{sentence!r} names the wrong rank" for sentence in actual if not _may_be(case, accused(sentence))]
+    if not any(accused(sentence) for sentence in actual) and (case.phase or not any(_OF_ITSELF in sentence for sentence in actual)):
         found.append("no rank is named")
     phases = [_PHASES[phase] for phase in (case.phase, *_ALSO.get((case.fault, case.phase), ())) if phase]
-    if phases and not any(phase.search(sentence) for phase in phases for sentence in told):
+    if phases and not any(phase.search(sentence) for phase in phases for sentence in actual):
         found.append(f"no sentence names the phase {case.phase}")
     return found
 

@@ -150,8 +150,8 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         """As `write` has left it."""
-        told = json.loads(path.read_text())
-        return cls(**{**told, "folder": Path(told["folder"])})
+        actual = json.loads(path.read_text())
+        return cls(**{**actual, "folder": Path(actual["folder"])})
 
     def write(self) -> Path:
         """Leaves it in its folder; returns the file."""

@@ -64,7 +64,7 @@ def test_gpus_links_and_access(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (TEXT.replace(f"{B} XGMI         SELF         PCIE        ", f"{B} XGMI         SELF"), f"row {B} does not fit its heading"),
         (TEXT + TEXT, "has two tables ACCESS"),
@@ -73,8 +73,8 @@ def test_gpus_links_and_access(text: str) -> None:
         (JSON.replace('"gpu": 1,\n        "bdf"', '"gpu": null,\n        "bdf"'), "an entry has no 'gpu' and 'bdf'"),
     ],
 )
-def test_text_that_does_not_fit(text: str, told: str) -> None:
-    with pytest.raises(Unreadable, match=told):
+def test_text_that_does_not_fit(text: str, expected: str) -> None:
+    with pytest.raises(Unreadable, match=expected):
         smi.read_amd(text, "topology.txt")
 
 

@@ -103,9 +103,9 @@ def test_nodes_and_processors() -> None:
     machine = hwloc.read(WHOLE, "hwloc.xml")
     assert machine.hostname == "node7" and machine.sources == ("hwloc XML hwloc.xml",) and machine.doubts == ()
     assert machine.numa_nodes == (NumaNode(0, "0-3", 1 << 30), NumaNode(1, "4-7", 1 << 30))
-    told = machine.system
-    assert (told.sockets, told.cores, told.threads, told.memory_bytes) == (2, 4, 8, 2 << 30)
-    assert (told.architecture, told.cpu_model, told.cpu_vendor, told.kernel) == ("x86_64", "A processor", "GenuineIntel", "6.8.0")
+    actual = machine.system
+    assert (actual.sockets, actual.cores, actual.threads, actual.memory_bytes) == (2, 4, 8, 2 << 30)
+    assert (actual.architecture, actual.cpu_model, actual.cpu_vendor, actual.kernel) == ("x86_64", "A processor", "GenuineIntel", "6.8.0")
 
 
 def test_the_pci_tree_and_its_kinds() -> None:

@@ -9,7 +9,7 @@ from collbench.machine.readers.hwloc import nvlinks, pcie
 
 
 @pytest.mark.parametrize(
-    ("told", "part", "link"),
+    ("expected", "part", "link"),
     [
         ("63.015385", None, PcieLink(32.0, 16)),  # nothing else has as much
         ("0.250000", None, PcieLink(2.5, 1)),
@@ -20,12 +20,12 @@ from collbench.machine.readers.hwloc import nvlinks, pcie
         ("121.000000", "ConnectX-8", PcieLink(64.0, 16)),
     ],
 )
-def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | None, link: PcieLink) -> None:
-    assert pcie(told, part) == (link, None)
+def test_a_links_speed_and_width_where_one_answer_fits(expected: str, part: str | None, link: PcieLink) -> None:
+    assert pcie(expected, part) == (link, None)
 
 
 @pytest.mark.parametrize(
-    ("told", "part", "why"),
+    ("expected", "part", "why"),
     [
         ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
         ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
@@ -38,8 +38,8 @@ def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | No
         ("fast", None, "hwloc's figure is not a number"),
     ],
 )
-def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(told: str | None, part: str | None, why: str) -> None:
-    assert pcie(told, part) == (PcieLink(), why)
+def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(expected: str | None, part: str | None, why: str) -> None:
+    assert pcie(expected, part) == (PcieLink(), why)
 
 
 def power(*values: int) -> Element:

@@ -69,14 +69,14 @@ def test_after_a_change_the_port_is_as_it_is_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (NDR.replace("CA/RT", "Switch"), "describes the port of a switch"),
         (NDR.replace("Lid:.............................21", "Lid:.............................0"), "has no Lid or no LinkWidthActive"),
     ],
 )
-def test_what_is_not_the_port_of_an_adapter(text: str, told: str) -> None:
-    with pytest.raises(Unreadable, match=told):
+def test_what_is_not_the_port_of_an_adapter(text: str, expected: str) -> None:
+    with pytest.raises(Unreadable, match=expected):
         rdma_tools.read_ibportstate(text, "port.txt")
 
 

@@ -126,14 +126,14 @@ def test_untrusted_text_is_no_markup() -> None:
 
 def test_hundreds_of_suspects_do_not_drown_what_changed_and_the_worst_floor_is_shown() -> None:
     asked = regression().floors[0]
-    told = gate(
+    actual = gate(
         regression(
             suspicions=tuple(suspicion() for _ in range(135)),
             floors=(*(replace(asked, state="cleared", name=f"well {n}") for n in range(30)), asked),
         )
     )
-    titles = [title for title, _ in told.tables]
+    titles = [title for title, _ in actual.tables]
     assert titles[0] == "Slower, confirmed and worst first (20 of 135; verdict.json has all)"
     assert titles[-1] == "Required shares of the expected bandwidth (--min-percent) (20 of 31; verdict.json has all)"
-    assert [len(table.rows) for _, table in told.tables] == [20, 2, 20]
-    assert told.tables[-1][1].rows[0][:2] == ["confirmed", asked.name]
+    assert [len(table.rows) for _, table in actual.tables] == [20, 2, 20]
+    assert actual.tables[-1][1].rows[0][:2] == ["confirmed", asked.name]

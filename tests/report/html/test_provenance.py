@@ -105,12 +105,12 @@ def test_intervals_over_launches_do_not_apply_to_one_launch(tmp_path: Path) -> N
 
 
 def test_imported_runs_report_from_which_file_and_what_is_missing(tmp_path: Path) -> None:
-    told = {
+    actual = {
         "files": [{"name": "all.log", "size_bytes": 2048, "sha256": "ab" * 32, "format": "osu"}, 7],
         "tables": [{"file": "all.log", "tool": "osu", "version": "7.4", "program": "osu_allreduce", "statistic": "mean", "rows": 3}],
         "missing": ["no interval"], "doubts": ["all.log: 2 ranks, not 4"],
     }  # fmt: skip
-    made = shown(tmp_path / "page.html", stored(tmp_path / "run", imported=told))
+    made = shown(tmp_path / "page.html", stored(tmp_path / "run", imported=actual))
     assert "imported from osu 7.4: 3 rows of osu_allreduce (all.log); a time is mean." in made.texts
     assert "missing in the output: no interval." in made.texts and "doubtful: all.log: 2 ranks, not 4." in made.texts
     assert table(made, "Files").rows == [

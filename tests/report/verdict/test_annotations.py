@@ -14,7 +14,7 @@ from tests.report.verdict.hostile import hostile
 COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
 
 
-def told(given: Verdict) -> list[tuple[str, str, str]]:
+def annotations_of(given: Verdict) -> list[tuple[str, str, str]]:
     """Kind, title and message of each, as the runner reads them: it undoes the escapes."""
     found = [COMMAND.fullmatch(line.text) for line in annotation_lines(given)]
     assert all(found)
@@ -29,11 +29,11 @@ def unescaped(text: str) -> str:
 
 def test_a_pass_is_a_notice() -> None:
     words = "passed; judged: new; baseline base: 6 allocations, 6 cases"
-    assert told(verdict()) == [("notice", "collbench gate: passed", words)]
+    assert annotations_of(verdict()) == [("notice", "collbench gate: passed", words)]
 
 
 def test_a_regression_is_errors_warnings_and_notices() -> None:
-    found = told(regression())
+    found = annotations_of(regression())
     assert found[0][:2] == ("error", "collbench gate: regression")
     assert found[1] == ("error", "confirmed: allreduce 64 MiB mpi", "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)")
     assert [each[:2] for each in found[2:]] == [
@@ -45,12 +45,14 @@ def test_a_regression_is_errors_warnings_and_notices() -> None:
 
 
 def test_no_verdict_is_an_error_and_a_suspect_a_warning() -> None:
-    found = told(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)))
+    found = annotations_of(verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(StillSuspected(1, 2),)))
     assert [each[0] for each in found] == ["error", "warning", "warning"]
 
 
 def test_there_are_ten_of_a_kind_at_most_and_the_result_is_among_them() -> None:
-    found = told(regression(suspicions=tuple(suspicion() for _ in range(50)), reasons=(Text("why"),) * 50, notes=(Text("note"),) * 50))
+    found = annotations_of(
+        regression(suspicions=tuple(suspicion() for _ in range(50)), reasons=(Text("why"),) * 50, notes=(Text("note"),) * 50)
+    )
     assert [sum(each[0] == kind for each in found) for kind in ("error", "warning", "notice")] == [10, 10, 10]
     assert found[0][1] == "collbench gate: regression"
 

@@ -20,7 +20,7 @@ AGAIN = (StillSuspected(1, 2),)
 SUSPECTED = {"result": "no verdict", "reasons": AGAIN, "suspicions": (suspicion("suspected"),), "candidates": ("night-8",)}
 
 
-def told(given: Verdict, **changes: Any) -> list[str]:
+def commands_of(given: Verdict, **changes: Any) -> list[str]:
     typed: dict[str, Any] = {
         "baseline": Path("base"), "runs": [Path("night-8")], "besides": [], "suite": Path("confirm.toml"), "nameable": True, "html": False,
         "imported": False, "launcher": "local", "options": {"--ranks": "2", "--sizes": "8-1M"}, "slowed": False,
@@ -31,7 +31,7 @@ def told(given: Verdict, **changes: Any) -> list[str]:
 def test_suspects_are_measured_in_two_fresh_allocations_and_judged_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "night-8-again-1").mkdir()
-    assert told(verdict(**SUSPECTED), besides=["--min-percent", "ring:80@64M-"]) == [
+    assert commands_of(verdict(**SUSPECTED), besides=["--min-percent", "ring:80@64M-"]) == [
         "next: measure the suspects again in two fresh allocations, one command in each:",
         "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-2 --out night-8-again-2 --quiet",
         "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-3 --out night-8-again-3 --quiet",
@@ -42,7 +42,7 @@ def test_suspects_are_measured_in_two_fresh_allocations_and_judged_with_the_firs
 
 def test_a_launcher_starts_each_launch_and_a_third_allocation_is_one() -> None:
     two = verdict(**{**SUSPECTED, "candidates": ("482", "483")})
-    lines = told(two, launcher="srun", runs=[Path("a b"), Path("second")])
+    lines = commands_of(two, launcher="srun", runs=[Path("a b"), Path("second")])
     assert lines[:2] == [
         "next: measure the suspects again in one more fresh allocation:",
         "  for n in 1 2 3 4 5; do srun collbench run confirm.toml --quiet --out 482-again-1/launch-$n; done",
@@ -51,8 +51,8 @@ def test_a_launcher_starts_each_launch_and_a_third_allocation_is_one() -> None:
 
 
 def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none() -> None:
-    assert told(verdict(**SUSPECTED), suite=None)[1] == "  collbench gate --baseline base night-8 --confirm-suite confirm.toml"
-    assert told(verdict(**SUSPECTED), imported=True) == [] == told(verdict(**SUSPECTED), nameable=False)
+    assert commands_of(verdict(**SUSPECTED), suite=None)[1] == "  collbench gate --baseline base night-8 --confirm-suite confirm.toml"
+    assert commands_of(verdict(**SUSPECTED), imported=True) == [] == commands_of(verdict(**SUSPECTED), nameable=False)
 
 
 def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
@@ -64,7 +64,7 @@ def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
             "changes": (change,),
         }
     )
-    lines = told(given)
+    lines = commands_of(given)
     assert lines[0] == "next: if the change is intended, announce it in changes.toml:"
     (table,) = tomllib.loads("\n".join(lines[1:7]))["change"]
     assert (table["kind"], table["what"], table["expires"]) == ("software", 'mpi "x" [[]1]', date(2026, 12, 21))
@@ -75,30 +75,30 @@ def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
 
 
 def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
-    assert told(verdict()) == ["next: add it to the baseline:", "  collbench baseline add base night-8"]
-    assert told(verdict(), slowed=True) == [] == told(verdict(candidates=("a", "b", "c")))
-    assert told(verdict(result="no verdict", allocations=2))[1] == "  collbench baseline add base RUN…"
+    assert commands_of(verdict()) == ["next: add it to the baseline:", "  collbench baseline add base night-8"]
+    assert commands_of(verdict(), slowed=True) == [] == commands_of(verdict(candidates=("a", "b", "c")))
+    assert commands_of(verdict(result="no verdict", allocations=2))[1] == "  collbench baseline add base RUN…"
 
 
 def test_a_regression_has_a_page_and_wrong_data_a_table() -> None:
-    assert told(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
-    assert told(verdict(result="regression"), html=True) == []
-    assert told(verdict(result="wrong data")) == ["next: show the cases with wrong data:", "  collbench report night-8"]
+    assert commands_of(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
+    assert commands_of(verdict(result="regression"), html=True) == []
+    assert commands_of(verdict(result="wrong data")) == ["next: show the cases with wrong data:", "  collbench report night-8"]
 
 
 def test_launches_that_replace_others_are_measured_as_the_first_ones_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = verdict(result="no verdict", reasons=(LaunchesNeeded("night-8", 1, 2, 2),), candidates=("night-8",))
     words = arguments_of({"command": "run all.toml", "--ranks": "2", "--in-place": "given"})
-    assert told(given, commands={"night-8": words}) == [
+    assert commands_of(given, commands={"night-8": words}) == [
         "next: measure 2 more launches in night-8:",
         "  collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1 --launches 2",
         "and judge all together:",
         "  collbench gate --baseline base night-8 night-8-again-1",
     ]
     measured = "collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1/launch-$n"
-    assert told(given, commands={"night-8": words}, launcher="srun")[:2] == [
+    assert commands_of(given, commands={"night-8": words}, launcher="srun")[:2] == [
         "next: measure 2 more launches in night-8, in the same job:",
         f"  for n in 1 2; do srun {measured}; done",
     ]
-    assert told(given) == [] == told(given, commands={"night-8": arguments_of({"command": "run", "--ranks": "2 all.toml"})})
+    assert commands_of(given) == [] == commands_of(given, commands={"night-8": arguments_of({"command": "run", "--ranks": "2 all.toml"})})

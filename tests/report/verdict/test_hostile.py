@@ -29,7 +29,7 @@ def test_every_output_holds_any_verdict(changes: list[tuple[int, int, Any]]) -> 
         before, place[name] = place[name], value
         if not FITS.is_valid(page):
             place[name] = before
-    told = from_json(page)
+    actual = from_json(page)
     for format, style in (("table", "collbench"), ("table", "nagios"), ("github", "prolog"), ("json", "collbench")):
-        assert all(line.text.isprintable() for line in verdict_lines(told, format, style))
-    assert all(len(made(told)) > 100 for made in (junit, markdown, openmetrics))
+        assert all(line.text.isprintable() for line in verdict_lines(actual, format, style))
+    assert all(len(made(actual)) > 100 for made in (junit, markdown, openmetrics))

@@ -17,13 +17,13 @@ def samples(given: Verdict) -> dict[str, list[tuple[dict[str, str], float]]]:
     text = openmetrics(given)
     found = {family.name: [(each.labels, each.value) for each in family.samples] for family in as_openmetrics(text)}  # type: ignore[no-untyped-call]
     assert {family.name: [(each.labels, each.value) for each in family.samples] for family in as_text(text)} == found
-    return {name.removeprefix("collbench_gate_"): told for name, told in found.items()}
+    return {name.removeprefix("collbench_gate_"): actual for name, actual in found.items()}
 
 
 @pytest.mark.parametrize("result", EXIT_CODES)
 def test_one_of_the_results_is_1(result: str) -> None:
-    told = {labels["result"]: value for labels, value in samples(verdict(result=result))["result"]}
-    assert told == {**dict.fromkeys(("passed", "regression", "no_verdict", "wrong_data"), 0.0), result.replace(" ", "_"): 1.0}
+    actual = {labels["result"]: value for labels, value in samples(verdict(result=result))["result"]}
+    assert actual == {**dict.fromkeys(("passed", "regression", "no_verdict", "wrong_data"), 0.0), result.replace(" ", "_"): 1.0}
 
 
 def test_a_regression_has_its_groups_and_suspects() -> None:

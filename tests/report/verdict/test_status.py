@@ -51,8 +51,8 @@ def test_the_state_is_the_exit_codes(given: Verdict, state: str) -> None:
 def test_untrusted_text_is_one_short_line_with_one_bar() -> None:
     for text in (line(hostile(rows=50)), line(hostile("no verdict"))):
         assert text.isprintable() and len(text) < 1024
-        told, bar, figures = text.partition(" | ")
-        assert bar and "|" not in told + figures
+        actual, bar, figures = text.partition(" | ")
+        assert bar and "|" not in actual + figures
         assert all(FIGURE.fullmatch(each) for each in figures.split(" "))
 
 

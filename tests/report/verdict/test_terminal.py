@@ -57,11 +57,11 @@ def test_thin_and_paired_are_reported() -> None:
 
 
 def test_a_thousand_of_everything_fit_on_one_screen() -> None:
-    told = regression(
+    actual = regression(
         suspicions=tuple(suspicion() for _ in range(1000)), groups=tuple(group("no verdict") for _ in range(1000)),
         reasons=(Text("why"),) * 1000, notes=(Text("note"),) * 1000, changes=regression().changes * 500, candidates=("night",) * 1000,
     )  # fmt: skip
-    found = printed(told)
+    found = printed(actual)
     assert len(found) < 60
     for left_out in ("  and 992 more: see --out FILE", "  and 989 more: see --out FILE", "  and 994 more: see --out FILE"):
         assert left_out in found

@@ -179,8 +179,8 @@ def test_root_and_meeting_are_as_options_and_version_have_them(version: str, opt
 
 def test_nodes_are_missing_until_the_user_gives_them() -> None:
     assert NotInOutput(MissingItem.NODES) in run("Bcast").missing
-    told = IMB.read(ALL, UserInput(nodes=1)).runs[0]
-    assert (told.rows[0].nodes, NotInOutput(MissingItem.NODES) in told.missing) == (1, False)
+    actual = IMB.read(ALL, UserInput(nodes=1)).runs[0]
+    assert (actual.rows[0].nodes, NotInOutput(MissingItem.NODES) in actual.missing) == (1, False)
 
 
 @pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])

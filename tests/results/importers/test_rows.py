@@ -9,15 +9,15 @@ from collbench.results.importers.importer import Contradiction, UserInput
 from collbench.results.importers.rows import JobExtent, is_size, is_time, ranks_and_nodes
 
 
-@pytest.mark.parametrize(("given", "told", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])
-def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: int) -> None:
-    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(known, None)
+@pytest.mark.parametrize(("given", "expected", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])
+def test_one_of_the_two_is_enough(given: int | None, expected: int | None, known: int) -> None:
+    assert ranks_and_nodes(UserInput(ranks=given), expected, None, "a.log") == JobExtent(known, None)
 
 
-@pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
-def test_what_the_output_reports_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
-    assert ranks_and_nodes(UserInput(ranks=given), told, None, "a.log") == JobExtent(
-        told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
+@pytest.mark.parametrize(("given", "expected"), [(4, 8), (8, 4)])
+def test_what_the_output_reports_is_kept_and_the_contradiction_noted(given: int, expected: int) -> None:
+    assert ranks_and_nodes(UserInput(ranks=given), expected, None, "a.log") == JobExtent(
+        expected, None, (Contradiction("a.log", "--ranks", str(given), f"{expected} ranks"),)
     )
 
 
