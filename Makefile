@@ -34,7 +34,7 @@ test-long: test-all # the former name
 
 test-all: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
-	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table scripts/man_page build/long.xml >build/LONG.md; exit $$code
+	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
 gpu-check:
 	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)

@@ -44,7 +44,7 @@ class Machine:
         (self.tree / "collbench/native").mkdir(parents=True)
         for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
             shutil.copy(ROOT / name, self.tree / name)
-        shutil.copytree(ROOT / "locks", self.tree / "locks")
+        shutil.copytree(ROOT / "deploy/locks", self.tree / "deploy/locks")
         (folder / "ensurepip").touch()
         self.python_is((3, 11))
         self.pip_exits(0)
@@ -91,9 +91,9 @@ def test_an_environment_is_made_once(machine: Machine) -> None:
     assert code == 0, said
     assert asked[0] == "-P -m venv --clear .venv"
     assert [line.partition("version-check ")[2] for line in asked[1:]] == [
-        "--require-hashes --only-binary :all: -r locks/build.txt",
-        "--require-hashes --no-build-isolation -r locks/torch.txt",
-        "--require-hashes --no-build-isolation -r locks/mpich.txt",
+        "--require-hashes --only-binary :all: -r deploy/locks/build.txt",
+        "--require-hashes --no-build-isolation -r deploy/locks/torch.txt",
+        "--require-hashes --no-build-isolation -r deploy/locks/mpich.txt",
         "--no-deps --no-build-isolation -e .",
     ]
     assert machine.environment("torch", "mpich") == (0, "", [])
@@ -104,17 +104,17 @@ def test_where_pip_has_another_source_torch_alone_is_not_checked_by_its_hash(mac
     _, _, asked = machine.environment("torch")
     assert [line.partition("version-check ")[2] for line in asked[2:4]] == [
         "--no-deps -c constraints.txt torch",
-        "--require-hashes --no-build-isolation -r locks/torch-cpu.txt",
+        "--require-hashes --no-build-isolation -r deploy/locks/torch-cpu.txt",
     ]
 
 
 def locked(name: str) -> dict[str, list[str]]:
     """The blocks of a lock file: `name==version` of each package, and its hashes."""
-    blocks = re.split(r"^(?=[a-z])", (ROOT / f"locks/{name}.txt").read_text(), flags=re.MULTILINE)[1:]
+    blocks = re.split(r"^(?=[a-z])", (ROOT / f"deploy/locks/{name}.txt").read_text(), flags=re.MULTILINE)[1:]
     return {re.split(r"[ \\]", block)[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}\b", block) for block in blocks}
 
 
-LOCKS = sorted(path.stem for path in (ROOT / "locks").glob("*.txt"))
+LOCKS = sorted(path.stem for path in (ROOT / "deploy/locks").glob("*.txt"))
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -123,7 +123,7 @@ def test_a_lock_pins_every_package_with_hashes_and_agrees_with_the_constraints(n
     assert found and all(found.values())
     pinned = {plain(line.partition("==")[0]): line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     assert not {one for one in found if one.partition("==")[0] in pinned and one != plain(pinned[one.partition("==")[0]])}
-    assert not re.search(r"https?:|--(extra-)?index-url|/opt/", (ROOT / f"locks/{name}.txt").read_text())
+    assert not re.search(r"https?:|--(extra-)?index-url|/opt/", (ROOT / f"deploy/locks/{name}.txt").read_text())
 
 
 def plain(name: str) -> str:
@@ -147,7 +147,7 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
 def test_missing_packages_of_an_environment_are_added(machine: Machine) -> None:
     machine.environment("torch", "mpich")
     _, _, asked = machine.environment("torch", "mpich", "test")
-    assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r locks/mpich.txt -r locks/test.txt")
+    assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r deploy/locks/mpich.txt -r deploy/locks/test.txt")
     assert machine.environment("mpich") == (0, "", [])
 
 

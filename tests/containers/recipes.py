@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-CONTAINERS = ROOT / "containers"
+CONTAINERS = ROOT / "deploy/containers"
 DOCKERFILES = ("Dockerfile", "Dockerfile.cuda")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

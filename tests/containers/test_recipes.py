@@ -132,8 +132,8 @@ def test_the_definition_s_shell_is_sound(section: str) -> None:
         ("collbench/cli/main.py", True),
         ("collbench/deploy/kinds/templates/slurm.sbatch.j2", True),
         ("constraints.txt", True),
-        ("containers/ssh/sshd_config", True),
-        ("containers/Dockerfile", False),
+        ("deploy/containers/ssh/sshd_config", True),
+        ("deploy/containers/Dockerfile", False),
         (".git/config", False),
         (".venv/bin/python", False),
         ("runs/one/samples.bin", False),
@@ -179,10 +179,10 @@ def test_pip_finds_versions_for_all_that_a_recipe_installs(recipe: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("readme", ["containers/README.md", "install/README.md"])
+@pytest.mark.parametrize("readme", ["deploy/containers/README.md", "deploy/install/README.md"])
 def test_the_files_that_the_readme_links_exist(readme: str) -> None:
     text = (ROOT / readme).read_text()
     places = re.findall(r"\]\(([^)]+)\)", text)
     assert len(places) >= 4 and [place for place in places if not (ROOT / readme).parent.joinpath(place).exists()] == []
-    assert [word for word in re.findall(r"(?:containers|install)/[\w.-]+\w", text) if not (ROOT / word).exists()] == []
+    assert [word for word in re.findall(r"deploy/(?:containers|install)/[\w.-]+\w", text) if not (ROOT / word).exists()] == []
     assert [tag for tag in re.findall(r"collbench/(\d+\.\d+\.\d+)", text) if tag != __version__] == []

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import cannot
 from tests.containers.recipes import CONTAINERS, dockerfile
 
-# $1: a folder with passwd and the mounted secret; $2: containers/ssh. The user's home is a disk of this namespace's own.
+# $1: a folder with passwd and the mounted secret; $2: deploy/containers/ssh. The user's home is a disk of this namespace's own.
 _POD = """
 set -eu
 ip link set lo up

@@ -153,7 +153,7 @@ class TestOnEachHost:
         assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
 
     def test_the_committed_playbook_is_what_is_written(self) -> None:
-        assert (ROOT / "ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
+        assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 
 @pytest.mark.in_turn

@@ -19,7 +19,7 @@ from zipfile import ZIP_STORED, ZipFile
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-INSTALL = ROOT / "install" / "install.sh"
+INSTALL = ROOT / "deploy/install" / "install.sh"
 OF_TORCH = (
     "torch",
     "sympy",

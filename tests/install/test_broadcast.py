@@ -12,7 +12,7 @@ from tests.install.site import ROOT
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
-SCRIPT = ROOT / "install/broadcast.sbatch"
+SCRIPT = ROOT / "deploy/install/broadcast.sbatch"
 # Replaces collbench: one line per rank, with its host.
 _COMMAND = """\
 import os, socket, sys
@@ -26,7 +26,7 @@ def prefix(tmp_path: Path) -> Path:
     """Make a folder as install.sh does, with a command that prints its host."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "prefix/venv"], check=True, timeout=60)
     (tmp_path / "prefix/bin").mkdir()
-    (tmp_path / "prefix/bin/collbench").write_bytes((ROOT / "install/collbench").read_bytes())
+    (tmp_path / "prefix/bin/collbench").write_bytes((ROOT / "deploy/install/collbench").read_bytes())
     (tmp_path / "prefix/bin/collbench").chmod(0o755)
     (tmp_path / "prefix/venv/bin/collbench").write_text(_COMMAND)
     return tmp_path / "prefix"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from install.kept import ON_NUMPY, constraints, kept
+from deploy.install.kept import ON_NUMPY, constraints, kept
 from tests.install.site import ROOT
 
 TESTED = (ROOT / "constraints.txt").read_text()

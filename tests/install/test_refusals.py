@@ -73,13 +73,13 @@ def test_a_python_that_cannot_make_environments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["install.sh", "wheelhouse.sh"])
 def test_a_folder_that_cannot_be_written(script: str) -> None:
-    said = refused("/proc/collbench", program=ROOT / "install" / script, env={"PYTHON": sys.executable})
+    said = refused("/proc/collbench", program=ROOT / "deploy/install" / script, env={"PYTHON": sys.executable})
     assert said.startswith("/proc/collbench ")
 
 
 def test_a_wheelhouse_is_made_in_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "older.whl").touch()
-    program = ROOT / "install/wheelhouse.sh"
+    program = ROOT / "deploy/install/wheelhouse.sh"
     assert str(tmp_path) in refused(str(tmp_path), program=program)
     assert "wheelhouse.sh DIR [EXTRAS]" in refused(program=program)
     assert [file.name for file in tmp_path.iterdir()] == ["older.whl"]
@@ -88,5 +88,5 @@ def test_a_wheelhouse_is_made_in_an_empty_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", ["install.sh", "wheelhouse.sh", "collbench", "broadcast.sbatch"])
 def test_the_scripts_are_sound(script: str) -> None:
     program = Path(sys.prefix) / "bin/shellcheck"
-    done = subprocess.run([program, ROOT / "install" / script], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([program, ROOT / "deploy/install" / script], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "")

@@ -18,7 +18,9 @@ from tests.install.site import OF_TORCH, ROOT, Site, at_the_site, offline
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
     folder = tmp_path_factory.mktemp("connected") / "wheelhouse"
     env = at_the_site({**offline(wheels), "PYTHON": sys.executable})
-    done = subprocess.run(["timeout", "110", ROOT / "install/wheelhouse.sh", folder], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["timeout", "110", ROOT / "deploy/install/wheelhouse.sh", folder], env=env, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1), done.stderr
     assert f"{folder} " in done.stderr and "collbench[mpi]" in done.stderr
     return folder

@@ -153,8 +153,8 @@ def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.in_turn),
-        pytest.param(["install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.in_turn),
+        pytest.param(["deploy/install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.in_turn),
+        pytest.param(["deploy/install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.in_turn),
     ],
 )
 def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def shared() -> Iterator[Path]:
 def broadcast(folder: Path, prefix: Path, tmp: Path, attack: str) -> Finished:
     path = doubles(folder, srun=SRUN, sbcast=SBCAST)
     env = {"PATH": path, "TMPDIR": str(tmp), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "ATTACK": attack}
-    line = ["bash", str(ROOT / "install/broadcast.sbatch"), str(prefix), "allreduce"]
+    line = ["bash", str(ROOT / "deploy/install/broadcast.sbatch"), str(prefix), "allreduce"]
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 

@@ -116,9 +116,9 @@ lay_source() { # set $source to what pip installs: the archive of a wheelhouse, 
         case "$here" in *[[:space:]]*) stop "the path of the wheelhouse has a blank ($here), which pip does not accept: move the wheelhouse" ;; esac
         check_sums
     else
-        source=$work/source tested=$here/../constraints.txt where=''
+        source=$work/source tested=$here/../../constraints.txt where=''
         mkdir "$source"
-        (cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source" &&
+        (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source" &&
             mkdir "$source/scripts" && cp scripts/man_page "$source/scripts")
     fi
 }

@@ -25,16 +25,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 "$python" -P -m venv "$work/venv"
-pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c "$here/../constraints.txt"; }
+pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c "$here/../../constraints.txt"; }
 pip install setuptools || stop "pip could not install setuptools, see its error above: this machine needs a network"
 mkdir "$work/source"
-(cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
+(cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
     mkdir "$work/source/scripts" && cp scripts/man_page "$work/source/scripts")
 (cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
 set -- "$work"/source/dist/collbench-*.tar.gz
 # setuptools: pip builds collbench from source in an isolated environment, which needs it
 pip download -d "$there" "${1}[$extras]" setuptools || stop "pip could not download all packages, see its error above"
-cp "$1" "$here/../constraints.txt" "$here/install.sh" "$here/kept.py" "$here/collbench" "$there"
+cp "$1" "$here/../../constraints.txt" "$here/install.sh" "$here/kept.py" "$here/collbench" "$there"
 cp -R "$here/modulefiles" "$there"
 (cd "$there" && find . -type f -exec sha256sum {} + >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
 printf 'collbench: %s is complete for collbench[%s]: copy it to the cluster and run its install.sh, which checks SHA256SUMS (its SHA-256: %s)\n' \
