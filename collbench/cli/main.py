@@ -184,7 +184,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     """Return a command line with collbench's names for commands and options of other tools, and `help COMMAND` as an option."""
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
-    return [*(command_named(word, parsers) for word in argv[:1]), *respelled(argv[1:])]
+    return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:

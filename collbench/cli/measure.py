@@ -72,8 +72,16 @@ def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add_collective_options(parser: Parser, found: list[Operation]) -> None:
+    if len(found) > 1:
+        names = [_short_name(operation) for operation in found]
+        parser.add_argument("--only", choices=names, help="measure only this one (default: all of them)")
     add_plan(parser)
     add_options(parser, found)
+
+
+def _short_name(operation: Operation) -> str:
+    """Return the name of one of several operations of a command: "latency" for p2p_latency."""
+    return operation.name.removeprefix(f"{operation.command}_")
 
 
 def _refuse(wrong: UsageError) -> None:
@@ -90,7 +98,9 @@ def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.gdr_check:
         arguments.launches = launches.pairs(arguments.launches, os.environ)
     backends = tuple(dict.fromkeys(arguments.backend or default_backends(os.environ)))
-    request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
+    only = getattr(arguments, "only", None)
+    operations = [each for each in operation_commands()[arguments.command] if only in (None, _short_name(each))]
+    request = make_request(arguments, operations, backends, argv)
     info = launch_of(arguments, argv)
     if arguments.dry_run:
         from collbench.cli.dry_run import show

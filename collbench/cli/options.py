@@ -122,7 +122,7 @@ def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
 
 DEFAULT_TIMEOUT_S = 120.0
 _CASE_MAX_TIME_S = 5.0
-BRIEF_S = 8.0  # of samples in a command of an operation without options; with start-up and references it answers within 15 s
+BRIEF_S = 8.0  # of samples for each operation of a command without options; with start-up and references it answers within 15 s
 # Options that a barrier does not have.
 NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
@@ -134,7 +134,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose between a fast answer, all sizes, and only the plan."""
     parser.add_argument("--full", action="store_true",
                         help=f"measure every size by factor 2, up to {_CASE_MAX_TIME_S:g} s per case (default: about 8 sizes in "
-                             f"{BRIEF_S:g} s)")  # fmt: skip
+                             f"{BRIEF_S:g} s per operation)")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the cases and the estimated time, and exit")
 
 
@@ -274,8 +274,8 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         "--max-time", metavar="SECONDS", type=duration, help=f"time limit per case, before all counts (default: {_CASE_MAX_TIME_S:g})"
     )
     group.add_argument("--total-time", metavar="SECONDS", type=duration,
-                       help=f"time limit of all cases together, divided among them (default: {BRIEF_S:g} without --full, sizes, -n, "
-                            "--precision and --max-time, else none)")  # fmt: skip
+                       help=f"time limit of all cases together, divided among them (default: {BRIEF_S:g} per operation without --full, sizes,"
+                            " -n, --precision and --max-time, else none)")  # fmt: skip
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per case that verify the data; 0: off (default: 1)"
     )
@@ -335,7 +335,7 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
     """Return the request of a command of these operations. Raises UsageError for invalid options."""
     brief = _is_brief(arguments)
     sweep = make_sweep(arguments, operations)
-    return request_of(arguments, replace(sweep, sparse=brief), backends, argv, BRIEF_S if brief else None)
+    return request_of(arguments, replace(sweep, sparse=brief), backends, argv, BRIEF_S * len(operations) if brief else None)
 
 
 def _is_brief(arguments: argparse.Namespace) -> bool:

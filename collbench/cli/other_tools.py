@@ -14,17 +14,19 @@ from collbench.units import parse_duration
 
 _COMMANDS = {
     "bcast": "broadcast", "acc": "accumulate", "acclatency": "accumulate", "putlatency": "put", "putbw": "put", "getlatency": "get",
-    "getbw": "get", "latency": "p2p", "bandwidth": "p2p", "bw": "p2p", "bibw": "p2p", "pingpong": "p2p", "pt2pt": "p2p",
+    "getbw": "get", "latency": "p2p --only latency", "bandwidth": "p2p --only bandwidth", "bw": "p2p --only bandwidth",
+    "bibw": "p2p --only bidirectional", "pingpong": "p2p --only latency", "pt2pt": "p2p",
 }  # fmt: skip
 
 
-def command_named(word: str, known: Collection[str]) -> str:
-    """Return the known command that a word means: itself, or the one for another tool's name. An unknown word is returned unchanged."""
+def command_named(word: str, known: Collection[str]) -> list[str]:
+    """Return the known command, with options, that a word means: itself, or the one for another tool's name; an unknown word unchanged."""
     if word in known:
-        return word
+        return [word]
     short = word.lower().removeprefix("osu_").removesuffix("_mpi").removesuffix("_perf").replace("-", "").replace("_", "")
     by_letters = {name.replace("-", ""): name for name in known}
-    return by_letters.get(_COMMANDS.get(short, short), word)
+    name, *options = _COMMANDS.get(short, short).split() or [short]
+    return [by_letters[name], *options] if name in by_letters else [word]
 
 
 # Other spellings of options that mean the same: nccl-tests' long names, and mpirun's -np.

@@ -33,10 +33,21 @@ Samples = NDArray[np.float64]
 
 
 class Known(NamedTuple):
-    """The statistics of a series of samples, computed once: its median, and its two modes if it is bimodal."""
+    """The statistics of a series of samples, computed once.
+
+    modes  the two modes of a bimodal series
+    drift  by how much the last third of a drifting series differs from the first, relative to the first
+    """
 
     median: Median
     modes: tuple[Mode, Mode] | None
+    drift: float | None
+
+    @classmethod
+    def of(cls, series: Samples) -> Known:
+        """Return the statistics of a series."""
+        found = median(series)
+        return cls(found, modes(series), drift(series, found.half_width))
 
 
 @dataclass(frozen=True)
@@ -86,12 +97,15 @@ def make_row(
         *case.flags, *around.flags, *_against_ceilings(figures.get("busbw_bytes_per_s"), around),
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
     ))  # fmt: skip
+    seen = _seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)
+    if known is not None and known.drift is not None:
+        seen["drift"] = known.drift
     row = Row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
         ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
-        evidence={**(around.evidence or {}), **_seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)},
+        evidence={**(around.evidence or {}), **seen},
         canary_s=watched.canary_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
     return row, arrays
@@ -112,7 +126,7 @@ def _figures(
     series = [samples[part].max(axis=0) for part in places]
     p50s = [float(np.median(each)) for each in series]
     slowest = series[int(np.argmax(p50s))]
-    found, n = Known(median(slowest), modes(slowest)), 2 if operation.pair else len(places[0])
+    found, n = Known.of(slowest), 2 if operation.pair else len(places[0])
     known = found.median
     algbw, busbw = _rates(operation, case, n, known.value)
     return {
@@ -156,14 +170,14 @@ def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found:
         yield "clock_stepped"
     if len(series) < 2:
         return
-    known, both = found or Known(median(series), modes(series))
+    known = found or Known.of(series)
     if series.min() == series.max():
         yield "constant"
-    if both:
+    if known.modes:
         yield "two_modes"
-    if drift(series, known.half_width) is not None:
+    if known.drift is not None:
         yield "drift"
-    if skew is not None and np.median(skew) > _MOST_SKEW * known.value * moves:
+    if skew is not None and np.median(skew) > _MOST_SKEW * known.median.value * moves:
         yield "skew_limited"
 
 

@@ -15,14 +15,15 @@ from collbench.units import plural
 OK, NOISY, UNRELIABLE = "ok", "noisy", "unreliable"
 QUALITIES = (OK, NOISY, UNRELIABLE)  # from best to worst
 
-NOISE = 0.10  # half of the confidence interval, and the distance of two modes, as a part of the median
+NOISE = 0.10  # half of the confidence interval, the distance of two modes, and a drift, as a part of the median
 MOST_NOISE = 0.50
+MOST_COMMON = 2 / 3  # a mode with more of the samples decides the median, however far the other mode is
 LEAST_SKEW_S = 1e-6  # ranks of one host always leave a barrier some 0.1 µs apart
 FEWEST = 3  # samples of a time without an interval
 _TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
 _NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
-_DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler", "drift"})
+_DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler"})
 
 
 def _is_number(value: object) -> bool:
@@ -44,12 +45,24 @@ def _flags(row: Row) -> set[str]:
 
 
 def _is_disturbed(row: Row) -> bool:
-    return bool(_DISTURBED & _flags(row)) or _modes_are_apart(row)
+    return bool(_DISTURBED & _flags(row)) or _has_drifted(row) or _changes_modes(row)
 
 
-def _modes_are_apart(row: Row) -> bool:
+def _has_drifted(row: Row) -> bool:
+    """Return whether the median moved by more than noise, or by an unknown amount (rows of an earlier version)."""
+    moved = row.evidence.get("drift")
+    return "drift" in _flags(row) and not (isinstance(moved, int | float) and abs(moved) <= NOISE)
+
+
+def _changes_modes(row: Row) -> bool:
+    """Return whether the samples gather around two distant values, and neither is so common that the median stays with it."""
+    if "two_modes" not in row.flags:
+        return False
     times = [time for mode in row.modes if isinstance(mode, dict) and isinstance(time := mode.get("time_s"), int | float)]
-    return "two_modes" in row.flags and (len(times) < 2 or min(times) <= 0 or max(times) / min(times) > 1 + NOISE)
+    shares = [share for mode in row.modes if isinstance(mode, dict) and isinstance(share := mode.get("share"), int | float)]
+    if len(times) < 2 or len(shares) < 2 or min(times) <= 0:
+        return True
+    return max(times) / min(times) > 1 + NOISE and max(shares) <= MOST_COMMON
 
 
 def _is_wide(row: Row, limit: float) -> bool:
@@ -127,7 +140,7 @@ RULES = (
 
 
 # Flags that rules, intervals or both values of bimodal samples show already. The table counts the others below its rows.
-SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS)
+SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS, {"drift"})
 
 
 class Quality(NamedTuple):

@@ -83,7 +83,9 @@ def test_all_types_and_all_reduction_ops() -> None:
         ("hypercube_perf", "hypercube"),
         ("reduce_perf osu_reduce", "reduce"),
         ("osu_barrier", "barrier"),
-        ("osu_latency osu_bw osu_bibw latency bandwidth bw", "p2p"),
+        ("osu_latency latency", "p2p --only latency"),
+        ("osu_bw bandwidth bw", "p2p --only bandwidth"),
+        ("osu_bibw", "p2p --only bidirectional"),
         ("osu_put_latency osu_put_bw", "put"),
         ("osu_get_latency osu_get_bw", "get"),
         ("osu_acc_latency", "accumulate"),
@@ -94,7 +96,7 @@ def test_all_types_and_all_reduction_ops() -> None:
 )
 def test_commands_of_other_tools(words: str, command: str) -> None:
     _, known = main._parsers()
-    assert {command_named(word, known) for word in words.split()} == ({command} if command else set(words.split()))
+    assert {" ".join(command_named(word, known)) for word in words.split()} == ({command} if command else set(words.split()))
 
 
 def test_an_unknown_command_is_still_unknown() -> None:

@@ -22,8 +22,9 @@ def wide(part: float, **changes: Any) -> Row:
     return make_row(time_s=Times(1e-3, 1e-3 * (1 - part), 1e-3 * (1 + part), 9e-4, 2e-3, 3e-3, 4e-3), **changes)
 
 
-def modes(first: float, second: float) -> Row:
-    return make_row(flags=("two_modes",), modes=[{"time_s": first, "share": 0.7}, {"time_s": second, "share": 0.3}])
+def modes(first: float, second: float, share: float = 0.6) -> Row:
+    """A row with two modes, the first of which has `share` of the samples."""
+    return make_row(flags=("two_modes",), modes=[{"time_s": first, "share": share}, {"time_s": second, "share": 1 - share}])
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,15 @@ def modes(first: float, second: float) -> Row:
         (make_row(flags=("cpu_shared",)), NOISY, ("idle",)),
         (make_row(flags=("drift",)), NOISY, ("idle",)),
         (make_row(flags=("drift",), launches=3), OK, ()),
+        (make_row(flags=("drift",), evidence={"drift": -0.09}), OK, ()),
+        (make_row(flags=("drift",), evidence={"drift": -0.11}), NOISY, ("idle",)),
+        (make_row(flags=("drift",), evidence={"drift": "x"}), NOISY, ("idle",)),
         (modes(1e-3, 1.09e-3), OK, ()),
         (modes(1e-3, 1.11e-3), NOISY, ("idle",)),
+        (modes(1e-3, 9e-3, share=0.66), NOISY, ("idle",)),
+        (modes(1e-3, 9e-3, share=0.67), OK, ()),
+        (make_row(flags=("two_modes",)), NOISY, ("idle",)),
+        (make_row(flags=("two_modes",), modes=[{"time_s": 1e-3, "share": None}, {"time_s": 2e-3, "share": 0.1}]), NOISY, ("idle",)),
         (make_row(flags=("retransmits",)), NOISY, ("network",)),
         (make_row(flags=("above_bound",)), UNRELIABLE, ("path",)),
         (make_row(flags=("oversubscribed",)), UNRELIABLE, ("cores",)),
