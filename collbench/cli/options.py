@@ -148,8 +148,17 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
 
 def add_view(group: Any) -> None:
     """Add the options of the table of cases: which columns, and whether to show flags."""
-    group.add_argument("--columns", metavar="NAMES", help="columns of the table, such as size,time,p99; +p95,max adds to the usual ones")
+    group.add_argument("--columns", metavar="NAMES", type=_known_columns,
+                       help="columns of the table, such as size,time,p99; +p95,max adds to the usual ones")  # fmt: skip
     add_verbose(group)
+
+
+def _known_columns(names: str) -> str:
+    """Return names of columns, before any rank starts. Raises UsageError for an unknown one."""
+    from collbench.report.blocks import parse_columns
+
+    parse_columns(names)
+    return names
 
 
 def add_verbose(group: Any) -> None:
@@ -274,8 +283,8 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         "--max-time", metavar="SECONDS", type=duration, help=f"time limit per case, before all counts (default: {_CASE_MAX_TIME_S:g})"
     )
     group.add_argument("--total-time", metavar="SECONDS", type=duration,
-                       help=f"time limit of all cases together, divided among them (default: {BRIEF_S:g} per operation without --full, sizes,"
-                            " -n, --precision and --max-time, else none)")  # fmt: skip
+                       help=f"time limit of all cases together, divided among them (default: {BRIEF_S:g} per operation without --full, "
+                            "sizes, -n, --precision and --max-time, else none)")  # fmt: skip
     group.add_argument(
         "-c", "--check", metavar="N", type=natural, default=1, help="calls per case that verify the data; 0: off (default: 1)"
     )

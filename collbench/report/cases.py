@@ -326,7 +326,7 @@ COLUMNS = (
     CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, figure=True),
     CaseColumn("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
     CaseColumn("wrong", wrong, right=True, figure=True),
-    CaseColumn("of ceiling", of_ceiling, shown=_if_moves, figure=True),
+    CaseColumn("of expected", of_ceiling, shown=_if_moves, figure=True),
     CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
     CaseColumn("flags", remarks, figure=True),
 )

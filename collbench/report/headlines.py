@@ -47,7 +47,7 @@ _MOST_RANKS = 8
 _BAR = 20  # characters of the longest bar
 _TIMES = 9.0  # a larger residual is shown as a multiple, not in percent
 _ALWAYS = ("operation", "backend")
-FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of ceiling", "n½", "switches at", "more than 10 % off")
+FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of expected", "n½", "switches at", "more than 10 % off")
 
 
 def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) -> list[Line]:
@@ -82,7 +82,7 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     titles = [*("placing" if name == "in_place" else name for name in varying), *FIT_TITLES]
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
     cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
-    drops = {"sizes": 4, "of ceiling": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
+    drops = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
     table = list(table_lines(_table(titles, cases, drops), width))
     if FIT_TITLES[-1] not in table[0].text:
         off = []

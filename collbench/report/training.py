@@ -73,15 +73,15 @@ MOST_WORKERS = 16
 K = TypeVar("K", Times, Ceiling)
 
 
-STEP = ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags")
+STEP = ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of expected", "limited by", "flags")
 ROUND = tuple(title.replace("step", "round") for title in STEP)  # workers that do not wait have no common step
-PARTS = ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of ceiling", "limited by")
+PARTS = ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of expected", "limited by")
 WORKERS = ("backend", "worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
-_RIGHT = {*STEP, *ROUND, *PARTS, *WORKERS} - {"backend", "part", "operation", "groups", "of ceiling", "limited by", "flags"}
+_RIGHT = {*STEP, *ROUND, *PARTS, *WORKERS} - {"backend", "part", "operation", "groups", "of expected", "limited by", "flags"}
 _DROP = {  # columns that a narrow terminal drops, in this order
     STEP: ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
     ROUND: ("moves", "rounds", "busbw GB/s", "95 % interval ms", "limited by"),
-    PARTS: ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of ceiling"),
+    PARTS: ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of expected"),
     WORKERS: ("rounds",),
 }
 

@@ -187,7 +187,7 @@ def test_a_barrier_beside_others_has_dashes() -> None:
     }
     row = make_row(0, **BARRIER)
     assert value_of(row, "in_place") == "–"
-    assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of ceiling", "limited by")] == [
+    assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of expected", "limited by")] == [
         "–", "–", "–", "–", "–", "barrier moves nothing",
     ]  # fmt: skip
     assert headline(make_row(0, ranks=1, **BARRIER)) == "barrier  nccl  2399 µs"

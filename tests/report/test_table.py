@@ -65,7 +65,7 @@ def test_the_plain_table() -> None:
     assert err == "careful\nresults are in runs/x\n"
 
 
-MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+MODES = [{"time_s": 2.3e-6, "share": 0.62}, {"time_s": 10.7e-6, "share": 0.38}]
 DOUBTFUL = [
     make_row(8, time_s=make_times(2.3e-6), modes=MODES, flags=("two_modes",), stopped="max_time"),
     make_row(64, time_s=make_times(2.4e-6), flags=("drift", "target_missed"), stopped="max_time"),

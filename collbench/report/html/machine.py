@@ -203,7 +203,7 @@ def _limits_table(limits: Sequence[_Limit], marked: Sequence[dict[str, frozenset
     ]
     rest = len(limits) - _MOST_LIMITS
     more = [(f"and {rest} more", *[""] * 5)] if rest > 0 else []
-    return Table(("operation", "backend", "limited by", "model", "ceiling GB/s", "in the drawing"), [*rows, *more], frozenset({4}))
+    return Table(("operation", "backend", "limited by", "model", "expected GB/s", "in the drawing"), [*rows, *more], frozenset({4}))
 
 
 def _chart(number: int, kind: MachineKind, marks: dict[str, frozenset[str]]) -> Chart:

@@ -116,7 +116,7 @@ def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
         [name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", _exact(row.percent_of_hard_bound, 4), *_rates(row), short(limited_by(row))]
         for name, row, percent in bars
     ]
-    titles = ["peak", "% of ceiling", "% of hard limit", "busbw GB/s", "ceiling GB/s", "hard limit GB/s", "limited by"]
+    titles = ["peak", "% of expected", "% of hard limit", "busbw GB/s", "expected GB/s", "hard limit GB/s", "limited by"]
     return Table(titles, rows, frozenset({1, 2, 3, 4, 5}))
 
 

@@ -101,7 +101,7 @@ def _lines(material: Material) -> Iterator[tuple[str, str]]:
     if any(row.busbw_bytes_per_s is not None for row in rows):
         yield from (("algbw", _ALGBW), ("busbw", _BUSBW))
     if any(row.ceiling is not None for row in rows):
-        yield "of ceiling", _CEILING
+        yield "of expected", _CEILING
     if any(row.wrong is not None for row in rows):
         yield "wrong", _WRONG
     if any(value is not None for row in rows for value in row.canary_s.values()):

@@ -422,7 +422,7 @@ def _drawable(time: float) -> bool:
 
 _MOST = 1000  # rows of one table; --csv has more
 _LONGEST = 160
-_ALWAYS = frozenset({"backend", "time µs", "95 % interval", "busbw GB/s", "of ceiling", "flags"})
+_ALWAYS = frozenset({"backend", "time µs", "95 % interval", "busbw GB/s", "of expected", "flags"})
 
 
 def record_table(rows: Sequence[Row]) -> tuple[Table, str]:

@@ -91,7 +91,7 @@ def test_how_numbers_were_made_reports_those_that_occur(tmp_path: Path) -> None:
     plain = stored(tmp_path / "plain")
     other = stored(tmp_path / "other", [make_row(flags=("imported",), canary_s={"before": 65e-9, "after": 65e-9})])
     terms = [row[0] for row in table(shown(tmp_path / "page.html", plain), "Definitions").rows]
-    assert terms == ["time", "95 % interval", "algbw", "busbw", "of ceiling", "wrong"]
+    assert terms == ["time", "95 % interval", "algbw", "busbw", "of expected", "wrong"]
     more = [row[0] for row in table(shown(tmp_path / "page.html", other), "Definitions").rows]
     assert more == ["time of imported rows", *terms[1:], "state probe"]
     both = [row[0] for row in table(shown(tmp_path / "page.html", plain, other), "Definitions").rows]

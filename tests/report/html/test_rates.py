@@ -63,7 +63,7 @@ class TestRates:
         assert section
         (chart,) = section.charts
         assert "nccl 1 MiB: 40.0 of 50.0 GB/s (80 %) [36.4, 44.4]" in [spot.text for spot in chart.spots]
-        assert chart.table.head == ["size", "backend", "time µs", "95 % interval", "algbw GB/s", "busbw GB/s", "of ceiling", "flags"]
+        assert chart.table.head == ["size", "backend", "time µs", "95 % interval", "algbw GB/s", "busbw GB/s", "of expected", "flags"]
         assert list(chart.table.rows[6])[:3] == ["1 MiB", "mpi", "78.64"]
         assert len(chart.table.rows) == 14
         assert "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node" in chart.method
