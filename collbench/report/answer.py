@@ -126,7 +126,8 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
         return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))
     checked = [row for row in measured if row.wrong is not None]
     verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked))
-    return Answer(first.operation, first.backend, how, _rate(measured), _latency(measured), verification)
+    best = _rate(measured)
+    return Answer(first.operation, first.backend, how, best, _latency(measured, MOST_LATENCY_BYTES if best else None), verification)
 
 
 def _rate(rows: Sequence[Row]) -> BestRate | None:
@@ -153,13 +154,13 @@ def _rate(rows: Sequence[Row]) -> BestRate | None:
     )
 
 
-def _latency(rows: Sequence[Row]) -> Latency | None:
-    """Return the shortest time of the smallest size with right data; None if only large messages were measured with a rate."""
+def _latency(rows: Sequence[Row], most_bytes: int | None) -> Latency | None:
+    """Return the shortest time of the smallest size with right data; None if that size exceeds `most_bytes`."""
     sound = [(row.size_bytes, time, place) for place, row in enumerate(rows) if not row.wrong and (time := time_of(row)) is not None]
     if not sound:
         return None
     size, time_s, place = min(sound)
-    if size > MOST_LATENCY_BYTES and rows[place].busbw_bytes_per_s is not None:
+    if most_bytes is not None and size > most_bytes:
         return None
     return Latency(tuple(mode for mode, _ in two_modes(rows[place])) or (time_s,), size)
 

@@ -30,6 +30,7 @@ from collbench.units import format_percent, format_size, format_time, plural
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
 _MOST_HOSTS = 4
+_MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor says nothing
 
 
 def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:
@@ -77,7 +78,9 @@ def _time(centre: float) -> str:
 
 
 def _visible(factor: float) -> str:
-    return _percent(factor - 1) if isfinite(factor) else NOTHING
+    if not isfinite(factor):
+        return NOTHING
+    return _percent(factor - 1) if factor < _MOST_SLOWDOWN else f"more than {_MOST_SLOWDOWN}×"
 
 
 def hosts_of(allocation: Allocation) -> str:

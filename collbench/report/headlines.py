@@ -94,7 +94,7 @@ def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping
         Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
         for place, title in enumerate(titles)
     ]
-    return Frame(columns, cases)
+    return Frame(columns, cases, names_hidden=True)
 
 
 def fit_cases(fit: LineFit) -> list[str]:
