@@ -6,8 +6,9 @@ INCONCLUSIVE  nothing was measured, noise hides the answer, or the expected band
 OK            in every operation a backend reaches the share
 
 A row reaches the share if its whole interval, and that of a measured reference, is above it; it misses the share if the whole interval
-is below. The largest size that shows one of both decides. Noise never proves that something is slow: neither does a noisy row, nor a quiet
-row of a backend that has noisy rows at other large sizes.
+is below. The largest size that shows one of both decides. Without an interval, since one message takes long on a slow link, a row reaches
+the share if even its slowest sample does. Noise never proves that something is slow: neither does a noisy row, nor a row without an
+interval, nor a quiet row of a backend that has noisy rows at other large sizes.
 """
 
 from __future__ import annotations
@@ -324,7 +325,8 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
     if share is None:
         return Reach.NOISY if row.ceiling is not None and row.ceiling.disturbed else Reach.UNKNOWN
     if low is None or high is None:
-        return Reach.NOISY
+        slowest = _slowest(row)
+        return Reach.REACHED if slowest is not None and slowest >= 100 * share else Reach.NOISY
     if low >= 100 * share:
         return Reach.REACHED
     return Reach.MISSED if high < 100 * share and not is_disturbed else Reach.NOISY
@@ -340,6 +342,14 @@ def _interval(row: Row) -> tuple[float | None, float | None]:
         percent * times.p50 / times.ci_high * ceiling.bytes_per_s / most,
         percent * times.p50 / times.ci_low * ceiling.bytes_per_s / least,
     )
+
+
+def _slowest(row: Row) -> float | None:
+    """Return the percentage of the slowest sample, against the fastest reference; None without one."""
+    times, ceiling, percent = row.time_s, row.ceiling, row.percent_of_ceiling
+    if times is None or ceiling is None or not ceiling.bytes_per_s or percent is None or not times.max:
+        return None
+    return percent * times.p50 / times.max * ceiling.bytes_per_s / (ceiling.high_bytes_per_s or ceiling.bytes_per_s)
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:

@@ -36,7 +36,8 @@ whole 95 % interval, or a severe finding of doctor · 3 INCONCLUSIVE: noise, an 
 _TOTAL_S = 8.0
 _MAX_TIME_S = 3.0  # per case
 _SIZES = (8, 4 << 20, 16 << 20, 64 << 20)  # bytes
-_SIZES_BY_OPERATION = {"allreduce": _SIZES, "p2p_latency": _SIZES[:1], "p2p_bandwidth": _SIZES[1:]}
+_SIZES_BY_OPERATION = {"allreduce": _SIZES, "p2p_latency": _SIZES[:1], "p2p_bandwidth": _SIZES[1:3]}
+_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a link of 1 Gb/s, and a few messages fill any link
 
 
 def add_health_check(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -93,8 +94,10 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
     for name in named:
         backend_class(name)
     # sparse: sizes that do not fit the memory are left out
-    sweeps = [Sweep((operations()[name],), sizes, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, where=name)
-              for name, sizes in _SIZES_BY_OPERATION.items()]  # fmt: skip
+    sweeps = [
+        Sweep((operations()[name],), sizes, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, where=name, window=_WINDOW)
+        for name, sizes in _SIZES_BY_OPERATION.items()
+    ]
     return Request(
         command="check", sweep=Sweeps(tuple(sweeps)), backends=named or default_backends(os.environ), requested=frozenset(named),
         budget=Budget(_MAX_TIME_S, total_s=arguments.total_time), ranks=arguments.ranks, ceiling=arguments.ceiling,

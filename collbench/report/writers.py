@@ -20,7 +20,7 @@ from collbench.report.frame import PlanSummary
 from collbench.report.screen import write_line
 from collbench.report.table import GAP, Line, csv_record, csv_text, printable, wrapped_text
 from collbench.results.flags import explain, flag_name
-from collbench.results.quality import SHOWN_FLAGS, run_quality
+from collbench.results.quality import SHOWN_FLAGS, quality_of, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line
@@ -180,6 +180,8 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
             yield name, value
         if name == "percent_of_ceiling":
             yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
+    quality = quality_of(row) if row is not None else None
+    yield "quality", quality.word if quality else None
 
 
 # Gauges in OpenMetrics, for Prometheus and for node_exporter's textfile collector.

@@ -66,9 +66,18 @@ def test_a_wide_interval_is_compared_as_it_is(flag: str) -> None:
     assert verdict_of([at(10, flags=(flag,))], []).outcome is CheckOutcome.SLOW
 
 
-def test_a_row_without_an_interval_decides_nothing() -> None:
-    row = at(10)
-    assert verdict_of([replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None))], []).outcome is CheckOutcome.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("percent", "slowest", "reach"),
+    [(10, 1.0, Reach.NOISY), (99, 1.0, Reach.REACHED), (99, 1.9, Reach.REACHED), (99, 2.1, Reach.NOISY), (99, None, Reach.NOISY)],
+)
+def test_a_row_without_an_interval_reaches_the_share_if_its_slowest_sample_does(
+    percent: float, slowest: float | None, reach: Reach
+) -> None:
+    row = at(percent)
+    assert row.time_s
+    most = None if slowest is None else row.time_s.p50 * slowest
+    without = replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None, max=most))
+    assert list(reaches(verdict_of([without], [])).values()) == [reach]
 
 
 def test_the_largest_size_that_decides_counts_and_small_ones_do_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -55,6 +56,16 @@ class TestManagers:
         found = stored(slurm_hosts.srun(["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"], line, env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
         assert found.info["launcher_facts"] == {"srun_mpi": manager}
+
+
+class TestCheck:
+    def test_a_healthy_slow_link_is_ok(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        line = [*PROGRAM, "check", "--format", "json", "--out", str(tmp_path / "run")]
+        done = slurm_hosts.srun(["-N2", "--mpi=none"], line, timeout=150, env=environment(UNSET))
+        verdict = json.loads(done.stdout)
+        gloo = {each["operation"]: each for each in verdict["evidence"] if each.get("backend") == "gloo"}
+        assert (done.returncode, verdict["verdict"]) == (0, "OK")
+        assert 80 < gloo["allreduce"]["percent"] < 102 and 80 < gloo["p2p_bandwidth"]["percent"] < 102
 
 
 class TestKnownTruth:
