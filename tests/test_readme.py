@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from collbench import errors
 from collbench.backends.backend import steps_of
 from collbench.backends.registry import backend_class
 from collbench.backends.socket import LinkedBackend
@@ -237,6 +238,13 @@ def test_the_table_of_operations_is_complete_and_right() -> None:
         for kinds, mark in zip(classes.values(), shown.pop(command), strict=True):
             assert {has(kind, each) for kind in kinds for each in operations} == {mark == "yes"}, (command, kinds)
     assert not shown
+
+
+def test_the_exit_codes_are_complete() -> None:
+    rows = text_of(README).partition("\n| code | meaning |\n")[2].partition("\n\n")[0]
+    shown = [int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", rows, re.MULTILINE) for code in cell.split(",")]
+    codes = [errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED]
+    assert shown == codes
 
 
 def test_the_node_is_drawn_from_its_files() -> None:
