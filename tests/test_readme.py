@@ -1,4 +1,9 @@
-"""Every command of the README runs, its outputs are those of stored runs, and its list of flags is complete."""
+"""README.md and docs/: every command runs, every generated output is that of its command, and every link leads somewhere.
+
+COLLBENCH_GOLDEN=1 .venv/bin/python -m pytest tests/test_readme.py -k output    writes all generated outputs anew
+"""
+
+from __future__ import annotations
 
 import os
 import re
@@ -6,111 +11,160 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from collbench import errors
+from collbench.backends.backend import steps_of
+from collbench.backends.registry import backend_class
+from collbench.backends.socket import LinkedBackend
 from collbench.machine.sources import read_paths
+from collbench.operations.registry import commands
 from collbench.report.machine_picture import picture
-from collbench.results.flags import FLAGS
-from tests.conftest import enter
+from tests.conftest import cannot, enter
 from tests.fake_gpu import environment
+from tests.pages import BIN, PAGES, README, ROOT, Command, anchors, blocks, links, name_of, outputs, print_output, text_of, write_output
 from tests.testbeds import Hosts, SlurmBed
 from tests.testbeds.sweep import links_table, table
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BIN = Path(sys.executable).parent
 # The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
+WITHOUT_GPU = {"emit", "peak", "report", "compare", "import", "explain", "doctor"}  # commands that do not open the backends they name
+GENERATED = ROOT / "docs" / "reference"  # `make docs` checks the links to the pages that it generates there
+
+BLOCKS = {tuple(command.line for command in block): (page, block) for page in reversed(PAGES) for block in blocks(page)}
+COMMANDS = {command.line: command for _, block in BLOCKS.values() for command in block}
 
 
-VERDICT = "reports/gate-trials/link-0/verdict.json"
+def kind_of(command: Command) -> str:
+    """Return how the command is run here; "" if it is not."""
+    program, words = command.words[0], re.split(r"[\s,=]+", command.line)
+    if program in {"collbench", "mpirun", "torchrun"}:
+        gpus = ("nccl" in words or "kernels" in words) and not WITHOUT_GPU.intersection(command.words[1:2])
+        return "gpu" if gpus else "local"
+    if program.startswith("scripts/"):
+        return "script"
+    return {"srun": "slurm", "make": "make", "pip": "install", "pipx": "install"}.get(program, "")
 
 
-def _commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return list(dict.fromkeys(line for line in lines if line))
+def test_a_block_of_commands_is_read_as_it_is_typed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "1. First:\n\n   ```sh\n   # a comment\n   A=1 collbench runs   # exit code 0 or 2: none yet\n\n"
+        "   collbench check 'a #b' \\\n     --quiet\n   ```\n\n```console\n$ sbatch job\n```\n"
+    )
+    ((runs, check),) = blocks(page)
+    assert (runs.line, runs.words, runs.allowed) == ("A=1 collbench runs", ["collbench", "runs"], (0, 2))
+    assert (check.words, check.allowed) == (["collbench", "check", "a #b", "--quiet"], None)
 
 
-COMMANDS = _commands()
-LOCAL = [c for c in COMMANDS if c.startswith(("collbench ", "mpirun ", "torchrun "))]
-GPU = [c for c in LOCAL if "nccl" in c.split() or c.startswith("collbench kernels")]  # they run on the double of tests/fake_gpu
-SLURM = [c for c in COMMANDS if c.startswith("srun ")]
-MADE = [c for c in COMMANDS if c.startswith("make ")]
-INSTALLED = [c for c in COMMANDS if c.startswith("pip ")]
-CHECKED = [c for c in COMMANDS if c.startswith("scripts/gpu_check ")]  # tests/gpu_path runs them
+def nodes_of(command: Command) -> int:
+    """Return the number of nodes that a command for Slurm needs; 0 for other commands."""
+    found = re.search(r"\s(?:-N|--nodes[= ])\s*(\d+)", command.line)
+    return int(found[1]) if kind_of(command) == "slurm" and found else 0
+
+
+def may_end_with(command: Command) -> Sequence[int]:
+    """Return the allowed exit codes: this machine may have faults, be too busy for a verdict, and have no earlier runs."""
+    if command.allowed is not None:
+        return command.allowed
+    words = command.words[command.words.index("collbench") :] if "collbench" in command.words else command.words
+    if words[:4] == ["collbench", "hunt", "--backend", "simulated"]:
+        return (1,)  # one of its ranks is slowed on purpose
+    usual = {"doctor": (0, 1), "check": (0, 1, 3), "pairs": (0, 3), "hunt": (0, 3), "runs": (0, 2)}
+    return usual.get(words[1], (0,)) if words[0] == "collbench" and "--log" not in words else (0,)
 
 
 def test_every_command_is_of_a_kind_that_is_run_here() -> None:
-    assert sorted(LOCAL + SLURM + MADE + INSTALLED + CHECKED) == sorted(COMMANDS)
+    assert [line for line, command in COMMANDS.items() if not kind_of(command)] == []
+    assert {nodes_of(command) for command in COMMANDS.values()} <= {0, 2, 4}
+    assert {"make run", "make test"} <= {command.line for block in blocks(README) for command in block}
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLBENCH_", "SLURM_", "PMI_"))}
-    (folder / "reports").symlink_to(ROOT / "reports")
-    return {**kept, **BRIEF, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+def _block(item: tuple[Path, tuple[Command, ...]]) -> Any:
+    """1 to 10 s for each command, in turn."""
+    page, block = item
+    marks = [pytest.mark.in_turn, pytest.mark.timeout(30 + 110 * len(block))]
+    if any(nodes_of(command) for command in block):
+        marks.append(pytest.mark.slurm)
+    return pytest.param(block, marks=marks, id=f"{name_of(page)}: {block[0].line}")
 
 
-def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["timeout", "110", *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("block", [_block(item) for item in BLOCKS.values()])
+def test_the_commands_of_a_block_run_one_after_the_other(block: tuple[Command, ...], tmp_path: Path, request: Any) -> None:
+    (tmp_path / "reports").symlink_to(ROOT / "reports")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("COLLBENCH_", "SLURM_", "PMI_"))}
+    env = {**kept, **BRIEF, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    for number, command in enumerate(block):
+        if nodes := nodes_of(command):
+            bed = request.getfixturevalue("four_nodes" if nodes == 4 else "slurm_hosts")
+            done = _under_slurm(command, tmp_path, {**env, "COLLBENCH_OUT": str(tmp_path / f"run-{number}")}, bed)
+        else:
+            done = RUN[kind_of(command)](command, tmp_path, env)
+        assert done.returncode in may_end_with(command), f"{command.line}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
 
 
-def _in_turn(command: str) -> object:
-    """1 to 10 s each, in turn."""
-    tools = [name for named in re.findall(r"--tools (\S+)", command) for name in named.split(",")]
-    missing = [name for name in tools if shutil.which(name) is None]
-    return pytest.param(command, marks=[pytest.mark.in_turn, pytest.mark.skipif(bool(missing), reason=f"no {' and '.join(missing)} here")])
+Done = subprocess.CompletedProcess[str]
 
 
-def _may_end_with(command: str) -> tuple[int, ...]:
-    """Return the allowed exit codes: this machine may have faults, the stored verdict is a regression, and a hunt confirms a rank."""
-    if command.startswith("collbench hunt --backend simulated"):
-        return (1,)  # one of them is slowed on purpose
-    if command.startswith(("collbench pairs", "collbench hunt")):
-        return (0, 3)  # on a busy machine a latency may be inconclusive
-    return {
-        "collbench doctor": (0, 1),
-        "collbench check": (0, 1, 3),
-        "collbench runs": (0, 2),
-        f"collbench gate --verdict {VERDICT}": (1,),
-    }.get(command, (0,))
+def _run(words: Sequence[str], folder: Path, env: dict[str, str]) -> Done:
+    return subprocess.run(["timeout", "105", *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", [_in_turn(command) for command in LOCAL if command not in GPU])
-def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False
+def _local(command: Command, folder: Path, env: dict[str, str]) -> Done:
+    named = [name for names in re.findall(r"--tools (\S+)", command.line) for name in names.split(",")]
+    if missing := [name for name in named if shutil.which(name) is None]:
+        cannot(f"no {' and '.join(missing)} here")
+    return _run(["bash", "-c", command.line], folder, env)
+
+
+def _on_the_double(command: Command, folder: Path, env: dict[str, str]) -> Done:
+    """Run a command for GPUs on the double of tests/fake_gpu; every pair of GPUs is measured, so kernels get two."""
+    gpus = 2 if "kernels" in command.words else 4
+    short = {"COLLBENCH_RANKS": "2", "COLLBENCH_SIZE": "1M", "COLLBENCH_BUFFERS": "fixed"}
+    return _local(command, folder, environment(gpus, inherit=env) | short)
+
+
+def _under_slurm(command: Command, folder: Path, env: dict[str, str], bed: SlurmBed) -> Any:
+    """Run a command through real Slurm over shaped links. 1 GiB over 1 Gbit/s takes a quarter of an hour: the sizes are smaller."""
+    options, _, ours = command.line.removeprefix("srun ").partition("collbench ")
+    words = [sys.executable, "-P", "-m", "collbench", *shlex.split(ours.replace("--sizes 1K-1G", "--sizes 1K-64K"))]
+    done = bed.srun([*shlex.split(options), f"--chdir={folder}"], words, timeout=105, env={**env, "PYTHONPATH": str(ROOT)})
+    if done.returncode == 3 and ours.startswith(("pairs", "hunt")):  # with so few samples
+        done.returncode = 0
+    if ours.startswith("pairs") and "--one-to-all" not in ours:
+        assert all(node in done.stdout for node in bed.nodes), done.stdout
+    return done
+
+
+def _installs(command: Command, folder: Path, env: dict[str, str]) -> Done:
+    """Resolve what `pip install` or `pipx install` would install into an environment."""
+    assert command.words[1] == "install", command.line
+    words = [sys.executable, "-m", "pip", "install", "--dry-run", *command.words[2:]]
+    done = _run(words, ROOT, {**env, "PIP_RETRIES": "10"})
+    assert "collbench" in done.stdout, done.stderr
+    return done
+
+
+def _target(command: Command, folder: Path, env: dict[str, str]) -> Done:
+    """Check that the target exists; test_make_run_measures_on_every_cpu_backend runs one."""
+    return _run(
+        ["make", "-n", *command.words[1:]], ROOT, {name: value for name, value in env.items() if not name.startswith(("MAKE", "MFLAGS"))}
     )
-    assert done.returncode in _may_end_with(command), done.stderr
-    assert done.stdout.strip() or "--csv" in command or "--gather" in command or "--write" in command
-    assert "Traceback" not in done.stderr
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize("command", GPU)
-def test_a_command_for_gpus_runs_on_the_double(command: str, tmp_path: Path) -> None:
-    gpus = 2 if "kernels" in command else 4  # every pair is measured
-    env = environment(gpus, inherit=_environment(tmp_path)) | {"COLLBENCH_RANKS": "2", "COLLBENCH_SIZE": "1M", "COLLBENCH_BUFFERS": "fixed"}
-    done = _run(shlex.split(command), tmp_path, env)
-    assert done.returncode == 0, done.stderr
-    assert ("FAKE GPU" if "kernels" in command else "nccl") in done.stdout
+def _script(command: Command, folder: Path, env: dict[str, str]) -> Done:
+    """Check that the script exists; its own tests run it (tests/gpu_path)."""
+    return _run(["test", "-x", command.words[0]], ROOT, env)
 
 
-@pytest.mark.slurm
-@pytest.mark.parametrize("command", [_in_turn(c) for c in SLURM if "-N4" in c])
-def test_a_command_on_four_nodes_names_each_of_them(command: str, tmp_path: Path, four_nodes: SlurmBed) -> None:
-    options, _, ours = command.removeprefix("srun ").partition("collbench ")
-    words = [sys.executable, "-m", "collbench", *shlex.split(ours), "--out", str(tmp_path / "run")]
-    done = four_nodes.srun(shlex.split(options), words, timeout=100, env=_environment(tmp_path))
-    assert done.returncode in (0, 3), done.stdout + done.stderr  # all are healthy: inconclusive at worst, with so few samples
-    if ours.startswith("hunt "):
-        assert done.stdout.startswith("hunt among 4 nodes, over socket, ")
-        return
-    assert all(node in done.stdout for node in four_nodes.nodes)
+RUN = {"local": _local, "gpu": _on_the_double, "install": _installs, "make": _target, "script": _script}
 
 
 @pytest.fixture(scope="module")
@@ -119,62 +173,85 @@ def four_nodes() -> Iterator[SlurmBed]:
         yield enter(stack, SlurmBed(enter(stack, Hosts(4, "1gbit"))))
 
 
-@pytest.mark.slurm
-@pytest.mark.parametrize("command", [_in_turn(c) for c in SLURM if "-N4" not in c])
-def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
-    options, _, ours = command.removeprefix("srun ").partition("collbench ")
-    # 1 GiB over the bed's 1 Gbit/s takes a quarter of an hour; the size range is the only thing changed.
-    words = [sys.executable, "-m", "collbench", *shlex.split(ours.replace("--sizes 1K-1G", "--sizes 1K-64K"))]
-    kept = _environment(tmp_path)
-    done = slurm_hosts.srun(shlex.split(options), words, timeout=100, env={**kept, "COLLBENCH_OUT": str(tmp_path / "run")})
-    if "--mpi=pmi2" in command:
-        assert "mpi" in done.stdout
-    assert done.returncode == 0, done.stderr
-    shown = {"allreduce": "allreduce", "workload": "data-parallel · resnet50 · 2 ranks · 2 nodes", "hunt": "hunt among"}
-    assert next((text for word, text in shown.items() if f" {word}" in command), '"machines"') in done.stdout
-
-
-@pytest.mark.parametrize("command", [_in_turn(command) for command in INSTALLED])
-def test_an_install_command_resolves(command: str) -> None:
-    words = shlex.split(command.replace("pip install", "pip install --dry-run", 1))
-    done = _run([sys.executable, "-m", *words], ROOT, {**os.environ, "PIP_RETRIES": "10"})
-    assert done.returncode == 0, done.stderr
-    assert "collbench" in done.stdout
-
-
 def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
-    assert "make run" in MADE and "make test" in MADE
     if not (ROOT / ".venv").exists() or shutil.which("make") is None:
         pytest.skip("the tests run in another environment than make's own")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("COLLBENCH_", "MAKE", "MFLAGS"))}
-    environment |= {"COLLBENCH_OUT": str(tmp_path / "run"), "COLLBENCH_ITERATIONS": "3"}
-    done = _run(["make", "run", "SIZES=64"], ROOT, environment)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("COLLBENCH_", "MAKE", "MFLAGS"))}
+    env |= {"COLLBENCH_OUT": str(tmp_path / "run"), "COLLBENCH_ITERATIONS": "3"}
+    done = _run(["make", "run", "SIZES=64"], ROOT, env)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^allreduce over mpi .* at 64 B", done.stdout, re.MULTILINE)
     assert re.search(r"^allreduce over gloo .* at 64 B", done.stdout, re.MULTILINE)
     assert str(tmp_path / "run") in done.stderr
 
 
-@pytest.mark.parametrize(("command", "output"), re.findall(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
-def test_the_shown_output_is_that_of_the_command(command: str, output: str) -> None:
-    words = [sys.executable, "-m", "collbench", *shlex.split(command)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode in _may_end_with(f"collbench {command}"), done.stderr
-    assert output.rstrip() == done.stdout.rstrip()
+OUTPUTS = [output for page in PAGES for output in outputs(page)]
 
 
-def test_the_pictures_exist_and_the_node_is_drawn_from_its_files() -> None:
-    pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", README)
-    assert pictures == ["reports/terminal/first-run-100.svg", "reports/example-node.svg"]
+@pytest.mark.parametrize("shown", OUTPUTS, ids=[f"{name_of(each.page)}: {each.command}" for each in OUTPUTS])
+def test_the_shown_output_is_that_of_the_command(shown: Any) -> None:
+    now = print_output(shown.command)
+    if os.environ.get("COLLBENCH_GOLDEN"):
+        write_output(shown.page, shown.command, now)
+    else:
+        assert shown.text == now
+
+
+def test_every_marker_of_an_output_is_followed_by_its_block() -> None:
+    for page in PAGES:
+        assert text_of(page).count("<!-- output of:") == len(list(outputs(page))), page
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(path for path in ROOT.glob("*.md") if path != README)], ids=name_of)
+def test_every_link_leads_to_a_file_of_the_project(page: Path) -> None:
+    assert [link for link in links(page) if not _leads_somewhere(page, link)] == []
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether a link leads to a file and a heading; in docs/, `make docs` checks headings and links to generated pages."""
+    path, _, anchor = unquote(link).partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if page.is_relative_to(ROOT / "docs") and target.is_relative_to(GENERATED):
+        return target.suffix == ".md"
+    known = not anchor or target.suffix != ".md" or page.is_relative_to(ROOT / "docs") or anchor in anchors(target)
+    return target.is_relative_to(ROOT) and target.exists() and known
+
+
+def test_the_readme_fits_into_250_lines_and_its_pictures_are_small() -> None:
+    assert text_of(README).count("\n") <= 250
+    pictures = [ROOT / link for link in links(README) if link.endswith((".svg", ".png"))]
+    assert [name_of(each) for each in pictures] == ["reports/terminal/two-hosts.svg", "reports/gallery/regression.png"]
+    assert all(each.stat().st_size <= 150_000 for each in pictures)
+
+
+def test_the_table_of_operations_is_complete_and_right() -> None:
+    (found,) = re.findall(r"^\| operation \|.*?\n\n", text_of(README), re.MULTILINE | re.DOTALL)
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found.strip().splitlines())
+    classes = {name: [backend_class(each) for each in name.split(", ")] for name in (cell.replace("`", "") for cell in header[1:])}
+    shown: dict[str, list[str]] = {}
+    for names, *marks in rows:
+        assert set(marks) <= {"yes", "–"}
+        shown |= dict.fromkeys(re.findall(r"`([\w-]+)`", names), marks)
+
+    def has(kind: Any, operation: Any) -> bool:
+        return steps_of(kind, operation) is not None and (operation.pair or not issubclass(kind, LinkedBackend))
+
+    for command, operations in commands().items():
+        for kinds, mark in zip(classes.values(), shown.pop(command), strict=True):
+            assert {has(kind, each) for kind in kinds for each in operations} == {mark == "yes"}, (command, kinds)
+    assert not shown
+
+
+def test_the_exit_codes_are_complete() -> None:
+    rows = text_of(README).partition("\n| code | meaning |\n")[2].partition("\n\n")[0]
+    shown = [int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", rows, re.MULTILINE) for code in cell.split(",")]
+    codes = [errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED]
+    assert shown == codes
+
+
+def test_the_node_is_drawn_from_its_files() -> None:
     (machine,) = read_paths([ROOT / "reports" / "example-node"])
     assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
-
-
-def test_every_flag_is_explained_and_no_other() -> None:
-    (table,) = re.findall(r"^\| flag in stored rows \(name in tables\) \|.*?\n\n", README, re.MULTILINE | re.DOTALL)
-    cases = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    shown = re.findall(r"`(\w+)`(?: \((.*?)\))?", " ".join(cases))
-    assert sorted((code, name or code) for code, name in shown) == sorted((code, flag.name) for code, flag in FLAGS.items())
 
 
 def test_the_gallery_has_the_figures_of_its_runs() -> None:

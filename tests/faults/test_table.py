@@ -1,4 +1,4 @@
-"""README's table of faults is the one that the kept runs give; `COLLBENCH_GOLDEN=1` writes it anew."""
+"""The page's table of faults is the one that the kept runs give; `COLLBENCH_GOLDEN=1` writes it anew."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_mat
 from tests.testbeds import fault_matrix, fault_random
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/trust/fault-matrix.md"
 MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
-# MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (README).
+# MPICH cannot open while its link is down; Slurm's daemon remains if its link is cut (the page explains both).
 OTHERS = {"link for a moment, init, MPICH srun, rank 0", "link, timed, Open MPI srun, rank 1"}
 BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 
-def test_readme_shows_what_came_out() -> None:
+def test_the_page_shows_what_came_out() -> None:
     wanted = fault_matrix.table(fault_matrix.played(MATRIX)) + "\n"
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     if os.environ.get("COLLBENCH_GOLDEN"):
-        README.write_text(text := BLOCK.sub(lambda _: wanted, text), encoding="utf-8")
+        PAGE.write_text(text := BLOCK.sub(lambda _: wanted, text), encoding="utf-8")
     assert BLOCK.findall(text) == [wanted]
 
 

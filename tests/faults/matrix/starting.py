@@ -107,7 +107,7 @@ def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None
         places = ["--host", ",".join(f"{name}:{each}" for name in bed.names), "--map-by", f"ppr:{each}:node", "-n", str(RANKS)]
         return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
-    alone = ["-disable-auto-cleanup"]  # as in README: else mpiexec kills all ranks before one can report which died
+    alone = ["-disable-auto-cleanup"]  # else mpiexec kills all ranks before one can report which died
     return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(case.ranks), *line], {})]
 
 
