@@ -14,6 +14,7 @@ from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
+LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth says nothing about messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12
 
@@ -138,6 +139,8 @@ def _rate(rows: Sequence[Row]) -> BestRate | None:
     reliable = [row for row in large if not is_unreliable(row)]
     best = peaks(reliable or large)[0].row if large else None
     if best is None or best.wrong or best.busbw_bytes_per_s is None or is_shown_as_time(best):
+        return None
+    if best.size_bytes <= MOST_LATENCY_BYTES and best.percent_of_ceiling is not None and best.percent_of_ceiling < LEAST_PERCENT:
         return None
     unreliable, ceiling = is_unreliable(best), best.ceiling
     if ceiling is None or ceiling.bytes_per_s is None or best.percent_of_ceiling is None:

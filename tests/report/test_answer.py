@@ -82,6 +82,12 @@ def test_small_messages_have_a_latency_alone() -> None:
     assert (found.rate, found.latency) == (None, Latency((2e-6,), 8))
 
 
+@pytest.mark.parametrize(("size", "percent", "is_shown"), [(65536, 0.9, False), (65536, 1.0, True), (1 << 20, 0.01, True)])
+def test_a_tiny_share_is_hidden_for_small_messages_alone(size: int, percent: float, is_shown: bool) -> None:
+    (found,) = answers([make_row(size, percent_of_ceiling=percent)])
+    assert bool(found.rate) is is_shown and (bool(found.latency) or is_shown)
+
+
 def test_modes_are_apart_and_absent_backends_have_their_reason() -> None:
     found = answers([make_row(mode="batched"), make_row(), not_measured("no GPU", backend="gloo")])
     assert [(each.backend, each.how, each.missing) for each in found] == [
