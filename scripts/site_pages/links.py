@@ -18,7 +18,7 @@ _FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1[`~]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"""(?P<before>\]\(|\b(?:src|href)=")(?P<target>[^)\s"#]+)(?P<after>(?:#[^)\s"]*)?[)"])""")
 _TEXT = re.compile(r"(?<!!)\[([^\]]*)\]\(gone:\)")
-_INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
+_INCLUDED = re.compile(r'^(?:# )?--8<-- "([^"]+)"$', re.MULTILINE)  # as a comment where a formatter reads the block as Python
 
 
 def repository_files(pages: Iterable[tuple[str, str]]) -> dict[str, Path]:

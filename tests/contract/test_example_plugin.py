@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from site_pages.links import expanded
 
 from tests.cli.command import run
 from tests.conftest import ROOT, sample
@@ -37,14 +38,12 @@ def test_its_entry_points_are_all_that_collbench_needs() -> None:
     }
 
 
-def test_the_readme_shows_the_files_as_they_are() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("\n## Write a backend\n")[2].partition("\n## ")[0]
-    assert section, "README has no section Write a backend"
-    for file in (EXAMPLE / "collbench_example" / "connection.py", EXAMPLE / "collbench_example" / "swap.py"):
-        assert f"```python\n{file.read_text()}```\n" in section, file.name
-    points = (EXAMPLE / "pyproject.toml").read_text().partition("[project.entry-points")[2].partition("\n[tool")[0].strip()
-    assert f"[project.entry-points{points}\n" in section
+def test_the_pages_show_the_files_as_they_are() -> None:
+    for page, name in (("add-a-backend", "connection.py"), ("add-an-operation", "swap.py")):
+        path = f"docs/develop/{page}.md"
+        shown = expanded((ROOT / path).read_text(encoding="utf-8"), path)
+        for file in (EXAMPLE / "collbench_example" / name, EXAMPLE / "pyproject.toml"):
+            assert f"\n{file.read_text()}" in shown, file.name
 
 
 @pip
