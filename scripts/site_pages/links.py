@@ -47,10 +47,16 @@ def file_at(target: str) -> Path | None:
 
 
 def expanded(text: str, at: str) -> str:
-    r"""Return the text of the page `at` with each line `--8<-- "FILE"` replaced by that file of the repository, without its title."""
+    r"""Return the text of the page `at` with each line `--8<-- "FILE"` replaced by that file of the repository.
+
+    Markdown is included without its title, and with links that fit the page.
+    """
 
     def content(match: re.Match[str]) -> str:
-        body = re.sub(r"\A# .*\n", "", (ROOT / match[1]).read_text(encoding="utf-8"))
+        body = (ROOT / match[1]).read_text(encoding="utf-8").rstrip("\n")
+        if not match[1].endswith(".md"):
+            return body
+        body = re.sub(r"\A# .*\n", "", body)
         folder = dirname(match[1])
         return _outside_code(body, lambda part: _LINK.sub(lambda link: _moved(link, folder, dirname(at)), part))
 
