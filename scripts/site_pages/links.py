@@ -75,8 +75,8 @@ def rewritten(text: str, source: str) -> str:
             inside = target.removeprefix("docs/")
         elif file := file_at(target):
             inside = f"{FOLDER}/{file.relative_to(ROOT).as_posix()}"
-        else:
-            return f"{match['before']}gone:)" if match["before"] == "](" else match[0]
+        else:  # a folder without a page becomes plain text; mkdocs warns of a path that does not exist
+            return f"{match['before']}gone:)" if match["before"] == "](" and (ROOT / target).exists() else match[0]
         return f"{match['before']}{relpath(inside, dirname(source) or '.')}{match['after']}"
 
     def links(part: str) -> str:

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from functools import cache
+from runpy import run_path
 
 import pytest
 from site_pages import reference_pages
@@ -130,3 +131,8 @@ def test_no_page_has_html_of_its_own() -> None:
     for path, text in reference_pages().items():
         plain = re.sub(r"```.*?```|`[^`\n]*`|<https?://[^>]*>", "", text, flags=re.DOTALL)
         assert not re.findall(r"<[a-zA-Z/][^>]*>", plain), path
+
+
+def test_the_generated_pages_have_no_private_words() -> None:
+    findings = run_path(str(ROOT / "scripts/words"))["findings"]
+    assert not [(path, found) for path, text in reference_pages().items() for found in findings(text)]
