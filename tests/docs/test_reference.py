@@ -31,8 +31,12 @@ COMMANDS = sorted(_parsers()[1])
 
 
 @cache
+def _pages() -> dict[str, str]:
+    return reference_pages()
+
+
 def _page(name: str) -> str:
-    return reference_pages()[f"reference/{name}.md"]
+    return _pages()[f"reference/{name}.md"]
 
 
 def _first_cells(text: str) -> list[str]:
@@ -128,11 +132,11 @@ def test_the_options_of_nccl_tests_are_listed() -> None:
 
 def test_no_page_has_html_of_its_own() -> None:
     """A value such as <seconds> in a help text would disappear from the page."""
-    for path, text in reference_pages().items():
+    for path, text in _pages().items():
         plain = re.sub(r"```.*?```|`[^`\n]*`|<https?://[^>]*>", "", text, flags=re.DOTALL)
         assert not re.findall(r"<[a-zA-Z/][^>]*>", plain), path
 
 
 def test_the_generated_pages_have_no_private_words() -> None:
     findings = run_path(str(ROOT / "scripts/words"))["findings"]
-    assert not [(path, found) for path, text in reference_pages().items() for found in findings(text)]
+    assert not [(path, found) for path, text in _pages().items() for found in findings(text)]
