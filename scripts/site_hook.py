@@ -6,7 +6,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 from site_pages import reference_pages
-from site_pages.commands import command_names
+from site_pages.commands import grouped_commands
 from site_pages.formats import SCHEMAS
 from site_pages.links import DOCS, FOLDER, repository_files, rewritten
 
@@ -27,7 +27,8 @@ def _with_commands(nav: Any) -> Any:
     if isinstance(nav, dict):
         return {title: _with_commands(below) for title, below in nav.items()}
     if not isinstance(nav, list):
-        return [nav, *({name: f"reference/cli/{name}.md"} for name in command_names())] if nav == _COMMANDS else nav
+        groups = ({title: [{name: f"reference/cli/{name}.md"} for name in names]} for title, names in grouped_commands().items())
+        return [nav, *groups] if nav == _COMMANDS else nav
     return [_with_commands(each) for each in nav]
 
 

@@ -24,11 +24,13 @@ def _commands() -> dict[str, Parser]:
     return {name: parser.whole() for name, parser in found.items() if isinstance(parser, Parser)}
 
 
-def command_names() -> list[str]:
-    """Return all commands in the order of `collbench --help`."""
+def grouped_commands() -> dict[str, list[str]]:
+    """Return the commands by the titles of `collbench --help`, and those that measure one operation."""
     own = operation_commands()
-    ordered = [name for _, group in GROUPS for each in group for name in (sorted(own) if each == "OPERATION" else [each])]
-    return [*ordered, *(name for name in _commands() if name not in ordered)]
+    found = {title: [name for name in group if name in _commands()] for title, group in GROUPS}
+    placed = {name for names in found.values() for name in names}
+    found[GROUPS[-1][0]] += [name for name in _commands() if name not in placed and name not in own]
+    return {**found, "Operations": sorted(own)}
 
 
 def command_pages() -> dict[str, str]:
@@ -38,14 +40,12 @@ def command_pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    own = operation_commands()
     parts = [
         "`collbench COMMAND [OPTIONS]` runs one command. `collbench COMMAND --help` prints its examples and common options, "
         "`--help-all` all of them; `--no-config` ignores the configuration file. Every long option is also "
         "[an environment variable](../environment-variables.md) and a key of [the configuration file](../configuration.md)."
     ]
-    for title, group in GROUPS:
-        names = [name for each in group for name in (sorted(own) if each == "OPERATION" else [each]) if name in _commands()]
+    for title, names in grouped_commands().items():
         parts += [f"## {title}", table(["command", "what it does"], [(f"[`{name}`]({name}.md)", _summary(name)) for name in names])]
     return page("Commands", *parts)
 
