@@ -13,6 +13,7 @@ from site_pages.links import DOCS, FOLDER, repository_files, rewritten
 from collbench import __version__
 
 _COMMANDS = "reference/cli/index.md"
+_FOUND = ("deploy/", "slurm/", "reports/", "cuda_kernels/", "SECURITY", "CONTRIBUTING")  # of the repository, in the search
 
 
 def on_config(config: Any) -> Any:
@@ -44,6 +45,6 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Return the page's text with its links to files of the repository rewritten."""
-    if page.file.src_uri.startswith(f"{FOLDER}/"):
-        page.meta.setdefault("search", {"boost": 0.5})
+    if page.file.src_uri.startswith(f"{FOLDER}/"):  # results of tests, and texts that have a page of their own, are found by links
+        page.meta["search"] = {"boost": 0.3} if page.file.src_uri.removeprefix(f"{FOLDER}/").startswith(_FOUND) else {"exclude": True}
     return rewritten(markdown, page.file.src_uri)
