@@ -85,7 +85,7 @@ def _grouped(parser: argparse.ArgumentParser, actions: list[argparse.Action]) ->
     for group in parser._action_groups:
         members = [each for each in group._group_actions if each in actions and not isinstance(each, argparse._SubParsersAction)]
         if members:
-            title = group.title or "options"
+            title = (group.title or "options").removeprefix("positional ")
             yield title[0].upper() + title[1:], members
 
 
