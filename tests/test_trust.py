@@ -98,3 +98,11 @@ def test_the_exit_codes_are_complete() -> None:
     shown = {int(code) for row in _rows("guides/when-things-break.md", "Exit codes") for code in re.findall(r"\d+", row[0])}
     wanted = {errors.FINE, errors.NEGATIVE, errors.USAGE, errors.NO_VERDICT, errors.FAILED, errors.INTERRUPTED, errors.TERMINATED}
     assert shown == wanted
+
+
+def test_the_messages_of_the_guide_are_those_of_the_program() -> None:
+    golden = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/golden/messages").glob("*.txt"))
+    quoted = [words for row in _rows("guides/when-things-break.md", "A hang")[2:] for words in re.findall(r"`(.*?)`", row[0])]
+    text = (DOCS / "guides/when-things-break.md").read_text(encoding="utf-8")
+    quoted += [line for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert len(quoted) >= 12 and [words for words in quoted if words not in golden] == []
