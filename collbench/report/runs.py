@@ -471,7 +471,7 @@ def _print_all(
         if format == "table":
             sentences = fallen[number] if number < len(fallen) else ()
             lost = [Line(part, "wrong") for text in sentences for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room)]
-            answer = [] if view.columns else list(answer_lines(rows, room, measured))
+            answer = list(answer_lines(rows, room, measured))
             above, below = ([], [Line(""), *answer]) if measured else ([*answer, Line("")], [])
             before = [*_heading(table, room, first=number == 0), *lost, *above, *before]
             after = [*findings(table.runs, rows, room), *below]
