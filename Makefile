@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
+SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
 APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
@@ -11,7 +11,7 @@ APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine nat
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint dist clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
+	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make clean      remove the environments and everything built'
 
 run: run-environment
@@ -47,11 +48,15 @@ lint: test-environment
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 	.venv/bin/python scripts/words --count
 
+dist: test-environment
+	.venv/bin/python scripts/dist build
+	.venv/bin/python scripts/dist check
+
 run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
-	@scripts/environment .venv torch mpich report test
+	@scripts/environment .venv torch mpich report test dist
 
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
@@ -70,5 +75,5 @@ test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

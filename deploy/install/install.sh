@@ -120,6 +120,10 @@ lay_source() { # set $source to what pip installs: the archive of a wheelhouse, 
         mkdir "$source"
         (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$source" &&
             mkdir "$source/scripts" && cp scripts/man_page "$source/scripts")
+        # the copy has no git, which the version comes from: setuptools-scm reads this file instead
+        if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then
+            echo "describe-name: $tag" >"$source/.git_archival.txt"
+        fi
     fi
 }
 
