@@ -22,6 +22,7 @@ from setuptools.command.sdist import sdist
 from distutils.command.install_data import install_data  # setuptools' copy: it replaces the standard library's
 
 MAN_PAGE = Path("build/man/collbench.1")
+ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "scripts/man_page")
 LOOP = "collbench.native._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
 VERSION_FILE = Path("collbench/_version.py")  # in archives and wheels only: in a checkout it would be out of date after the next commit
@@ -56,11 +57,12 @@ def write_version(folder: str, version: str) -> None:
 
 
 class ArchiveSources(sdist):
-    """Adds the version file to the source archive."""
+    """Puts what the package is built from into the source archive, and the version file; setuptools-scm proposes every file of git."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Write it after the sources are copied."""
-        super().make_release_tree(base_dir, files)
+        """Copy the files of the top folder without dotfiles, the package, the kernels and scripts/man_page."""
+        wanted = [file for file in files if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
+        super().make_release_tree(base_dir, wanted)
         write_version(base_dir, self.distribution.get_version())
 
 
