@@ -61,8 +61,9 @@ class ArchiveSources(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         """Copy the files of the top folder without dotfiles, the package, the kernels and scripts/man_page."""
-        wanted = [file for file in files if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
-        super().make_release_tree(base_dir, wanted)
+        plain = {Path(file).as_posix() for file in files}  # without "./", which package-dir adds
+        wanted = [file for file in plain if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
+        super().make_release_tree(base_dir, sorted(wanted))
         write_version(base_dir, self.distribution.get_version())
 
 
