@@ -46,6 +46,7 @@ lint: test-environment
 	.venv/bin/mypy
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
+	.venv/bin/mypy scripts/dist
 	.venv/bin/python scripts/words --count
 
 dist: dist-environment

@@ -25,6 +25,7 @@ MAN_PAGE = Path("build/man/collbench.1")
 ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "scripts/man_page")
 LOOP = "collbench.native._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
+COMMIT_FILE = Path(".commit")  # in copies of a checkout without .git: deploy/install writes it
 VERSION_FILE = Path("collbench/_version.py")  # in archives and wheels only: in a checkout it would be out of date after the next commit
 SOURCES = [] if os.environ.get("COLLBENCH_PURE") else sorted(str(path) for path in Path("collbench/native").glob("*.c"))
 
@@ -48,7 +49,7 @@ def write_version(folder: str, version: str) -> None:
     """Write version and commit into the package in `folder`, unless the source archive that is being built has brought them."""
     if VERSION_FILE.exists():
         return
-    commit = ""
+    commit = COMMIT_FILE.read_text(encoding="utf-8").strip() if COMMIT_FILE.exists() else ""
     if Path(".git").exists() and shutil.which("git"):
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, encoding="utf-8", check=False)
         commit = done.stdout.strip()

@@ -30,7 +30,8 @@ pip install setuptools setuptools-scm || stop "pip could not install setuptools 
 mkdir "$work/source"
 (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
     mkdir "$work/source/scripts" && cp scripts/man_page "$work/source/scripts")
-# the copy has no git, which the version comes from: setuptools-scm reads this file instead
+# the copy has no git, which version and commit come from: setuptools-scm and setup.py read these files instead
+git -C "$here/../.." rev-parse HEAD >"$work/source/.commit" 2>/dev/null || rm "$work/source/.commit"
 if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then
     echo "describe-name: $tag" >"$work/source/.git_archival.txt"
 fi

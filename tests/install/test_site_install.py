@@ -99,6 +99,8 @@ def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> N
     look = "import collbench; print(collbench.__file__)"
     assert str(tmp_path) in ask(installed, "-c", look, program=tmp_path / "venv/bin/python").stdout
     assert ask(installed, "--version", program=tmp_path / "bin/collbench").stdout == f"collbench {VERSION}\n"
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    assert f"commit       {commit}\n" in ask(installed, "--version", "-v", program=tmp_path / "bin/collbench").stdout
 
 
 @pytest.mark.in_turn("a site install")
