@@ -1,4 +1,4 @@
-# Needs only python3 (3.11 or newer). Everything is installed into .venv and folders like .venv-dist, never into the system.
+# Needs only python3 (3.11 or newer). Everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
 #   make PYTHON=python3.12 …      another interpreter
 #   make run SIZES=8-1M:x2 …      other sizes
 
@@ -11,7 +11,7 @@ APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine nat
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint dist clean gpu-check run-environment test-environment dist-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -19,9 +19,9 @@ help:
 	@echo 'make test       install the test tools too; then lint, types, and the tests (a fixed sample of the slow ones)'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow and Horovod, in separate environments (part of test-all)'
 	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
-	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make clean      remove the environments and everything built'
 
 run: run-environment
@@ -37,6 +37,14 @@ test-all: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
+.PHONY: dist dist-environment
+dist: dist-environment
+	.venv-dist/bin/python scripts/dist build
+	.venv-dist/bin/python scripts/dist check
+
+dist-environment:
+	@scripts/environment .venv-dist dist
+
 gpu-check:
 	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
 
@@ -44,23 +52,16 @@ lint: test-environment
 	.venv/bin/ruff check . $(SCRIPTS)
 	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
+	.venv/bin/mypy scripts/dist
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
-	.venv/bin/mypy scripts/dist
 	.venv/bin/python scripts/words --count
-
-dist: dist-environment
-	.venv-dist/bin/python scripts/dist build
-	.venv-dist/bin/python scripts/dist check
 
 run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
 	@scripts/environment .venv torch mpich report test dist
-
-dist-environment:
-	@scripts/environment .venv-dist dist
 
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
@@ -79,5 +80,6 @@ test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-dist build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv-dist dist
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +
