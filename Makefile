@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
+SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
 APART = $(addprefix tests/,analysis deploy docs doctor evidence gate hunt machine native operations peak report results stats workloads)
@@ -19,6 +19,7 @@ help:
 	@echo 'make test       install the test tools too; then lint, types, and the tests (a fixed sample of the slow ones)'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow and Horovod, in separate environments (part of test-all)'
 	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       build the site into build/site; open build/site/index.html, without a server or a network'
@@ -37,6 +38,14 @@ test-all: lint docs-environment openmpi-environment cuda-environment plugin-envi
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
+.PHONY: dist dist-environment
+dist: dist-environment
+	.venv-dist/bin/python scripts/dist build
+	.venv-dist/bin/python scripts/dist check
+
+dist-environment:
+	@scripts/environment .venv-dist dist
+
 gpu-check:
 	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
 
@@ -44,6 +53,7 @@ lint: test-environment
 	.venv/bin/ruff check . $(SCRIPTS)
 	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
+	.venv/bin/mypy scripts/dist
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
@@ -58,7 +68,7 @@ run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
-	@scripts/environment .venv torch mpich report test
+	@scripts/environment .venv torch mpich report test dist
 
 # The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
 docs-environment:
@@ -82,4 +92,5 @@ test-plugins: lint openmpi-environment plugin-environments
 
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv-dist dist
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,27 +1,33 @@
-"""Builds the native timing loop and the manual page, and ships the CUDA kernels; pyproject.toml has everything else about the package.
+"""Builds the native timing loop, the manual page and the version file, and ships the CUDA kernels; pyproject.toml has everything else.
 
-The loop is plain C without Python.h, loaded with ctypes: one file named `_loop.so` serves every Python. A machine without a C compiler
-still gets a working install: the loop then runs in Python and says so.
+The loop is plain C without Python.h, loaded with ctypes: one file named `_loop.so` serves every Python, and so does one wheel. A machine
+without a C compiler still gets a working install: the loop then runs in Python and says so. COLLBENCH_PURE=1 leaves the loop out.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 # isort: split
 from distutils.command.install_data import install_data  # setuptools' copy: it replaces the standard library's
 
 MAN_PAGE = Path("build/man/collbench.1")
+ARCHIVED = ("collbench/", "collbench.egg-info/", "cuda_kernels/", "scripts/man_page")
 LOOP = "collbench.native._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
-SOURCES = sorted(str(path) for path in Path("collbench/native").glob("*.c"))
+COMMIT_FILE = Path(".commit")  # in copies of a checkout without .git: deploy/install writes it
+VERSION_FILE = Path("collbench/_version.py")  # in archives and wheels only: in a checkout it would be out of date after the next commit
+SOURCES = [] if os.environ.get("COLLBENCH_PURE") else sorted(str(path) for path in Path("collbench/native").glob("*.c"))
 
 
 class BuildLoop(build_ext):
@@ -39,14 +45,48 @@ class BuildLoop(build_ext):
         super().run()
 
 
+def write_version(folder: str, version: str) -> None:
+    """Write version and commit into the package in `folder`, unless the source archive that is being built has brought them."""
+    if VERSION_FILE.exists():
+        return
+    commit = COMMIT_FILE.read_text(encoding="utf-8").strip() if COMMIT_FILE.exists() else ""
+    if Path(".git").exists() and shutil.which("git"):
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, encoding="utf-8", check=False)
+        commit = done.stdout.strip()
+    text = f'"""Version and commit; setup.py wrote them."""\n\n__version__ = "{version}"\nCOMMIT = "{commit}"\n'
+    Path(folder, VERSION_FILE).write_text(text, encoding="utf-8")
+
+
+class ArchiveSources(sdist):
+    """Puts what the package is built from into the source archive, and the version file; setuptools-scm proposes every file of git."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy the files of the top folder without dotfiles, the package, the kernels and scripts/man_page."""
+        plain = {Path(file).as_posix() for file in files}  # without "./", which package-dir adds
+        wanted = [file for file in plain if not file.startswith(".") and ("/" not in file or file.startswith(ARCHIVED))]
+        super().make_release_tree(base_dir, sorted(wanted))
+        write_version(base_dir, self.distribution.get_version())
+
+
 class ShipKernels(build_py):
-    """Puts the kernels into the package of a wheel; an editable install finds them beside it."""
+    """Puts the kernels and the version file into the package of a wheel; an editable install finds the kernels beside it."""
 
     def run(self) -> None:
         """Copy them after the package's own files."""
         super().run()
-        if not self.editable_mode and KERNELS.is_dir():
+        if self.editable_mode:
+            return
+        write_version(self.build_lib, self.distribution.get_version())
+        if KERNELS.is_dir():
             shutil.copytree(KERNELS, Path(self.build_lib, "collbench", KERNELS), dirs_exist_ok=True)
+
+
+class TagForEveryPython(bdist_wheel):
+    """Names the wheel after its platform alone: the loop does not use Python's binary interface."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return py3-none-PLATFORM, or py3-none-any without the loop."""
+        return ("py3", "none", super().get_tag()[2])
 
 
 class InstallManPage(install_data):
@@ -66,5 +106,11 @@ class InstallManPage(install_data):
 setup(
     data_files=[("share/man/man1", [str(MAN_PAGE)])],
     ext_modules=[Extension(LOOP, SOURCES, extra_compile_args=["-O2"], optional=True)] if SOURCES else [],
-    cmdclass={"build_ext": BuildLoop, "build_py": ShipKernels, "install_data": InstallManPage},
+    cmdclass={
+        "bdist_wheel": TagForEveryPython,
+        "build_ext": BuildLoop,
+        "build_py": ShipKernels,
+        "install_data": InstallManPage,
+        "sdist": ArchiveSources,
+    },
 )

@@ -151,15 +151,24 @@ def run(argv: list[str]) -> int:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
     arguments = _configured(argv, parser, added)
     if arguments.version:
-        from collbench import __version__
-
-        print(f"collbench {__version__}")
-        return 0
+        return _print_version(arguments.details)
     if arguments.command is None:
         print(_INTRODUCTION)
         return 0
     code: int = arguments.call(arguments, argv)
     return code
+
+
+def _print_version(details: bool) -> int:
+    if details:
+        from collbench.cli.version import describe
+
+        print(describe(), end="")
+    else:
+        from collbench import __version__
+
+        print(f"collbench {__version__}")
+    return 0
 
 
 def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
@@ -202,7 +211,8 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     reserve(COMMANDS)
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG)  # fmt: skip
-    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
+    parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     in_the_order_of_help = (
         add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,

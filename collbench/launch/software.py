@@ -27,6 +27,7 @@ from collbench.units import listed
 PROTOCOL = 2  # of the control plane; increase it if ranks of earlier builds cannot take part
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (".py", ".c", ".toml")
+_VERSION_FILE = "_version.py"  # has the commit: the same sources in a wheel and in a checkout have one digest
 _DIGITS = 12
 _WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 
@@ -88,7 +89,7 @@ def _sources(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _sources(entry.path) if entry.name != "__pycache__" else ()
-            elif entry.name.endswith(_SOURCES):
+            elif entry.name.endswith(_SOURCES) and entry.name != _VERSION_FILE:
                 yield entry.path
 
 

@@ -26,14 +26,19 @@ trap 'rm -rf "$work"' EXIT
 
 "$python" -P -m venv "$work/venv"
 pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c "$here/../../constraints.txt"; }
-pip install setuptools || stop "pip could not install setuptools, see its error above: this machine needs a network"
+pip install setuptools setuptools-scm || stop "pip could not install setuptools and setuptools-scm, see its error above: this machine needs a network"
 mkdir "$work/source"
 (cd "$here/../.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source" &&
     mkdir "$work/source/scripts" && cp scripts/man_page "$work/source/scripts")
+# the copy has no git, which version and commit come from: setuptools-scm and setup.py read these files instead
+git -C "$here/../.." rev-parse HEAD >"$work/source/.commit" 2>/dev/null || rm "$work/source/.commit"
+if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then
+    echo "describe-name: $tag" >"$work/source/.git_archival.txt"
+fi
 (cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
 set -- "$work"/source/dist/collbench-*.tar.gz
-# setuptools: pip builds collbench from source in an isolated environment, which needs it
-pip download -d "$there" "${1}[$extras]" setuptools || stop "pip could not download all packages, see its error above"
+# setuptools, setuptools-scm: pip builds collbench from source in an isolated environment, which needs them
+pip download -d "$there" "${1}[$extras]" setuptools setuptools-scm || stop "pip could not download all packages, see its error above"
 cp "$1" "$here/../../constraints.txt" "$here/install.sh" "$here/kept.py" "$here/collbench" "$there"
 cp -R "$here/modulefiles" "$there"
 (cd "$there" && find . -type f -exec sha256sum {} + >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
+import subprocess
 import sys
 from argparse import SUPPRESS
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -143,6 +146,19 @@ def test_commands_are_grouped_and_operations_are_on_one_line(capsys: pytest.Capt
 def test_version(option: str, program: tuple[str, ...], tmp_path: Path) -> None:
     done = run(tmp_path, option, program=program)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"collbench {__version__}\n", "")
+
+
+def test_version_with_details_has_commit_python_and_libraries(tmp_path: Path) -> None:
+    for options in (("--version", "-v"), ("-V", "--verbose")):
+        done = run(tmp_path, *options)
+        values = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+        assert (done.returncode, done.stderr) == (0, "")
+        assert values["collbench"] == __version__ and values["numpy"] == metadata.version("numpy")
+        assert values["Python"].split()[0] == platform.python_version()
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        ).stdout.strip()
+        assert values["commit"].partition(",")[0] == (head or "unknown")
 
 
 def imported(stderr: str) -> set[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from collbench import __version__
 from tests.containers.recipes import (
     CONTAINERS,
     DOCKERFILES,
@@ -29,9 +28,10 @@ from tests.containers.recipes import (
     pip_installs,
     post,
 )
-from tests.install.site import offline, repack
+from tests.install.site import PRETENDED, building, offline, repack
 
 BIN = Path(sys.prefix) / "bin"
+FALLBACK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]["fallback_version"]
 RECIPES = (*DOCKERFILES, "collbench.def")
 
 
@@ -92,12 +92,17 @@ def test_nothing_wraps_what_a_launcher_starts_and_it_runs_as_a_user(name: str) -
     assert Instruction("CMD", '["collbench", "--help"]') in instructions
 
 
-def test_the_labels_say_this_version() -> None:
+def test_the_labels_have_the_version_of_the_build() -> None:
     for name in DOCKERFILES:
         (label,) = [each.words for each in dockerfile(name) if each.name == "LABEL"]
-        assert f'org.opencontainers.image.version="{__version__}"' in label and f'licenses="{PROJECT["license"]}"' in label
+        defaults = {each.words for each in dockerfile(name) if each.name == "ARG" and each.words.startswith("VERSION")}
+        assert (
+            defaults == {f"VERSION={FALLBACK}"}
+            and 'org.opencontainers.image.version="${VERSION}"' in label
+            and f'licenses="{PROJECT["license"]}"' in label
+        )
     labels = dict(line.split(maxsplit=1) for line in definition()[1]["labels"].strip().splitlines())
-    assert labels["org.opencontainers.image.version"] == __version__
+    assert (labels["org.opencontainers.image.version"], definition_arguments()["VERSION"]) == ("{{ VERSION }}", FALLBACK)
 
 
 def test_both_dockerfiles_have_the_same_targets_and_the_same_ssh() -> None:
@@ -156,13 +161,15 @@ def test_pip_builds_the_package_from_the_copied_files(recipe: str, tmp_path: Pat
                 (source / path.parent).mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, source / path)
     wheels.mkdir()
-    repack("setuptools", wheels)
+    for name in building():
+        repack(name, wheels)
     constraints = str(source / "constraints.txt")
-    env = {**os.environ, **offline(wheels), "PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
+    env = {**os.environ, **offline(wheels), PRETENDED: "1.2.3", "PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
     line = ["timeout", "100", sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), "."]
     done = subprocess.run(line, cwd=source, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.startswith("collbench-1.2.3-py3-none-")
     inside = set(zipfile.ZipFile(wheel).namelist())
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "collbench").rglob("*") if path.suffix in (".py", ".j2", ".toml", ".json")}
     assert ours <= inside and "collbench/cuda_kernels/README.md" in inside
@@ -185,4 +192,4 @@ def test_the_files_that_the_readme_links_exist(readme: str) -> None:
     places = re.findall(r"\]\(([^)]+)\)", text)
     assert len(places) >= 4 and [place for place in places if not (ROOT / readme).parent.joinpath(place).exists()] == []
     assert [word for word in re.findall(r"deploy/(?:containers|install)/[\w.-]+\w", text) if not (ROOT / word).exists()] == []
-    assert [tag for tag in re.findall(r"collbench/(\d+\.\d+\.\d+)", text) if tag != __version__] == []
+    assert [tag for tag in re.findall(r"collbench/(\d+\.\d+\.\d+)", text) if tag != FALLBACK.removesuffix(".dev0")] == []

@@ -34,6 +34,9 @@ OF_TORCH = (
     "setuptools",
 )
 
+PRETENDED = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_COLLBENCH"
+VERSION = "1.2.3"  # that the installs are told to have, instead of the version of the newest tag
+
 Finished = subprocess.CompletedProcess[str]
 
 
@@ -77,7 +80,7 @@ class Site:
 def at_the_site(more: dict[str, str] | None = None) -> dict[str, str]:
     """Variables with the site's MPI loaded, as its module would: the library of the wheel mpich, found by the loader alone."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "COLLBENCH_", "VIRTUAL_ENV"))}
-    return {**kept, "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"), **(more or {})}
+    return {**kept, "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"), PRETENDED: VERSION, **(more or {})}
 
 
 def offline(wheels: Path) -> dict[str, str]:
@@ -87,8 +90,19 @@ def offline(wheels: Path) -> dict[str, str]:
 
 def needed() -> set[str]:
     """What collbench[mpi] asks for, and what that asks for in turn; and what builds it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["mpi"], *project["build-system"]["requires"]]
+    return building() | measuring("mpi")
+
+
+def measuring(extra: str) -> set[str]:
+    """What collbench with an extra asks for, and what that asks for in turn."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    return {name for wanted in asked for name in _closure(Requirement(wanted).name.lower())}
+
+
+def building() -> set[str]:
+    """What builds collbench."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     return {name for wanted in asked for name in _closure(Requirement(wanted).name.lower())}
 
 
@@ -105,7 +119,12 @@ def repack(name: str, folder: Path) -> None:
     tags = [line.split("-") for line in re.findall(r"^Tag: (.*)$", found.read_text("WHEEL") or "", re.MULTILINE)]
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
     files = [file for file in found.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    scripts = {entry.name for entry in found.entry_points}  # pip writes these
+    data = [file for file in found.files or [] if ".." in file.parts and file.name not in scripts]  # MPI's programs and libraries
     with ZipFile(folder / f"{found.name.replace('-', '_')}-{found.version}-{tag}.whl", "w", ZIP_STORED) as wheel:
         for file in files:
             if file.name not in ("INSTALLER", "REQUESTED", "direct_url.json"):
                 wheel.write(str(found.locate_file(file)), str(file))
+        for file in data:
+            place = os.path.relpath(found.locate_file(file), sys.prefix)
+            wheel.write(str(found.locate_file(file)), f"{found.name.replace('-', '_')}-{found.version}.data/data/{place}")

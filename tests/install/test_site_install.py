@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from collbench import __version__
 from tests.conftest import cannot
-from tests.install.site import ROOT, Finished, Site, at_the_site, offline
+from tests.install.site import ROOT, VERSION, Finished, Site, at_the_site, offline
 
 pytestmark = pytest.mark.timeout(240)  # the first of them builds the wheels and the site, too
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
@@ -99,7 +98,9 @@ def test_the_folder_runs_after_a_copy(installed: Installed, tmp_path: Path) -> N
         shutil.copytree(installed.prefix / name, tmp_path / name, symlinks=True)
     look = "import collbench; print(collbench.__file__)"
     assert str(tmp_path) in ask(installed, "-c", look, program=tmp_path / "venv/bin/python").stdout
-    assert ask(installed, "--version", program=tmp_path / "bin/collbench").stdout == f"collbench {__version__}\n"
+    assert ask(installed, "--version", program=tmp_path / "bin/collbench").stdout == f"collbench {VERSION}\n"
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    assert f"commit       {commit}\n" in ask(installed, "--version", "-v", program=tmp_path / "bin/collbench").stdout
 
 
 @pytest.mark.in_turn("a site install")
@@ -109,7 +110,7 @@ def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_pytho
         cannot("no module command here: apt-get install lmod")
     shutil.copytree(installed.prefix / "modulefiles", tmp_path / "modulefiles")
     if kind == "tcl":
-        (tmp_path / f"modulefiles/collbench/{__version__}.lua").unlink()
+        (tmp_path / f"modulefiles/collbench/{VERSION}.lua").unlink()
     mpi = tmp_path / "modulefiles" / installed.module
     mpi.parent.mkdir()
     mpi.write_text("#%Module1.0\nsetenv SITES_MPI loaded\n")
@@ -122,7 +123,7 @@ def test_the_module_adds_the_command_and_the_modules_of_the_install_but_no_pytho
         f"loaded {installed.prefix}/bin {shutil.which('python3', path='/usr/bin:/bin') or ''}".rstrip(),
         "/usr/bin",
     ], done
-    assert {f"collbench/{__version__}", installed.module} <= set(done.stderr.split())
+    assert {f"collbench/{VERSION}", installed.module} <= set(done.stderr.split())
 
 
 @pytest.mark.in_turn("a site install")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench import __version__
-from tests.install.site import OF_TORCH, ROOT, Site, at_the_site, offline
+from tests.install.site import OF_TORCH, ROOT, VERSION, Site, at_the_site, offline
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
 def test_it_has_the_tested_versions_the_source_and_the_installer(wheelhouse: Path) -> None:
     names = {file.name for file in wheelhouse.iterdir()}
     assert {
-        f"collbench-{__version__}.tar.gz",
+        f"collbench-{VERSION}.tar.gz",
         "constraints.txt",
         "install.sh",
         "kept.py",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collbench import __version__
 from collbench.launch import software
 from collbench.launch import software as build
 
@@ -25,6 +26,7 @@ def test_the_digest_is_the_same_in_every_folder(tmp_path: Path) -> None:
     here, there = package(tmp_path / "here"), package(tmp_path / "a" / "there")
     shutil.rmtree(there / "inner" / "__pycache__")
     (there / "_loop.so").write_bytes(b"compiled in another folder")
+    (there / "_version.py").write_text("the same sources in a wheel")
     assert build.digest_of(here) == build.digest_of(there)
 
 
@@ -45,7 +47,7 @@ def test_a_changed_source_changes_the_digest(change: str, tmp_path: Path) -> Non
 
 def test_a_build_survives_json() -> None:
     own = build.own()
-    assert build.read_build(own.as_json()) == own and str(own) == f"0.1.0+{build.digest_of(PACKAGE)}"
+    assert build.read_build(own.as_json()) == own and str(own) == f"{__version__}+{build.digest_of(PACKAGE)}"
 
 
 @pytest.mark.parametrize(
