@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -10,15 +11,13 @@ from site_pages.commands import grouped_commands
 from site_pages.formats import SCHEMAS
 from site_pages.links import DOCS, FOLDER, repository_files, rewritten
 
-from collbench import __version__
-
 _COMMANDS = "reference/cli/index.md"
 _FOUND = ("deploy/", "slurm/", "reports/", "cuda_kernels/", "SECURITY", "CONTRIBUTING")  # of the repository, in the search
 
 
 def on_config(config: Any) -> Any:
     """Show the version in the title, and list the pages of all commands in the navigation."""
-    config.site_name = f"collbench {__version__}"
+    config.site_name = f"collbench {version('collbench')}"
     config.nav = _with_commands(config.nav)
     return config
 
