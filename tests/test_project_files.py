@@ -25,7 +25,6 @@ SCHEMAS = {
 PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md", "ARCHITECTURE.md")
 
 
-
 def check(schema: str, *files: Path) -> int:
     line = [sys.executable, "-P", "-m", "check_jsonschema", "--builtin-schema", schema, *files]
     return subprocess.run(line, capture_output=True, timeout=60, check=False).returncode

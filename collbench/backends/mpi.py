@@ -189,6 +189,7 @@ def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
 # host. Both ranks hold MPI_Win_lock_all while the window exists, so that no timed call opens an epoch. Rank 0's own buffers are in
 # ordinary memory. Rank 1 orders its own accesses to the window with MPI_Win_sync (MPI 4.1, 12.5.4).
 
+_MOST_LINES = 2
 _SHARED = "/dev/shm"  # where MPICH and Open MPI place the windows of a host
 
 
@@ -323,13 +324,15 @@ def load_mpi() -> Any:
 
     The thread level is single, as in C benchmarks; multiple takes up to 6.4 times as long at 8 B.
     """
-    import mpi4py
-
-    mpi4py.rc(initialize=False, finalize=False, thread_level="single")
     try:
+        import mpi4py
+
+        mpi4py.rc(initialize=False, finalize=False, thread_level="single")
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise MpiNotFound(LibraryNotFound("MPI", str(error), "pip install 'collbench[mpich]', or load your site's MPI module")) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        problem = "; ".join(lines[:_MOST_LINES]) or type(error).__name__  # mpi4py lists every file name that it tried
+        raise MpiNotFound(LibraryNotFound("MPI", problem, "pip install 'collbench[mpich]', or load your site's MPI module")) from error
     return MPI
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +100,17 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
         for name, sizes in _SIZES_BY_OPERATION.items()
     ]
     return Request(
-        command="check", sweep=Sweeps(tuple(sweeps)), backends=named or default_backends(os.environ), requested=frozenset(named),
+        command="check", sweep=Sweeps(tuple(sweeps)), backends=named or _usual_backends(), requested=frozenset(named),
         budget=Budget(_MAX_TIME_S, total_s=arguments.total_time), ranks=arguments.ranks, ceiling=arguments.ceiling,
         timeout_s=arguments.timeout, out=arguments.out, allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process,
         slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
     )  # fmt: skip
+
+
+def _usual_backends() -> tuple[str, ...]:
+    """Return the default backends, and plain TCP between pairs where the libraries of the others are not installed."""
+    usual = default_backends(os.environ)
+    return usual if any(find_spec(name) for name in ("mpi4py", "torch", "cupy")) else (*usual, "socket")
 
 
 def _make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:

@@ -79,14 +79,28 @@ def test_a_run_that_fails_is_broken(tmp_path: Path, faulty: dict[str, str], back
     assert code == 4 and found["causes"][0]["kind"] == "run_failed_early"
 
 
-def test_without_any_backend_the_check_is_inconclusive(tmp_path: Path) -> None:
+def without(tmp_path: Path, *names: str) -> str:
+    """A PYTHONPATH with which these modules are not found."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name in ('mpi4py', 'torch') else find(name, *more)\n"
+        f"importlib.util.find_spec = lambda name, *more: None if name in {names} else find(name, *more)\n"
     )
-    code, found = check(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), str(ROOT)]))
+    return os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+
+
+def test_a_bare_install_checks_plain_tcp(tmp_path: Path) -> None:
+    code, found = check(tmp_path, PYTHONPATH=without(tmp_path, "mpi4py", "torch", "cupy"))
+    measured = {each["operation"] for each in found["evidence"] if each.get("backend") == "socket" and each.get("busbw")}
+    assert code in (0, 1, 3) and "p2p_bandwidth" in measured
+
+
+def test_without_any_backend_the_check_is_inconclusive(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is broken')\n")
+    path = os.pathsep.join([str(tmp_path), without(tmp_path, "torch")])
+    code, found = check(tmp_path, PYTHONPATH=path)
     (cause,) = found["causes"]
     assert (code, cause["kind"], found["run"]) == (3, "nothing_measured", None)
     assert "mpi4py" in cause["detail"] and not (tmp_path / "run").exists()
