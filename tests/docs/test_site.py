@@ -90,7 +90,7 @@ def test_every_link_inside_the_site_has_a_target(site: Path) -> None:
 
 
 def test_each_page_shows_the_version_and_the_search_finds_generated_pages(site: Path) -> None:
-    command = [PYTHON, "-c", "from importlib.metadata import version; print(version('collbench'))"]
+    command = [PYTHON, "-P", "-c", "from importlib.metadata import version; print(version('collbench'))"]
     version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert f"collbench {version}" in (site / "index.html").read_text(encoding="utf-8")
     places = {entry["location"].partition("#")[0] for entry in json.loads((site / "search/search_index.json").read_text())["docs"]}
