@@ -123,11 +123,8 @@ def readme(trials: Sequence[Trial]) -> str:
             "",
             table(trials),
             "",
-            "`trials.jsonl` has a line per trial. To evaluate one again:",
-            "",
-            "```sh",
-            "tar xf same-0/runs.tar.xz -C same-0 && cd same-0 && collbench gate --baseline ../baseline-link 1-first",
-            "```",
+            "`trials.jsonl` has a line per trial, and `raw.tar.xz` the runs and verdicts of all. To judge them again and print the table:",
+            "`python -m tests.testbeds.replay FOLDER`.",
             "",
         ]
     )
