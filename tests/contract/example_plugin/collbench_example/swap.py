@@ -19,6 +19,6 @@ SWAP = Operation(
     summary="ranks 0 and 1, 2 and 3 … exchange their buffers",
     bus_factor=lambda n: 1.0,
     needs=lambda n, case: f"swap needs an even number of ranks, not {n}" if n % 2 else None,
-    arrives=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what is verified
+    expected_blocks=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what is verified
     by_messages=out_of_place_only(_by_messages),
 )
