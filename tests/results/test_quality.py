@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collbench.results.flags import FLAGS
 from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
-from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 
 def wide(part: float, **changes: Any) -> Row:
@@ -98,23 +94,3 @@ def test_reasons_are_grouped_by_remedy_and_the_most_frequent_is_recommended() ->
 def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | None) -> None:
     row = make_row(time_s=Times(p50, p50 * 0.75, p50 * 1.25, p50, p50, p50, p50), n=200)
     assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
-
-
-# Every stored run with rows: (ok, cases). No run recorded whether its machine was idle, so these figures show what the rules do, not
-# how often they are right: for that, runs on a machine that is known to be idle are missing.
-STORED = {
-    "cpu-sweep": (80, 187), "first-run": (9, 22), "link-100mbit/allreduce": (1, 2), "link-100mbit/p2p": (3, 6),
-    "link-1gbit/allreduce": (2, 2), "link-1gbit/p2p": (6, 6), "link-2gbit/allreduce": (2, 2), "link-2gbit/p2p": (6, 6),
-    "published-8xa100/nccl-tests-8xa100": (0, 0), "regression/after/launch-1": (7, 8), "regression/after/launch-2": (7, 8),
-    "regression/after/launch-3": (7, 8), "regression/after/launch-4": (6, 8), "regression/after/launch-5": (6, 8),
-    "regression/before/launch-1": (6, 8), "regression/before/launch-2": (4, 8), "regression/before/launch-3": (6, 8),
-    "regression/before/launch-4": (7, 8), "regression/before/launch-5": (6, 8), "shaped-1gbit-none": (10, 17),
-    "shaped-1gbit-pmi2": (21, 34), "shaped-1gbit-pmix": (20, 34), "stacks/gloo": (2, 5), "stacks/horovod": (1, 5), "stacks/jax": (3, 5),
-    "stacks/mpi": (5, 5), "stacks/mpi-tcp": (4, 5), "stacks/tensorflow": (4, 5), "sweep-default": (20, 34), "two-hosts": (47, 91),
-}  # fmt: skip
-
-
-def test_stored_runs() -> None:
-    names = {str(path.parent.relative_to(REPORTS)) for path in REPORTS.rglob("cells.jsonl") if path.stat().st_size}
-    found = {name: run_quality(read_run(REPORTS / name).rows) for name in names}
-    assert {name: (each.ok, each.cases) for name, each in found.items()} == STORED
