@@ -14,7 +14,7 @@ from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
-LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth says nothing about messages up to MOST_LATENCY_BYTES
+LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12
 

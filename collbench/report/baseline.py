@@ -30,7 +30,7 @@ from collbench.units import format_percent, format_size, format_time, plural
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
 _MOST_HOSTS = 4
-_MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor says nothing
+_MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a larger factor means nothing
 
 
 def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:

@@ -52,9 +52,9 @@ def test_both_are_listed(site: Path, tmp_path: Path) -> None:
     listed = run(tmp_path, "backends", env=env)
     assert listed.returncode == 0 and listed.stderr == ""
     assert re.search(r"^ *connection +available +multiprocessing\.connection of Python 3\.", listed.stdout, re.MULTILINE)
-    helped = run(tmp_path, "--help", env=env)
-    assert re.search(r"^ +swap +ranks 0 and 1, 2 and 3 … exchange their\s+buffers$", helped.stdout, re.MULTILINE)
-    assert run(tmp_path, "swap", "--help", env=env).stdout.startswith("usage: collbench swap ")
+    assert re.search(r"\bswap\b", run(tmp_path, "--help", env=env).stdout)
+    helped = run(tmp_path, "swap", "--help", env=env).stdout
+    assert helped.startswith("usage: collbench swap ") and "ranks 0 and 1, 2 and 3 … exchange their" in helped
 
 
 @pip
