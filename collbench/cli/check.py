@@ -208,7 +208,7 @@ def _findings(run: Run | None) -> list[Finding]:
     machines = []
     if run and (run.path / TOPOLOGY).is_file():
         try:
-            machines = read_paths([run.path])
+            machines = read_paths([run.path / TOPOLOGY])
         except UsageError:
             machines = []
     machines = machines or [this_machine()]
