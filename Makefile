@@ -6,7 +6,7 @@ PYTHON ?= python3
 SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
-APART = $(addprefix tests/,analysis browser containers cuda_kernels deploy device docs doctor evidence gate gpu_path hunt install machine native operations peak report results stats workloads)
+APART = $(addprefix tests/,analysis containers cuda_kernels deploy device docs doctor evidence gate gpu_path hunt install machine native operations peak report results stats workloads)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again

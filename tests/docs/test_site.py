@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -14,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.conftest import ROOT, cannot
+from tests.docs.site import PYTHON, built
 
-PYTHON = ROOT / ".venv-docs/bin/python"
 _RESOURCES = {
     "script": "src",
     "img": "src",
@@ -32,14 +29,7 @@ _RESOURCES = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does."""
-    if not PYTHON.exists():
-        cannot("no mkdocs here: `make docs-environment` brings it into .venv-docs")
-    folder = tmp_path_factory.mktemp("site")
-    command = [str(PYTHON), "-P", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return built(tmp_path_factory.mktemp("site"))
 
 
 class _Page(HTMLParser):
@@ -100,24 +90,3 @@ def test_each_page_shows_the_version_and_the_search_finds_generated_pages(site: 
 def test_the_schemas_are_files_of_the_site(site: Path) -> None:
     for name in ("suite", "verdict", "recommendation"):
         assert json.loads((site / f"reference/schemas/{name}.schema.json").read_text())["$schema"].startswith("https://json-schema.org/")
-
-
-def test_opened_as_files_the_search_works_and_asks_no_host(site: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        cannot("no chromium here: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=90_000)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        page.locator("input.md-search__input").click()
-        page.keyboard.type("oversubscribed")
-        page.locator(".md-search-result__link").first.wait_for(timeout=30_000)
-        found = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
-        browser.close()
-    assert any("reference/flags.html" in link for link in found), found
-    assert asked and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)
