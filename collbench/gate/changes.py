@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -12,6 +12,8 @@ from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
 from collbench.errors import UsageError

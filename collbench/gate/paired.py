@@ -14,20 +14,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
-from collbench import __version__
-from collbench.analysis.differences import Difference
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate import checks
 from collbench.gate.allocation import Allocation, Case, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
-from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import ExpectedChange, accepted, changes, expired, unannounced
+from collbench.gate.changes import ExpectedChange, changes, expired, unannounced
 from collbench.gate.checks import incomplete_cases
-from collbench.gate.floors import Floor, floor_reasons, floor_states
-from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
+from collbench.gate.floors import Floor
+from collbench.gate.judge import Evaluation, Expectations, verdict_of, wrong_data
 from collbench.gate.reasons import (
     EqualStacks,
     GateNote,
@@ -48,9 +46,9 @@ from collbench.gate.reasons import (
     WideLimits,
     WithoutProbe,
 )
-from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, Excess, Mask, exceed, floors_of
+from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, exceed, floors_of
 from collbench.gate.state import MOST_FLIPPED, flipped, typical_probe_s, without
-from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
+from collbench.gate.verdict import Verdict
 from collbench.results.folder import CELLS, RUN
 from collbench.results.reader import Run
 from collbench.results.store import read_object
@@ -279,111 +277,67 @@ STACK = ("software", "environment")  # the parts of a stack, which may differ be
 _MUCH = 1.25  # a limit above it is reported, since the case detects only larger slowdowns
 
 
-@dataclass(frozen=True, eq=False)
-class _StackEvaluation:
-    """The evaluation of the old stack's cases; `had` [cases] are those with enough launches in its first allocation."""
-
-    cases: Sequence[Case]
-    limits: BaselineLimits
-    excess: Excess
-    had: Mask
-    incomplete: Mask
-
-
 def judge_paired(
     old: Sequence[Path], new: Sequence[Path], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()
 ) -> Verdict:
     """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
-    return replace(decide(side_by_side(old, new), expected, today, floor_rules), baseline=", ".join(map(str, old)))
+    verdict = decide(side_by_side(old, new), expected, today, floor_rules)
+    return msgspec.structs.replace(verdict, baseline=", ".join(map(str, old)))
 
 
 def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
+    first = both[0]
     cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
     if not cases:
-        raise UsageError(f"allocation {both[0].old.name} has no case with a time: name launches that measured something")
-    evaluation = _evaluate(both, cases)
-    found = list(dict.fromkeys(change for each in both for change in changes(each.old, each.new)))
-    suspicions = accepted(suspicions_of(evaluation.limits, evaluation.excess, cases, PAIRED_CONFIRMATIONS), expected, today, cases)
-    before = both[0].old.ceilings
-    floors = floor_states(floor_rules, [each.new for each in both], PAIRED_CONFIRMATIONS, before)
-    groups = group_states(evaluation.limits, evaluation.excess, cases, suspicions, evaluation.incomplete)
-    cause = cause_of(suspicions, groups, cases)
-    wrong = [reason for each in both for reason in wrong_data(named_by_stack(each))]
-    against = [
-        *(each.problem for each in both if each.problem),
-        *checks.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), SidesDiffer),
-        *checks.of_shared_jobs([each.new for each in both]),
-        *_of_stacks(both),
-        *_of_figures(both, evaluation, suspicions),
-        *floor_reasons(floors),
-    ]
-    return Verdict(
-        result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
-        mode="paired",
-        reasons=(*wrong, *against),
-        notes=(*_notes(both, evaluation, found), *expired(expected, today)),
-        suspicions=tuple(suspicions),
-        groups=tuple(groups),
-        floors=tuple(floors),
-        asked=tuple(each.asked for each in floor_rules),
-        ceilings=fallen_since(before, [each.new for each in both]),
-        cause=cause,
-        changes=tuple(ranked(found, expected, today, suspicions, cause, groups=groups)),
-        baseline=", ".join(each.old.name for each in both),
-        allocations=len(both),
-        thin=False,
-        candidates=tuple(each.name for each in both),
-        cases=int(evaluation.limits.judged.sum()),
-        judged_on=today.isoformat(),
-        collbench=__version__,
-    )
-
-
-def _evaluate(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation:
-    differences = _padded([each.differences(cases) for each in both])
-    limits = learn_pairs(differences, scheme_of(cases))
-    excess = exceed(limits, known_median(np.moveaxis(differences, 1, -1)))
-    first = both[0]
+        raise UsageError(f"allocation {first.old.name} has no case with a time: name launches that measured something")
+    differences = [each.differences(cases) for each in both]
+    most = max(1, *map(len, differences))
+    padded = np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
+    limits = learn_pairs(padded, scheme_of(cases))
     had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
-    incomplete = np.array([incomplete_cases(each, cases, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
-    return _StackEvaluation(cases, limits, excess, had, incomplete.any(axis=0) & had)
+    sides = list(zip(named_by_stack(first), first.left_out, strict=True))
+    incomplete = [incomplete_cases(allocation, cases, out) & had for allocation, out in sides]
+    evaluated = Evaluation(
+        [each.new for each in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
+        undecided=np.asarray(np.any(incomplete, axis=0)),
+        counts=[True] * len(both),
+        before=first.old.ceilings,
+        changes=list(dict.fromkeys(change for each in both for change in changes(each.old, each.new))),
+    )  # fmt: skip
+    beside_stack = [each for each in evaluated.changes if each.kind not in STACK]
+    reasons = [
+        *(each.problem for each in both if each.problem),
+        *checks.of_changes(unannounced(beside_stack, expected, today), SidesDiffer),
+        *checks.of_shared_jobs(evaluated.candidate),
+        *_of_stacks(both),
+        *(reason for each in both for reason in checks.of_launches(named_by_stack(each))),
+        *checks.of_missing(sides[1][0], cases, had),
+        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in checks.of_parts(each, cases, parts)),
+    ]
+    if not limits.judged.any() and not first.problem:
+        reasons.append(NoPairs(first.name, FEWEST))
+    return verdict_of(
+        evaluated, Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS,
+        [reason for each in both for reason in wrong_data(named_by_stack(each))], reasons,
+        mode="paired", notes=(*_notes(both, evaluated), *expired(expected, today)),
+        baseline=", ".join(each.old.name for each in both), allocations=len(both), thin=False,
+    )  # fmt: skip
 
 
-def _padded(differences: Sequence[Figures]) -> Figures:
-    """Return [allocations × pairs × cases], padded with NaN if an allocation has fewer pairs."""
-    most = max(1, *(len(each) for each in differences))
-    return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
-
-
-def _of_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
+def _of_stacks(both: Sequence[SideBySide]) -> Iterator[StackChanged]:
     """Yield reasons for a stack that differs between allocations."""
-    old, new = [each.old for each in both], [each.new for each in both]
-    for each, other in zip(old[1:], new[1:], strict=True):
-        yield from _of_stack("old", old[0], each)
-        yield from _of_stack("new", new[0], other)
+    first = both[0]
+    for each in both[1:]:
+        pairs: tuple[tuple[Literal["old", "new"], Allocation, Allocation], ...]
+        pairs = ("old", first.old, each.old), ("new", first.new, each.new)
+        for stack, one, other in pairs:
+            changed = next((change for change in changes(one, other) if change.kind in STACK), None)
+            if changed is not None:
+                yield StackChanged(stack, one.name, other.name, changed)
 
 
-def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocation) -> Iterator[GateReason]:
-    changed = next((change for change in changes(first, second) if change.kind in STACK), None)
-    if changed is not None:
-        yield StackChanged(stack, first.name, second.name, changed)
-
-
-def _of_figures(both: Sequence[SideBySide], evaluation: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
-    """Yield the reasons in the measured figures that prevent a pass."""
-    first, cases = both[0], evaluation.cases
-    for each in both:
-        yield from checks.of_launches(named_by_stack(each))
-    yield from checks.of_missing(named_by_stack(first)[1], cases, evaluation.had)
-    for allocation, out in zip(named_by_stack(first), first.left_out, strict=True):
-        yield from checks.of_parts(allocation, cases, incomplete_cases(allocation, cases, out) & evaluation.had)
-    if not evaluation.limits.judged.any() and not first.problem:
-        yield NoPairs(first.name, FEWEST)
-    yield from checks.of_suspects(suspicions, len(both), PAIRED_CONFIRMATIONS)
-
-
-def _notes(both: Sequence[SideBySide], evaluation: _StackEvaluation, found: Sequence[Difference]) -> Iterator[GateNote]:
+def _notes(both: Sequence[SideBySide], evaluated: Evaluation) -> Iterator[GateNote]:
     yield from (each.note for each in both if each.note)
     for each in both:
         for allocation in named_by_stack(each):
@@ -391,12 +345,12 @@ def _notes(both: Sequence[SideBySide], evaluation: _StackEvaluation, found: Sequ
                 yield SlowedOnPurpose(allocation.name, allocation.slowed, "stacks")
             if None in allocation.canary_s:
                 yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
-    if not any(change.kind in STACK for change in found):
+    if not any(change.kind in STACK for change in evaluated.changes):
         yield EqualStacks()
-    judged = {case for case, is_judged in zip(evaluation.cases, evaluation.limits.judged, strict=True) if is_judged}
+    judged = {case for case, is_judged in zip(evaluated.cases, evaluated.limits.judged, strict=True) if is_judged}
     others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
     if others:
         yield NewCases(len(others), names_of(others))
-    wide = [case for case, limit in zip(evaluation.cases, np.exp(evaluation.limits.cases), strict=True) if case in judged and limit > _MUCH]
+    wide = [case for case, limit in zip(evaluated.cases, np.exp(evaluated.limits.cases), strict=True) if case in judged and limit > _MUCH]
     if wide:
         yield WideLimits(names_of(wide))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import log
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from collbench.gate.allocation import Case
 from collbench.gate.cause import cause_of
@@ -77,7 +76,7 @@ def test_a_link_with_a_tenth_less_is_the_link_where_only_large_messages_were_mea
 def test_five_percent_on_large_messages_of_one_backend_are_a_cause_in_the_backend() -> None:
     found = cause(cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and case["size_bytes"] > 1 << 20, 1.05)
     assert isinstance(found, SlowBackend)
-    assert structs.replace(found, slowdown=(0.0, 0.0)) == SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
+    assert replace(found, slowdown=(0.0, 0.0)) == SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
     assert found.slowdown == pytest.approx((log(1.06), log(1.06)), abs=0.01)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.gate.plausible import StoredCause
 from collbench.gate.reasons import CaseNames, MissingCases, StillSuspected, SuspectedBelowFloor
