@@ -102,12 +102,13 @@ def _line(number: int, change: Callable[[Any], Any]) -> Edit:
         (_line(0, lambda head: {**head, "facts": {"software": {"nccl": 2}}}), "'facts'"),
         (lambda lines: lines[:1], "no case"),
         (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
+        (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
         (_line(0, lambda head: {**head, "columns": []}), r"'columns' .*'\[\]'"),
         (_line(1, lambda case: case[:-1]), "line 2 "),
         (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
         (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "),
         (_line(1, lambda case: [{"a": 1}, *case[1:]]), "line 2 "),
-        (lambda lines: [*lines, "{"], "Expecting property name"),
+        (lambda lines: [*lines, "{"], "truncated"),
     ],
 )  # fmt: skip
 def test_the_error_of_an_altered_file_has_the_place(

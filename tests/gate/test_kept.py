@@ -90,9 +90,9 @@ def test_the_error_of_a_read_only_file_system(tmp_path: Path, monkeypatch: pytes
     [
         ({"launches": 4}, "4 .*3 state probes"),
         ({"facts": {"weather": {"rain": "yes"}}}, "'facts'"),
-        ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates"),
+        ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogate"),
         ({"imported": "yes"}, "'imported' .*'yes'"),
-        ({"canary_s": [float("nan")] * 3}, "NaN"),
+        ({"canary_s": [float("nan")] * 3}, "malformed"),
         ({"ceilings": [["allreduce", "mpi"]]}, "'ceilings'"),
         ({"ceilings": [["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]}, "'ceilings'"),
     ],
@@ -171,4 +171,4 @@ def test_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     with pytest.raises(UsageError, match="pipe"):
         load(tmp_path)
-    assert baseline.head_of(tmp_path / FILE) == {}
+    assert baseline.head_of(tmp_path / FILE) is None
