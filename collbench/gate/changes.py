@@ -37,36 +37,22 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
         raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
-    check_apart(candidate)
-    _check_origins(baseline, candidate)
-    _check_cases(baseline, candidate[0], cases)
-
-
-def check_apart(candidate: Sequence[Allocation]) -> None:
-    """Raise UsageError if two candidates are the same allocation."""
     if len({each.name for each in candidate}) < len(candidate):
         raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
     twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
     if twins is not None:
         raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: measure a fresh one")
-
-
-def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
-    of_baseline = baseline.allocations[0].imported
-    other = next((each for each in candidate if each.imported is not of_baseline), None)
+    other = next((each for each in candidate if each.imported is not baseline.allocations[0].imported), None)
     if other is not None:
         here, there = ("imported", "was measured here") if other.imported else ("measured here", "was imported")
         raise UsageError(
             f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: their statistics differ; compare like with like"
         )
-
-
-def _check_cases(baseline: Baseline, first: Allocation, cases: Collection[Case]) -> None:
-    if any(case in first.cases for case in cases):
-        return
-    differs = differing_column(cases, first.cases)
-    why = f" ({differs.render()})" if differs else ""
-    raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
+    first = candidate[0]
+    if not any(case in first.cases for case in cases):
+        differs = differing_column(cases, first.cases)
+        why = f" ({differs.render()})" if differs else ""
+        raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
 def differing_column(expected: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
@@ -168,22 +154,15 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange]
 
     `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
     """
-    found = [_judged(each, expected, today, cases) for each in suspicions]
+    allowing, found = [each for each in expected if each.slower_percent is not None], []
+    for each in suspicions:
+        by = None
+        if allowing and each.state in (CONFIRMED, SUSPECTED):
+            whole = [case for case in cases if each.kind == "whole" or str(group_of_case(case)) == each.name]
+            own = [tuple(each.case[name] for name in COLUMNS)] if each.kind == "cell" else whole
+            by = next((one for one in allowing if one.allows(each, own, today)), None)
+        found.append(each if by is None else replace(each, state=ACCEPTED, announced=by.announcement))
     return sorted(found, key=lambda each: _ORDER.index(each.state))
-
-
-def _judged(suspicion: Suspicion, expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> Suspicion:
-    if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
-        return suspicion
-    own = _own_cases(suspicion, cases)
-    by = next((each for each in expected if each.allows(suspicion, own, today)), None)
-    return suspicion if by is None else replace(suspicion, state=ACCEPTED, announced=by.announcement)
-
-
-def _own_cases(suspicion: Suspicion, cases: Sequence[Case]) -> list[Case]:
-    if suspicion.kind == "cell":
-        return [tuple(suspicion.case[name] for name in COLUMNS)]
-    return [case for case in cases if suspicion.kind == "whole" or str(group_of_case(case)) == suspicion.name]
 
 
 def of_what_changed(

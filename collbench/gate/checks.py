@@ -59,21 +59,13 @@ def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterato
     shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
     if shared is not None:
         yield BaselineOfOneJob(*shared)
-    yield from _of_probes(baseline, candidate)
-    yield from _of_starts(baseline, candidate)
-
-
-def _of_probes(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
-    silent = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
-    if silent:
-        yield BaselineWithoutProbe(silent, len(baseline.allocations))
+    probeless = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
+    if probeless:
+        yield BaselineWithoutProbe(probeless, len(baseline.allocations))
     for each in candidate:
-        quiet = each.canary_s.count(None)
-        if quiet and silent < len(baseline.allocations):
-            yield WithoutProbe(each.name, quiet, each.launches)
-
-
-def _of_starts(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+        lacking = each.canary_s.count(None)
+        if lacking and probeless < len(baseline.allocations):
+            yield WithoutProbe(each.name, lacking, each.launches)
     unknown = [each.name for each in baseline.allocations if each.began is None]
     if unknown:
         yield BaselineWithoutStart(len(unknown), len(baseline.allocations), unknown[0])
@@ -179,7 +171,8 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
 
 def of_missing(first: Allocation, cases: Sequence[Case], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
-    lost = [case for case, is_required in zip(cases, required, strict=True) if is_required and not _has(first, case)]
+    there = {case for case, measured in first.cases.items() if measured.time is not None}
+    lost = [case for case, is_required in zip(cases, required, strict=True) if is_required and case not in there]
     if lost:
         na = next((each.na for case in lost if (each := first.cases.get(case)) is not None and each.na), None)
         yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
@@ -211,7 +204,3 @@ def incomplete_cases(allocation: Allocation, cases: Sequence[Case], left_out: Se
     """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
     there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))
-
-
-def _has(allocation: Allocation, case: Case) -> bool:
-    return case in allocation.cases and allocation.cases[case].time is not None
