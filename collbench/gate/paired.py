@@ -7,6 +7,7 @@ suspected, and in both a regression: of 336 limits chance exceeds one in nearly 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import cache
@@ -77,7 +78,8 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     judged = counts >= FEWEST
     known_well = np.where(judged, differences, np.nan)
     cases = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
-    groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
+    of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
+    groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
     floors = floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
@@ -86,11 +88,6 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
         np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
         0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
     )  # fmt: skip
-
-
-def _by_class(values: Figures, scheme: Scheme) -> Figures:
-    """Return [groups] the median over all groups of the same size class."""
-    return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
 
 
 def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
@@ -178,7 +175,11 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
     """
     launches = {path: _launches(path) for path in (*old, *new)}
     check_once(run for path in (*old, *new) for run in launches[path])
-    found = [_of_allocation((a, b), (launches[a], launches[b])) for a, b in zip(old, new, strict=True)]
+    found = []
+    for paths in zip(old, new, strict=True):
+        one, other = map(_one, paths)
+        starts = [[moment(run.info.get("started_utc")) for run in launches[path]] for path in paths]
+        found.append(in_pairs(one, other, *starts))
     twice = next((each for place, each in enumerate(found) if each.name in {one.name for one in found[:place]}), None)
     if twice is not None:
         raise UsageError(
@@ -188,22 +189,18 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
 
 
 def _launches(path: Path) -> list[Run]:
-    """Return the launches of a folder with their run.json only, in the order of an allocation."""
+    """Return the launches of a folder with their run.json only, in the order of an allocation.
+
+    One that cannot be read has an empty one: reading the whole run reports it.
+    """
     folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
-    return [Run(folder, _info(folder)) for folder in folders or [path]]
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    """Return the folder's run.json; empty if it cannot be read, which reading the whole run reports."""
-    try:
-        return read_object(folder / RUN)
-    except (OSError, ValueError):
-        return {}
-
-
-def _of_allocation(paths: tuple[Path, Path], launches: tuple[Sequence[Run], Sequence[Run]]) -> SideBySide:
-    starts = [[moment(run.info.get("started_utc")) for run in runs] for runs in launches]
-    return in_pairs(_one(paths[0]), _one(paths[1]), starts[0], starts[1])
+    found = []
+    for folder in folders or [path]:
+        info: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            info = read_object(folder / RUN)
+        found.append(Run(folder, info))
+    return found
 
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
@@ -212,7 +209,8 @@ def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: S
     if why:
         left_out = [True] * old.launches, [True] * new.launches
         return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
-    return _pairs_of_equal_state(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
+    in_time = [sorted(range(len(starts)), key=[each for each in starts if each].__getitem__) for starts in (old_starts, new_starts)]
+    return _pairs_of_equal_state(old, new, np.array(in_time))
 
 
 def _one(path: Path) -> Allocation:
@@ -244,11 +242,6 @@ def _why_not_interleaved(name: str, old: Starts, new: Starts) -> GateReason | No
     if any(max(pair) >= min(following) for pair, following in pairwise(pairs)):
         return NotInterleaved(name)
     return None
-
-
-def _in_time(starts: Starts) -> list[int]:
-    known = [each for each in starts if each is not None]
-    return sorted(range(len(known)), key=known.__getitem__)
 
 
 def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:

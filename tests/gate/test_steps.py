@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.gate.baseline import Figures, Scheme
-from collbench.gate.history import LEAST, HistoryMatrix, SeriesSubject, common, level_starts, median_variance, scatter, steps, typical
+from collbench.gate.history import LEAST, HistoryMatrix, SeriesSubject, common, median_variance, scatter, steps, typical
 from collbench.gate.rule import floors_of
 from collbench.gate.self_test import Cluster, Noise, default_scheme
 
@@ -35,7 +35,6 @@ def test_a_step_is_found_at_its_place_with_its_size_and_interval() -> None:
     assert step.change == pytest.approx(0.05, abs=3 * step.error)
     assert step.error == pytest.approx(0.003 * sqrt(np.pi / 2 * 2 / 10), rel=0.4)
     assert step.limit == 0.02
-    assert level_starts([step]) == [0, 10]
 
 
 def test_up_and_down_again_and_faster() -> None:
