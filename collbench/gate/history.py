@@ -41,7 +41,7 @@ from collbench.units import plural
 # neighboring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. The rule
 # for a single allocation uses three standard errors. Here it is five, since every position of every series is tested.
 #
-# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py):
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_history.py):
 # - 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one.
 # - 20 allocations with a step in the middle, detected: one large case slower by 5 % in 89 %, by 10 % in 99 %; a large group slower by 2 %
 #   in 89 %, by 5 % in all.

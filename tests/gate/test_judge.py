@@ -7,34 +7,50 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
+from collbench.analysis.launches import case_of
 from collbench.analysis.outcome import Outcome
-from collbench.gate.allocation import CaseTimes, ShownFigures
-from collbench.gate.baseline import Baseline
+from collbench.errors import UsageError
+from collbench.gate.allocation import COLUMNS, Case, CaseTimes, ShownFigures
+from collbench.gate.baseline import Baseline, scheme_of
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import read_floor
-from collbench.gate.judge import result_of
+from collbench.gate.judge import group_states, result_of
 from collbench.gate.reasons import (
+    AnotherCluster,
+    BaselineWithoutProbe,
+    BaselineWithoutStart,
     BeganBeforeBaseline,
     BeganInFuture,
     CaseNames,
+    ColumnDiffers,
+    ExpiredAnnouncement,
+    FewLaunches,
     IncompleteCases,
     MissingCases,
     NoHistory,
     ShortBaseline,
+    SlowedOnPurpose,
+    SlowerLater,
     StillSuspected,
+    UncheckedCases,
     UnexpectedChange,
     UnfinishedLaunches,
     UnusedAnnouncement,
+    WithoutHistory,
+    WithoutProbe,
+    WithoutStart,
     WrongCases,
 )
+from collbench.gate.rule import exceed, learn
 from collbench.gate.verdict import PASSED, from_json
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, case, judged, slow
 from tests.gate.verdicts import suspicion
-from tests.results.rows import NIC
+from tests.results.rows import NIC, make_row
 
 
 class TestResults:
@@ -304,3 +320,163 @@ def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
         )
         == result
     )
+
+
+# The state of each group: its worst case, what is missing, what its suspicions are.
+
+
+SIZES_GROUPS = (8, 64 << 20, 128 << 20, 256 << 20)
+CELLS = [case_of(make_row(size)) for size in SIZES_GROUPS]
+USUAL = np.log([1e-6, 1e-3, 2e-3, 4e-3])
+
+
+def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: list[bool] | None = None) -> dict[str, object]:
+    """By class of sizes the group's state, for an allocation slower by these factors; NaN: not measured. The third case scatters."""
+    history = USUAL + np.array([[0.0, 0.0, 0.1 * (-1) ** number, 0.0] for number in range(6)])
+    limits = learn(history, scheme_of(CELLS))
+    excess = exceed(limits, (USUAL + np.log(factors))[None, :])
+    case = dict(zip(COLUMNS, CELLS[1], strict=True))
+    found = group_states(
+        limits, excess, CELLS, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
+    )
+    return {each.size_class: each for each in found}
+
+
+def test_the_worst_case_is_the_one_nearest_to_its_own_limit() -> None:
+    large = states([1.0, 1.05, 1.08, 1.0])["large"]
+    assert (large.worst, large.worst_factor, large.cases, large.missing) == ("allreduce 64 MiB nccl", pytest.approx(1.05), 3, 0)
+
+
+def test_a_group_without_a_figure_has_no_worst_case() -> None:
+    large = states([1.0, np.nan, np.nan, np.nan])["large"]
+    assert (large.worst, large.worst_factor, large.missing, large.factors, large.state) == (None, None, 3, (None,), "no verdict")
+
+
+@pytest.mark.parametrize(
+    ("factors", "suspicions", "undecided", "state"),
+    [
+        ([1.0] * 4, (), None, "passed"),
+        ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
+        ([1.0] * 4, (), [False, False, True, False], "no verdict"),
+        ([1.0] * 4, (), [True, False, False, False], "passed"),
+        ([1.0] * 4, ("suspected",), None, "suspected"),
+        ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
+        ([1.0] * 4, ("cleared",), None, "passed"),
+    ],
+)
+def test_the_state_of_a_group(factors: list[float], suspicions: tuple[str, ...], undecided: list[bool] | None, state: str) -> None:
+    assert states(factors, suspicions, undecided)["large"].state == state
+
+
+# What else has to be known of a verdict.
+
+
+class TestNotes:
+    def test_nothing_to_be_noted(self) -> None:
+        assert judged(allocation("new")).notes == ()
+
+    def test_slowed_on_purpose(self) -> None:
+        assert judged(replace(allocation("new"), slowed="by=10%")).notes == (SlowedOnPurpose("new", "by=10%"),)
+
+    def test_no_canary(self) -> None:
+        assert judged(allocation("new", canary_s=(None, 6e-8, None, 6e-8, 6e-8))).notes == (WithoutProbe("new", 2, 5),)
+        silent = Baseline(Path("base"), [replace(each, canary_s=(None,) * 3) for each in BASE.allocations])
+        assert judged(allocation("new"), baseline=silent).notes == (BaselineWithoutProbe(6, 6),)
+
+    def test_no_start(self) -> None:
+        assert judged(allocation("new", began_utc="")).notes == (WithoutStart("new", several=False),)
+        base = Baseline(Path("base"), [replace(BASE.allocations[0], began_utc=""), *BASE.allocations[1:]])
+        assert judged(slow("a"), slow("b"), replace(slow("c"), began_utc=""), baseline=base).notes == (
+            BaselineWithoutStart(1, 6, "good-0"),
+            WithoutStart("c", several=True),
+        )
+
+    def test_few_launches(self) -> None:
+        assert judged(allocation("a", launches=1), allocation("b", launches=2)).notes == (FewLaunches("a", 1, 3),)
+
+    def test_cases_without_a_history(self) -> None:
+        whole = allocation("new")
+        (note,) = judged(replace(whole, cases={**whole.cases, case(2048): CaseTimes((1e-6,) * 5)})).notes
+        assert note == WithoutHistory("new", 1, CaseNames(("allreduce 2 KiB nccl",)))
+
+    def test_unverified_cases_are_noted(self) -> None:
+        unchecked = {case(size): ShownFigures(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
+        assert judged(allocation("new", shown=unchecked)).notes == (UncheckedCases("new", CaseNames(("allreduce 8 B nccl",))),)
+
+    def test_a_slowdown_in_all_allocations_but_the_first_is_noted(self) -> None:
+        assert judged(allocation("a"), slow("b"), slow("c")).notes == (SlowerLater("a", ("allreduce 64 MiB nccl",)),)
+        assert judged(allocation("a"), slow("b"), allocation("c")).notes == ()
+
+    def test_an_announcement_that_expired(self) -> None:
+        (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
+        assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
+
+
+# Candidates that cannot be compared with the baseline, and candidates of another cluster.
+
+
+class TestBadInput:
+    def test_an_allocation_cannot_be_judged_by_itself(self) -> None:
+        with pytest.raises(UsageError, match=r"allocation good-3 .*base"):
+            judged(allocation("good-3"))
+
+    def test_an_allocation_of_the_baseline_is_rejected_under_another_name(self) -> None:
+        base = Baseline(Path("base"), [replace(each, began_utc=f"2026-11-12T0{n}:00Z") for n, each in enumerate(BASE.allocations)])
+        with pytest.raises(UsageError, match=r"allocation new .*good-0"):
+            judged(replace(base.allocations[0], name="new"), baseline=base)
+
+    def test_two_candidates_of_one_name_are_rejected(self) -> None:
+        with pytest.raises(UsageError, match="--allocation"):
+            judged(slow("a"), slow("b"), slow("b"))
+
+    def test_a_candidate_without_a_common_case_is_rejected(self) -> None:
+        with pytest.raises(UsageError, match="new and base "):
+            judged(replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))}))
+
+    def test_one_allocation_under_two_names_is_rejected(self) -> None:
+        one = allocation("a", began_utc="2026-11-20T10:00:00Z")
+        with pytest.raises(UsageError, match="a and b "):
+            judged(one, replace(one, name="b", began_utc="2026-11-20T11:00:00+01:00"))
+
+    def test_the_error_has_the_column_that_differs(self) -> None:
+        piped = replace(allocation("new"), cases={in_mode(name, "pipelined"): each for name, each in allocation("new").cases.items()})
+        with pytest.raises(UsageError, match=r"mode .*pipelined.*isolated"):
+            judged(piped)
+
+    def test_some_cases_in_another_mode_are_missing(self) -> None:
+        whole = allocation("new")
+        mixed = {in_mode(name, "pipelined") if name == case(8) else name: each for name, each in whole.cases.items()}
+        assert judged(replace(whole, cases=mixed)).reasons == (
+            MissingCases("new", CaseNames(("allreduce 8 B nccl",)), differs=ColumnDiffers("mode", "pipelined", "isolated")),
+        )
+
+    def test_imported_and_measured_allocations_are_not_compared(self) -> None:
+        with pytest.raises(UsageError, match=r"new .*imported.*base"):
+            judged(replace(allocation("new"), imported=True))
+        imported = Baseline(Path("base"), [replace(each, imported=True) for each in BASE.allocations])
+        assert judged(replace(allocation("new"), imported=True), baseline=imported).result == "passed"
+
+
+def in_mode(name: Case, mode: str) -> Case:
+    return tuple(mode if column == "mode" else value for column, value in zip(COLUMNS, name, strict=True))
+
+
+ELSEWHERE = {**FACTS, "topology": {"nic": "100 Gb/s"}, "hosts": {"names": "node7, node8"}}
+
+
+class TestAnotherCluster:
+    def test_other_hosts_and_other_machines_are_another_cluster(self) -> None:
+        verdict = judged(replace(allocation("new"), facts=ELSEWHERE))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0] == AnotherCluster("new", ("node7", "node8"), "base", ("node1",))
+
+    def test_a_host_in_common_is_a_change_of_the_same_cluster(self) -> None:
+        verdict = judged(replace(allocation("new"), facts={**ELSEWHERE, "hosts": {"names": "node1, node7"}}))
+        assert verdict.reasons == (UnexpectedChange(Difference(Item.of("topology", "nic"), "400 Gb/s", "100 Gb/s")),)
+
+    def test_other_nodes_with_equal_machines_pass(self) -> None:
+        assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
+
+    def test_an_announced_change_is_not_another_cluster(self) -> None:
+        announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
+        assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"

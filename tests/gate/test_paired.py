@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
 from collbench.gate.changes import ExpectedChange
-from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
+from collbench.gate.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
 from collbench.gate.reasons import (
     CaseNames,
     EqualStacks,
@@ -40,8 +45,9 @@ from collbench.gate.reasons import (
     WithoutProbe,
     WrongCases,
 )
+from collbench.gate.rule import exceed, slower
 from collbench.gate.verdict import Verdict
-from tests.results.rows import make_row
+from tests.results.rows import make_row, make_times, store
 
 TODAY = date(2026, 11, 21)
 SIZES = (8, 1 << 20, 64 << 20, 128 << 20, 256 << 20)
@@ -299,3 +305,161 @@ def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> 
         assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCases)]
     well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
     assert [reason for reason in well.reasons if isinstance(reason, MissingCases)]
+
+
+# The rule for pairs of launches on figures that can be computed by hand.
+
+
+LARGE_BY_TURNS, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
+ONE_GROUP = Scheme.of_cases([LARGE_BY_TURNS] * 3)
+OWN = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
+
+
+def pairs(*cases: Figures, allocations: int = 2) -> Figures:
+    """[allocations × pairs × cases], the same in each allocation."""
+    return np.stack([np.stack(cases, axis=1)] * allocations)
+
+
+def drawn_in(count: int) -> float:
+    """By what drawing in the outermost values of so many normal ones lessens their variance: of five 0.3465, by quadrature."""
+    values = np.sort(np.random.default_rng(5).normal(size=(200_000, count)), axis=1)
+    return float(np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
+
+
+def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
+    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [LARGE_BY_TURNS] * 3))
+    assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
+    assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
+    assert np.exp(limits.whole) == pytest.approx(1.015)
+    assert (limits.centre == 0).all()
+
+
+def test_two_cases_are_no_group() -> None:
+    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([LARGE_BY_TURNS] * 2))
+    assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
+
+
+def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
+    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group adds eight with a median of 0."""
+    limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
+    variance = 0.01 / drawn_in(5) / 2
+    assert limits.cases == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
+
+
+def test_one_pair_that_is_far_off_changes_nothing() -> None:
+    usual = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
+    off = np.array([-0.1, -0.05, 0.0, 0.05, 5.0])
+    assert learn_pairs(pairs(off, off, off), ONE_GROUP).cases == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cases)
+
+
+def test_common_noise_of_pairs_widens_the_limits_of_groups_and_of_all_cases() -> None:
+    limits = learn_pairs(pairs(OWN, OWN, OWN), ONE_GROUP)
+    common = 4 * 1.2533 * np.sqrt(0.01 / drawn_in(5) / 5)
+    assert limits.groups == pytest.approx([common], rel=0.02)
+    assert limits.whole == pytest.approx(common, rel=0.02)
+
+
+def test_a_case_in_too_few_pairs_is_not_judged() -> None:
+    differences = np.zeros((2, 5, 3))
+    differences[0, :2, 1] = np.nan
+    limits = learn_pairs(differences, ONE_GROUP)
+    assert limits.judged.tolist() == [True, False, True]
+    assert limits.groups.tolist() == [np.inf]
+
+
+def test_a_second_allocation_with_suspects_alone_leaves_the_limits_of_the_others() -> None:
+    both = pairs(OWN, OWN, OWN)
+    alone = both.copy()
+    alone[1, :, 1:] = np.nan
+    assert learn_pairs(alone, ONE_GROUP).cases == pytest.approx(learn_pairs(both, ONE_GROUP).cases)
+
+
+def test_slower_is_what_exceeds_in_both_allocations() -> None:
+    differences = np.zeros((2, 5, 3))
+    differences[:, :, 0] = np.log(1.03)
+    differences[0, :, 1] = np.log(1.03)
+    found = slower(exceed(learn_pairs(differences, ONE_GROUP), known_median(np.moveaxis(differences, 1, -1))))
+    assert found.cases.tolist() == [True, False, False]
+    assert not found.whole
+
+
+def test_nothing_known_is_no_limit() -> None:
+    limits = learn_pairs(np.full((1, 5, 3), np.nan), ONE_GROUP)
+    assert not limits.judged.any()
+    assert not exceed(limits, np.full((1, 3), np.nan)).cases_over.any()
+
+
+# Folders of launches of two stacks, read as pairs.
+
+
+SIZE = 64 << 20
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync nothing to the disk: it takes nearly all of the time."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+
+
+def launches(folder: Path, allocation: str, slower: float = 1.0) -> tuple[Path, Path]:
+    """Store five interleaved launches of an old and of a new stack."""
+    for number in range(5):
+        for second, (stack, factor) in enumerate((("old", 1.0), ("new", slower))):
+            store(
+                folder / allocation / stack / f"launch-{number + 1}",
+                [make_row(SIZE, time_s=make_times(1e-3 * (1 + number) * factor))],
+                allocation_id=allocation, collbench="0.1.0", backends={"nccl": {"version": stack}},
+                started_utc=f"2026-11-20T10:{2 * number + second:02d}:00Z",
+            )  # fmt: skip
+    return folder / allocation / "old", folder / allocation / "new"
+
+
+def edit(run: Path, **changes: object) -> None:
+    info = {**json.loads((run / "run.json").read_text()), **changes}
+    (run / "run.json").write_text(json.dumps(info))
+
+
+def test_folders_of_launches_are_judged(tmp_path: Path) -> None:
+    first, second = (launches(tmp_path, name, 1.1) for name in "ab")
+    verdict = judge_paired([first[0], second[0]], [first[1], second[1]], (), date(2026, 11, 21))
+    assert (verdict.result, verdict.baseline) == ("regression", f"{first[0]}, {second[0]}")
+    assert verdict.suspicions[0].factors == pytest.approx((1.1, 1.1))
+    assert [(each.before, each.after) for each in verdict.changes] == [("old", "new")]
+
+
+def test_launches_are_paired_by_their_start_not_by_their_number(tmp_path: Path) -> None:
+    old, new = launches(tmp_path, "a")
+    (new / "launch-1").rename(new / "launch-9")
+    (both,) = side_by_side([old], [new])
+    assert both.order.tolist() == [[0, 1, 2, 3, 4], [4, 0, 1, 2, 3]]
+    assert both.differences(list(both.old.cases))[:, 0] == pytest.approx([0] * 5)
+
+
+def test_a_launch_counts_once(tmp_path: Path) -> None:
+    old, _ = launches(tmp_path, "a")
+    with pytest.raises(UsageError, match="twice"):
+        side_by_side([old], [old])
+
+
+def test_an_allocation_counts_once(tmp_path: Path) -> None:
+    first, second = launches(tmp_path, "a"), launches(tmp_path, "b")
+    for launch in (launch for stack in second for launch in stack.iterdir()):
+        edit(launch, allocation_id="a", id=f"b-{launch.parent.name}-{launch.name}")
+    with pytest.raises(UsageError, match="--paired: allocation a "):
+        side_by_side([first[0], second[0]], [first[1], second[1]])
+
+
+def test_a_folder_is_of_one_allocation(tmp_path: Path) -> None:
+    old, new = launches(tmp_path, "a")
+    edit(new / "launch-5", allocation_id="b")
+    with pytest.raises(UsageError, match=r"new .*\(a, b\)"):
+        side_by_side([old], [new])
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, '{"started_utc": 7}'])
+def test_a_launch_with_an_invalid_run_json_is_rejected(tmp_path: Path, text: str) -> None:
+    old, new = launches(tmp_path, "a")
+    (new / "launch-2" / "run.json").write_text(text)
+    with pytest.raises(UsageError):
+        side_by_side([old], [new])
