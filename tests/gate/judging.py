@@ -45,3 +45,16 @@ def judged(
 
 def slow(name: str, factor: float = 1.1, size: int = 64 << 20, launches: int = 5) -> Allocation:
     return allocation(name, {size: factor}, launches)
+
+
+def with_case(whole: Allocation, size: int, *medians_s: float | None, wrong: int = 0, na: str | None = None) -> Allocation:
+    """The allocation with other times of one case."""
+    return replace(whole, cases={**whole.cases, case(size): CaseTimes(medians_s, wrong, na)})
+
+
+def without_case(whole: Allocation, size: int) -> Allocation:
+    return replace(whole, cases={name: measured for name, measured in whole.cases.items() if name != case(size)})
+
+
+def base(*allocations: Allocation) -> Baseline:
+    return Baseline(Path("base"), allocations)
