@@ -23,6 +23,8 @@ from collbench.gate.paired import SideBySide, Starts, decide, in_pairs, judge_pa
 from collbench.gate.reasons import (
     CaseNames,
     EqualStacks,
+    GateNote,
+    GateReason,
     IncompleteCases,
     MissingCases,
     NewCases,
@@ -98,8 +100,8 @@ def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> Si
     held: Allocation = getattr(allocation_pairs, stack_name)
     times = held.cases[case(LARGE)].medians_s
     torn = CaseTimes(tuple(None if number in launches else time for number, time in enumerate(times)))
-    changed = replace(held, cases={**held.cases, case(LARGE): torn})
-    return replace(allocation_pairs, old=changed) if stack_name == "old" else replace(allocation_pairs, new=changed)
+    changed: dict[str, Any] = {stack_name: replace(held, cases={**held.cases, case(LARGE): torn})}
+    return replace(allocation_pairs, **changed)
 
 
 class TestResults:
@@ -154,147 +156,104 @@ class TestResults:
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "accepted")
 
 
-class TestChanges:
-    def test_another_software_is_listed_and_blocks_nothing(self) -> None:
-        verdict = judged(turns())
-        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
-
-    def test_equal_stacks_are_noted(self) -> None:
-        verdict = judged(turns(new={"facts": OLD}))
-        assert (verdict.result, verdict.notes) == ("passed", (EqualStacks(),))
-
-    def test_other_nodes_block(self) -> None:
-        verdict = judged(turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}}))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == OtherHosts("a", "node1, node2", "node3, node4")
-
-    def test_another_topology_blocks_unless_it_was_announced(self) -> None:
-        changed = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
-        verdict = judged(changed)
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),),
-        )  # fmt: skip
-        announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
-        assert judged(changed, expected=[announced]).result == "passed"
-
-    def test_a_stack_that_is_another_one_in_the_second_allocation_blocks(self) -> None:
-        verdict = judged(turns("a", 1.1), turns("b", 1.1, new={"facts": {**NEW, "software": {"nccl": "2.31"}}}))
-        changed = StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31"))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (changed,))
-
-    def test_a_deliberate_slowdown_is_noted(self) -> None:
-        verdict = judged(turns(new={"slowed": "by=10%"}))
-        assert verdict.notes == (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)
-
-
-class TestSideBySide:
-    def test_the_order_within_a_pair_is_free(self) -> None:
-        first, second = minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)
-        assert judged(turns(starts=(first, second))).result == "passed"
-
-    def test_launches_are_paired_by_time_not_by_their_numbers(self) -> None:
-        """Those that take 1.0, 1.2 … times as long on both sides belong together."""
-        shuffled = turns()
-        times = shuffled.new.cases[case(LARGE)].medians_s
-        again = replace(shuffled.new, cases={case(LARGE): CaseTimes(tuple(reversed(times)))})
-        both = in_pairs(shuffled.old, again, minutes(0, 2, 4, 6, 8), minutes(9, 7, 5, 3, 1))
-        assert both.differences([case(LARGE)])[:, 0] == pytest.approx([0] * 5)
-
-    def test_one_stack_after_the_other_is_not_side_by_side(self) -> None:
-        verdict = judged(turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9))))
-        assert (verdict.result, verdict.suspicions) == ("no verdict", ())
-        assert verdict.reasons[0] == NotInterleaved("a")
-
-    def test_a_launch_that_does_not_say_when_it_began(self) -> None:
-        verdict = judged(turns(starts=(minutes(0, 2, 4, 6, 8), minutes(1, 3, None, 7, 9))))
-        assert verdict.reasons[0] == StartUnknown("a")
-
-    def test_launches_without_a_partner(self) -> None:
-        both = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
-        assert both.problem == UnequalLaunches("a", 5, 6)
-
-    def test_too_few_pairs(self) -> None:
-        verdict = judged(turns(slower=1.1, pairs=4))
-        assert (verdict.result, verdict.reasons[0]) == ("no verdict", PairsNeeded("a", 4, 5))
-
-    def test_other_allocations(self) -> None:
-        verdict = judged(in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), minutes(0, 2, 4, 6, 8), minutes(1, 3, 5, 7, 9)))
-        assert verdict.reasons[0] == OtherAllocation("a", "b")
-
-    def test_pairs_in_another_state_of_the_machine_are_left_out_and_replaced(self) -> None:
-        slow = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]
-        verdict = judged(turns("a", slow, None, old={"canaries": (4,)}, new={"canaries": (5,)}))
-        assert (verdict.result, verdict.suspicions, verdict.notes) == ("passed", (), (PairsLeftOut("a", 2, 7),))
-
-    def test_pairs_that_were_left_out_have_to_be_replaced(self) -> None:
-        assert judged(turns(old={"canaries": (4,)})).reasons == (PairsNeeded("a", 4, 5),)
-
-    def test_more_than_two_are_too_many(self) -> None:
-        verdict = judged(turns(pairs=9, new={"canaries": (1, 3, 5)}))
-        assert verdict.reasons[0] == PairsStateChanged("a", 3, 9)
-
-    def test_without_a_canary_the_state_is_not_known(self) -> None:
-        verdict = judged(turns(new={"canary_s": (None,) * 5}))
-        assert verdict.notes == (WithoutProbe("a (new stack)", 5, 5),)
+STARTS = minutes(0, 2, 4, 6, 8)
+LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
+OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
+NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
+OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
+FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"canaries": (4,)}, new={"canaries": (5,)})
+UNEQUAL = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
+OTHER_NAME = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
+ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
+JUDGED: dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]] = {
+    "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
+    "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
+    "other nodes": (
+        [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
+        "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
+    ),
+    "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
+    "another stack in the second allocation": (
+        [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
+        "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
+    ),
+    "allocations of one job": (
+        [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
+    ),
+    "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
+    "one stack after the other": (
+        [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
+    ),
+    "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
+    "launches without a partner": ([UNEQUAL], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
+    "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
+    "other allocations": ([OTHER_NAME], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
+    "pairs in another machine state": ([FLIPPED_PAIRS], "passed", (), (PairsLeftOut("a", 2, 7),)),
+    "pairs to be replaced": ([turns(old={"canaries": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
+    "too many pairs in another state": ([turns(pairs=9, new={"canaries": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
+    "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
+    "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
+    "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
+    "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
+    "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
+    "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
+    "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
+}  # fmt: skip
 
 
-class TestFigures:
-    def test_missing_cases_give_no_verdict(self) -> None:
-        verdict = judged(lacking(turns(), "new", *range(5)))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCases("a (new stack)", CaseNames(("allreduce 64 MiB nccl",))),))
-
-    @pytest.mark.parametrize("name", ["old", "new"])
-    def test_a_case_missing_in_one_launch_gives_no_verdict(self, name: str) -> None:
-        verdict = judged(lacking(turns(), name, 2))
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict",
-            (IncompleteCases(f"a ({name} stack)", CaseNames(("allreduce 64 MiB nccl",))),),
-        )
-        assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
-
-    def test_cases_of_the_new_stack_only_are_noted(self) -> None:
-        verdict = judged(lacking(turns(), "old", *range(5)))
-        assert (verdict.result, verdict.cases) == ("passed", 4)
-        assert verdict.notes == (NewCases(1, CaseNames(("allreduce 64 MiB nccl",))),)
-
-    @pytest.mark.parametrize("name", ["old", "new"])
-    def test_wrong_data_come_before_everything(self, name: str) -> None:
-        both = turns(slower=1.1)
-        held: Allocation = getattr(both, name)
-        wrong = replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})
-        verdict = judged(replace(both, old=wrong) if name == "old" else replace(both, new=wrong))
-        assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
-
-    def test_a_launch_that_broke_off_never_passes(self) -> None:
-        verdict = judged(turns(old={"unfinished": 1}))
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),),
-        )  # fmt: skip
-
-    def test_wide_limits_are_noted(self) -> None:
-        verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
-        assert verdict.result == "passed"
-        assert verdict.notes == (WideLimits(CaseNames(("allreduce 64 MiB nccl",))),)
-
-    def test_nothing_in_common_is_no_verdict(self) -> None:
-        both = turns()
-        others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
-        verdict = judged(replace(both, new=replace(both.new, cases=others)))
-        assert (verdict.result, verdict.cases) == ("no verdict", 0)
-        assert verdict.reasons[1] == NoPairs("a", 4)
-
-    def test_launches_without_a_time_are_rejected(self) -> None:
-        nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
-        with pytest.raises(UsageError, match="allocation a "):
-            judged(turns(old=nothing, new=nothing))
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_result_with_its_reasons_and_notes(name: str) -> None:
+    both, result, reasons, notes = JUDGED[name]
+    verdict = judged(*both)
+    assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
 
 
-def test_two_allocations_of_one_job_repeat_nothing() -> None:
-    jobs = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-    verdict = judged(turns("a", 1.1, **jobs), turns("b", 1.1, **jobs))
-    assert verdict.result == "no verdict"
-    assert verdict.reasons[0] == SameJob("a", "b", "Slurm job 7")
+def test_the_groups_and_cases_of_incomplete_stacks() -> None:
+    for name in ("old", "new"):
+        assert [group.state for group in judged(lacking(turns(), name, 2)).groups] == ["passed", "passed", "no verdict"]
+    assert judged(lacking(turns(), "old", *range(5))).cases == 4
+
+
+def test_another_software_is_listed_and_blocks_nothing() -> None:
+    assert [each.sentence() for each in judged(turns()).changes] == ["software nccl: 2.29 → 2.30"]
+
+
+def test_an_announced_topology_blocks_nothing() -> None:
+    announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
+    assert judged(OTHER_RATE, expected=[announced]).result == "passed"
+
+
+def test_launches_are_paired_by_time_not_by_their_numbers() -> None:
+    """Those that take 1.0, 1.2 … times as long on both sides belong together."""
+    shuffled = turns()
+    times = shuffled.new.cases[case(LARGE)].medians_s
+    again = replace(shuffled.new, cases={case(LARGE): CaseTimes(tuple(reversed(times)))})
+    both = in_pairs(shuffled.old, again, STARTS, minutes(9, 7, 5, 3, 1))
+    assert both.differences([case(LARGE)])[:, 0] == pytest.approx([0] * 5)
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_wrong_data_come_before_everything(name: str) -> None:
+    both = turns(slower=1.1)
+    held: Allocation = getattr(both, name)
+    wrong: dict[str, Any] = {name: replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})}
+    verdict = judged(replace(both, **wrong))
+    assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
+    assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
+
+
+def test_nothing_in_common_is_no_verdict() -> None:
+    both = turns()
+    others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
+    verdict = judged(replace(both, new=replace(both.new, cases=others)))
+    assert (verdict.result, verdict.cases) == ("no verdict", 0)
+    assert verdict.reasons[1] == NoPairs("a", 4)
+
+
+def test_launches_without_a_time_are_rejected() -> None:
+    nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
+    with pytest.raises(UsageError, match="allocation a "):
+        judged(turns(old=nothing, new=nothing))
 
 
 def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
@@ -310,8 +269,8 @@ def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> 
 # The rule for pairs of launches on figures that can be computed by hand.
 
 
-LARGE_BY_TURNS, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
-ONE_GROUP = Scheme.of_cases([LARGE_BY_TURNS] * 3)
+OF_LARGE, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
+ONE_GROUP = Scheme.of_cases([OF_LARGE] * 3)
 OWN = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
 
 
@@ -327,7 +286,7 @@ def drawn_in(count: int) -> float:
 
 
 def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
-    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [LARGE_BY_TURNS] * 3))
+    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [OF_LARGE] * 3))
     assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
     assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
     assert np.exp(limits.whole) == pytest.approx(1.015)
@@ -335,7 +294,7 @@ def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
 
 
 def test_two_cases_are_no_group() -> None:
-    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([LARGE_BY_TURNS] * 2))
+    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([OF_LARGE] * 2))
     assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
 
 
