@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures
-from collbench.gate.baseline import Baseline, Figures, scheme_of, times_of
+from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.reasons import (
     AllocationStateChanged,
     CaseNames,
@@ -26,7 +25,7 @@ from collbench.gate.rule import learn
 from collbench.gate.self_test import Cluster, Noise
 from collbench.gate.state import flipped, launch_limits, typical_probe_s, unstable
 from collbench.reason import Fact
-from tests.gate.judging import BASE, allocation, case, judged, slow
+from tests.gate.judging import BASE, allocation, base, case, judged, slow, with_case
 from tests.results.rows import make_row
 
 
@@ -76,23 +75,21 @@ class TestState:
 
     def test_a_left_out_launch_may_lack_cases_but_its_wrong_data_counts(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
-        assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((None, *(1.008e-6,) * 4))})).result == "passed"
-        assert judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
+        assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
+        assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
 
     def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
         odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
-        verdict = judged(*(slow(name) for name in "abc"), baseline=Baseline(Path("base"), [*BASE.allocations, odd]))
+        verdict = judged(*(slow(name) for name in "abc"), baseline=base(*BASE.allocations, odd))
         assert verdict.result == "regression"
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
         assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
 
     def test_an_allocation_of_the_baseline_in_another_state_does_not_count(self) -> None:
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
-        verdict = judged(
-            allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:], allocation("good-7", launches=3)])
-        )
+        verdict = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:], allocation("good-7", launches=3)))
         assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
-        short = judged(allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:]]))
+        short = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:]))
         assert short.reasons[0] == ShortBaseline("base", 3, 4, 3)
 
 
@@ -105,41 +102,43 @@ def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocati
 
 def one_scattered(name: str, *by_launch: float) -> Allocation:
     """The 8-byte case alone."""
-    whole = allocation(name)
-    return replace(whole, cases={**whole.cases, case(8): CaseTimes(tuple(1.008e-6 * by for by in by_launch))})
+    return with_case(allocation(name), 8, *(1.008e-6 * by for by in by_launch))
+
+
+SMALL_CASE = CaseNames(("allreduce 8 B nccl",))
 
 
 class TestUnstable:
-    def test_launches_far_apart_give_no_verdict_on_their_case(self) -> None:
+    @pytest.mark.parametrize(
+        ("candidate", "reasons"),
+        [
+            ([one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0)], (UnstableCases("new", SMALL_CASE),)),
+            ([one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)], ()),  # one outlier of five launches
+            ([one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0)], (StillSuspected(1, 2),)),  # slower, so only a suspect
+            (
+                [slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c")],
+                (UnstableCases("b", SMALL_CASE),),  # which does not clear it
+            ),
+        ],
+    )
+    def test_launches_far_apart_give_no_verdict_on_their_case(self, candidate: list[Allocation], reasons: tuple[Fact, ...]) -> None:
+        verdict = judged(*candidate)
+        assert (verdict.result, verdict.reasons) == ("no verdict" if reasons else "passed", reasons)
+
+    def test_the_group_of_an_unstable_case_has_no_verdict(self) -> None:
         verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
-        assert verdict.result == "no verdict"
-        (reason,) = verdict.reasons
-        assert reason == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)))
         assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
-
-    def test_one_outlier_of_five_launches_is_not_unstable(self) -> None:
-        assert judged(one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)).result == "passed"
-
-    def test_an_unstable_slower_case_is_only_a_suspect(self) -> None:
-        verdict = judged(one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0))
-        assert verdict.reasons == (StillSuspected(1, 2),)
-
-    def test_a_suspect_is_not_cleared_by_launches_far_apart(self) -> None:
-        verdict = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
-        assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
-        assert verdict.reasons[0] == UnstableCases("b", CaseNames(("allreduce 8 B nccl",)))
+        again = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
+        assert [each.state for each in again.suspicions] == ["cleared"]
 
     def test_a_regression_of_other_cases_is_reported(self) -> None:
-        assert judged(*(replace(slow(n), cases={**slow(n).cases, **bad(n)}) for n in "abc")).result == "regression"
+        unstable_too = (with_case(slow(name), 8, *(1.008e-6 * by for by in (1.0, 1.3, 1.0, 1.3, 1.0))) for name in "abc")
+        assert judged(*unstable_too).result == "regression"
 
     def test_rows_that_say_so_are_a_hint(self) -> None:
         shown = {case(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
         verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
-        assert verdict.reasons[0] == UnstableCases("new", CaseNames(("allreduce 8 B nccl",)), ("two_modes",))
-
-
-def bad(name: str) -> dict[Case, CaseTimes]:
-    return {case(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cases[case(8)]}
+        assert verdict.reasons[0] == UnstableCases("new", SMALL_CASE, ("two_modes",))
 
 
 def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
