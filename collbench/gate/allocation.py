@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
+from collbench.analysis.launches import CaseKey, allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
 from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 _JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
-COLUMNS = (*SERIES, "size_bytes")  # what names a case, as `case_of` gives it
-Case = tuple[Any, ...]
+
+
+COLUMNS = CaseKey._fields
 _LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
@@ -93,8 +94,8 @@ class Allocation:
     unfinished: int
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
-    cases: Mapping[Case, CaseTimes]
-    shown: Mapping[Case, ShownFigures] = field(default_factory=dict, compare=False)
+    cases: Mapping[CaseKey, CaseTimes]
+    shown: Mapping[CaseKey, ShownFigures] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
@@ -162,7 +163,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     flags = {IMPORTED in row.flags for run in runs for row in run.rows}
     if len(flags) > 1:  # another tool's statistic is not comparable with our median
         raise UsageError(f"{first}: some of its allocation's rows are imported, others measured here: give them two names")
-    wrong = Counter[Case]()  # of all rows
+    wrong = Counter[CaseKey]()  # of all rows
     for row in (row for run in runs for row in run.rows if row.wrong):
         wrong[case_of(row)] += row.wrong or 0
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
@@ -253,14 +254,12 @@ def _canary(run: Run) -> float | None:
 _MOST_NAMED = 4
 
 
-def name_of(case: Case) -> str:
+def name_of(case: CaseKey) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
-    columns = dict(zip(COLUMNS, case, strict=True))
-    size = [format_size(columns["size_bytes"])] if columns["size_bytes"] else []
-    return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
+    return " ".join([case.operation, *([format_size(case.size_bytes)] if case.size_bytes else []), case.backend])
 
 
-def names_of(cases: Iterable[Case]) -> CaseNames:
+def names_of(cases: Iterable[CaseKey]) -> CaseNames:
     """Return the names of the cases, the first ones in full; equal names once."""
     return case_names(map(name_of, cases))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
 import numpy as np
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import KINDS
-from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
+from collbench.analysis.launches import LONGEST_S, SHORTEST_S, CaseKey, is_time, known
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, NAME, Allocation, Case, CaseTimes, in_order, moment
+from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
 from collbench.results.store import to_line
 from collbench.units import plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in
@@ -41,9 +41,8 @@ _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
 _COLUMNS = (*COLUMNS, "medians_s", "wrong", "na")
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_KINDS: dict[str, Any] = {"in_place": bool, **dict.fromkeys(("root", "window", "ranks", "nodes", "streams", "size_bytes"), _Count)}
-_ALWAYS = {"operation", "backend", "device", "dtype", "mode", "in_place", "buffers", "group", "ranks", "size_bytes"}
-_CASE = [kind if name in _ALWAYS else kind | None for name in COLUMNS for kind in (_KINDS.get(name, str),)]
+_TYPES: dict[Any, Any] = {int: _Count, int | None: _Count | None}
+_CASE = [_TYPES.get(kind, kind) for kind in get_type_hints(CaseKey).values()]
 _LINES: Any = msgspec.json.Decoder(GenericAlias(tuple, (*_CASE, tuple[float | None, ...], _Count, str | None)))
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -144,7 +143,7 @@ def _sortable(value: Any) -> tuple[bool, str, float]:
     return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
 
-def read(file: Path, names: dict[Case, Case]) -> Allocation:
+def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
     """Return the allocation in a file. Cases found in `names` (those of earlier files) are not stored again.
 
     Raises UsageError if the file is not valid.
@@ -198,14 +197,14 @@ def _misfit(name: str, values: Mapping[str, Any]) -> ValueError:
     return ValueError(f"'{name}' in its first line is {str(values.get(name))[:40]!r}")
 
 
-def _cases(lines: bytes, launches: int, names: dict[Case, Case]) -> dict[Case, CaseTimes]:
+def _cases(lines: bytes, launches: int, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
     try:
         values = _LINES.decode_lines(lines)
     except msgspec.ValidationError:
         raise _first_misfit(lines) from None
-    cases: dict[Case, CaseTimes] = {}
+    cases: dict[CaseKey, CaseTimes] = {}
     for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
-        case = names.get(tuple(columns)) or tuple(columns)
+        case = CaseKey._make(columns)
         if len(medians) != launches or not (case in names or all(str(value).isprintable() for value in case)):
             raise ValueError(f"line {number} has impossible figures")
         cases[names.setdefault(case, case)] = CaseTimes(medians, wrong, na)
@@ -315,9 +314,6 @@ def known_median(values: Figures) -> Figures:
         return np.where(counts > 0, (picked[0] + picked[1]) / 2, np.nan)
 
 
-_BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
-
-
 @dataclass(frozen=True)
 class Baseline:
     """The good allocations in a folder, in the order in which they began."""
@@ -326,22 +322,22 @@ class Baseline:
     allocations: Sequence[Allocation]
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CaseKey]:
         """Return all cases that any allocation has, in order of first appearance."""
         return list(dict.fromkeys(case for each in self.allocations for case in each.cases))
 
 
-def group_of_case(case: Case) -> CaseGroup:
+def group_of_case(case: CaseKey) -> CaseGroup:
     """Return the group that a case is judged with."""
-    return CaseGroup(case[_BACKEND], case[_OPERATION], size_class(case[_SIZE]))
+    return CaseGroup(case.backend, case.operation, size_class(case.size_bytes))
 
 
-def scheme_of(cases: Sequence[Case]) -> Scheme:
+def scheme_of(cases: Sequence[CaseKey]) -> Scheme:
     """Return the grouping of these cases."""
     return Scheme.of_cases(list(map(group_of_case, cases)))
 
 
-def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
+def times_of(allocations: Sequence[Allocation], cases: Sequence[CaseKey]) -> Figures:
     """Return [allocations × cases] ln of seconds; NaN if an allocation has no time."""
     found = np.full((len(allocations), len(cases)), np.nan)
     for number, allocation in enumerate(allocations):
@@ -349,7 +345,7 @@ def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figure
     return found
 
 
-def seconds_of(allocation: Allocation, cases: Sequence[Case]) -> Figures:
+def seconds_of(allocation: Allocation, cases: Sequence[CaseKey]) -> Figures:
     """Return [cases × launches] the median of each launch in seconds; NaN if it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cases.get(case, lacking).medians_s for case in cases], dtype=np.float64).reshape(len(cases), -1)
@@ -374,7 +370,7 @@ def load(path: Path) -> Baseline:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
         raise UsageError(f"{path} has no allocation: add runs with `collbench baseline add {path} RUN…`")
-    names: dict[Case, Case] = {}  # equal cases are stored once
+    names: dict[CaseKey, CaseKey] = {}  # equal cases are stored once
     with uncollected():
         allocations = [read(file, names) for file in files]
     _refuse_duplicates(path, allocations)

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
-from collbench.gate.allocation import COLUMNS, Case
+from collbench.analysis.launches import CaseKey
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
@@ -59,7 +59,6 @@ _LIMIT = 3.0  # spreads between the usual value and a limit
 _SURE = 1.65  # spreads: 5 % of normal values are beyond it on one side
 _COMMON = 0.004  # ln of time: the effect that all groups of an allocation share, which an average over them does not reduce
 _ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
-_SIZE = COLUMNS.index("size_bytes")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Pattern:
     groups: Sequence[GroupEffect]
     slowdown: float
     suspicions: Sequence[Suspicion]
-    cases: Sequence[Case]
+    cases: Sequence[CaseKey]
 
     @property
     def touched(self) -> list[GroupEffect]:
@@ -129,21 +128,21 @@ class Pattern:
         """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
         single = {int(each.case["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
         whole = {each.group for each in self.touched if self.mostly(each)}
-        return single | {int(case[_SIZE]) for case in self.cases if group_of_case(case) in whole}
+        return single | {case.size_bytes for case in self.cases if group_of_case(case) in whole}
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
-        place, touched_groups = COLUMNS.index(name), {each.group for each in groups}
-        return {case[place] for case in self.cases if group_of_case(case) in touched_groups}
+        touched_groups = {each.group for each in groups}
+        return {getattr(case, name) for case in self.cases if group_of_case(case) in touched_groups}
 
 
-def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case]) -> Pattern | None:
+def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey]) -> Pattern | None:
     """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
     active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
     if not active:
         return None
     touched = {each.name for each in active if each.kind == "group"}
-    touched |= {str(group_of_case(tuple(each.case[name] for name in COLUMNS))) for each in active if each.kind == "cell"}
+    touched |= {str(group_of_case(CaseKey(**each.case))) for each in active if each.kind == "cell"}
     seen = []
     for each in groups:
         # a group that is too small to be judged has the limit of one of its cases
@@ -167,7 +166,7 @@ def _typical(factors: Sequence[float | None]) -> float | None:
 _MOST_SIZES = 3
 
 
-def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case] = ()) -> LikelyCause | None:
+def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey] = ()) -> LikelyCause | None:
     """Return the likely cause; None if nothing is slower or no cause fits.
 
     `cases` are those with a history: they give the number of nodes and the sizes of a group.

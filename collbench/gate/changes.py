@@ -16,8 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
+from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case
+from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.baseline import Baseline, group_of_case, same
 from collbench.gate.floors import sizes_of
 from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
@@ -31,7 +32,7 @@ _WAYS = tuple(COLUMNS.index(name) for name in COLUMNS if name not in ("operation
 _OTHER_MACHINES = {"topology", "machine"}
 
 
-def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[Case]) -> None:
+def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[CaseKey]) -> None:
     """Raise UsageError if the candidates cannot be judged by the baseline; `cases` are the baseline's."""
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
@@ -55,7 +56,7 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection
         raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_column(expected: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
+def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) -> ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
@@ -83,7 +84,6 @@ def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequenc
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
 _ALWAYS, _DIFFERENCE, _SLOWER = ("reason", "reviewer", "expires"), ("kind", "what"), ("operation", "backend", "sizes", "slower_percent")
 _MOST_PERCENT, _LARGEST = 1000, 1 << 20
-_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
@@ -119,17 +119,16 @@ class ExpectedChange:
         """Return whether it announces this difference and is valid today."""
         return today <= self.expires and fnmatchcase(difference.kind, self.kind) and fnmatchcase(difference.what, self.what)
 
-    def allows(self, suspicion: Suspicion, cases: Sequence[Case], today: date) -> bool:
+    def allows(self, suspicion: Suspicion, cases: Sequence[CaseKey], today: date) -> bool:
         """Return whether it allows a slowdown of this size for all `cases`, and is valid today."""
         if today > self.expires or self.slower_percent is None or not cases:
             return False
         typical = median(factor for factor in suspicion.factors if factor is not None)
         return typical <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
 
-    def _meant(self, case: Case) -> bool:
-        size = case[_SIZE]
-        fits = self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
+    def _meant(self, case: CaseKey) -> bool:
+        fits = self.smallest <= case.size_bytes and (self.largest is None or case.size_bytes <= self.largest)
+        return fits and fnmatchcase(case.operation, self.operation) and fnmatchcase(case.backend, self.backend)
 
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
@@ -138,7 +137,7 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     What differs in each fresh allocation is left out: hosts, their addresses and their order. So is the software of a backend that one
     side did not measure, as when only suspects are measured again.
     """
-    backends = [{str(case[_BACKEND]) for case in each.cases} for each in (before, after)]
+    backends = [{case.backend for case in each.cases} for each in (before, after)]
     lonely = backends[0] ^ backends[1]
     found = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
     return [each for each in found if each.kind in COMPARED and not transient(each)]
@@ -149,7 +148,7 @@ def unannounced(found: Sequence[Difference], expected: Sequence[ExpectedChange],
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
-def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> list[Suspicion]:
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[CaseKey]) -> list[Suspicion]:
     """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
     `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
@@ -159,7 +158,7 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange]
         by = None
         if allowing and each.state in (CONFIRMED, SUSPECTED):
             whole = [case for case in cases if each.kind == "whole" or str(group_of_case(case)) == each.name]
-            own = [tuple(each.case[name] for name in COLUMNS)] if each.kind == "cell" else whole
+            own = [CaseKey(**each.case)] if each.kind == "cell" else whole
             by = next((one for one in allowing if one.allows(each, own, today)), None)
         found.append(each if by is None else replace(each, state=ACCEPTED, announced=by.announcement))
     return sorted(found, key=lambda each: _ORDER.index(each.state))

@@ -8,7 +8,8 @@ from datetime import date, timedelta
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.gate.allocation import COLUMNS, Allocation, Case, names_of
+from collbench.analysis.launches import CaseKey
+from collbench.gate.allocation import Allocation, names_of
 from collbench.gate.baseline import Baseline, of_one_job, seconds_of
 from collbench.gate.changes import differing_column
 from collbench.gate.confirm import can_be_named
@@ -47,8 +48,6 @@ from collbench.gate.verdict import SUSPECTED, Suspicion
 
 # Notes.
 
-_SIZE = COLUMNS.index("size_bytes")
-
 
 def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
@@ -74,7 +73,7 @@ def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterato
         yield WithoutStart(without[0], several=len(candidate) > 1)
 
 
-def of_cases(first: Allocation, cases: Sequence[Case], judged: Mask) -> Iterator[GateNote]:
+def of_cases(first: Allocation, cases: Sequence[CaseKey], judged: Mask) -> Iterator[GateNote]:
     """Yield a note on cases of the first allocation without a history, or with one that is too short."""
     known = {case for case, is_judged in zip(cases, judged, strict=True) if is_judged}
     others = [case for case, measured in first.cases.items() if case not in known and measured.time is not None]
@@ -85,12 +84,12 @@ def of_cases(first: Allocation, cases: Sequence[Case], judged: Mask) -> Iterator
 def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on cases with data that were not checked."""
     for each in candidate:
-        others = [case for case, shown in each.shown.items() if case[_SIZE] and not shown.checked]
+        others = [case for case, shown in each.shown.items() if case.size_bytes and not shown.checked]
         if others:
             yield UncheckedCases(each.name, names_of(others))
 
 
-def of_later(limits: BaselineLimits, excess: Excess, cases: Sequence[Case], names: Sequence[str]) -> Iterator[GateNote]:
+def of_later(limits: BaselineLimits, excess: Excess, cases: Sequence[CaseKey], names: Sequence[str]) -> Iterator[GateNote]:
     """Yield a note on what exceeds its limit in several later allocations, but not in the first, which alone makes suspects."""
     groups = list(map(str, limits.scheme.groups))
     found = [
@@ -106,7 +105,7 @@ def _in_later(over: Mask) -> Mask:
     return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
 
 
-def of_confirming(waiting: Sequence[Case]) -> Iterator[GateNote]:
+def of_confirming(waiting: Sequence[CaseKey]) -> Iterator[GateNote]:
     """Yield a note on suspects that no suite can name."""
     others = [case for case in waiting if not can_be_named(case)]
     if others:
@@ -169,7 +168,7 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
 
 
-def of_missing(first: Allocation, cases: Sequence[Case], required: Mask) -> Iterator[GateReason]:
+def of_missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iterator[GateReason]:
     """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
     there = {case for case, measured in first.cases.items() if measured.time is not None}
     lost = [case for case, is_required in zip(cases, required, strict=True) if is_required and case not in there]
@@ -178,14 +177,14 @@ def of_missing(first: Allocation, cases: Sequence[Case], required: Mask) -> Iter
         yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
 
 
-def of_parts(allocation: Allocation, cases: Sequence[Case], incomplete: Mask) -> Iterator[GateReason]:
+def of_parts(allocation: Allocation, cases: Sequence[CaseKey], incomplete: Mask) -> Iterator[GateReason]:
     """Yield the cases that only some launches of an allocation have."""
     names = [case for case, is_incomplete in zip(cases, incomplete, strict=True) if is_incomplete]
     if names:
         yield IncompleteCases(allocation.name, names_of(names))
 
 
-def of_scatter(allocation: Allocation, cases: Sequence[Case], unstable: Mask) -> Iterator[GateReason]:
+def of_scatter(allocation: Allocation, cases: Sequence[CaseKey], unstable: Mask) -> Iterator[GateReason]:
     """Yield the unstable cases, with the flags of their rows that may explain it."""
     names = [case for case, is_unstable in zip(cases, unstable, strict=True) if is_unstable]
     if names:
@@ -200,7 +199,7 @@ def of_suspects(suspicions: Sequence[Suspicion], allocations: int, confirmations
         yield StillSuspected(waiting, max(0, confirmations - allocations))
 
 
-def incomplete_cases(allocation: Allocation, cases: Sequence[Case], left_out: Sequence[bool]) -> Mask:
+def incomplete_cases(allocation: Allocation, cases: Sequence[CaseKey], left_out: Sequence[bool]) -> Mask:
     """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
     there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
     return np.asarray(there.any(axis=1) & ~there.all(axis=1))

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
+from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, ShownFigures, case_names, name_of
+from collbench.gate.allocation import Allocation, ShownFigures, case_names, name_of
 from collbench.gate.baseline import fresh
 from collbench.gate.reasons import FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
@@ -28,8 +28,6 @@ MODELS = ("ring", HARD, "network", "measured", "given", "simulated")
 _FORM = re.compile(r"(?P<model>[^:@]+):(?P<percent>[^:@]+)@(?P<sizes>[^/+]+)(?:/(?P<operation>[^/+]+))?(?:\+(?P<backend>[^/+]+))?")
 _NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
 _LONGEST = 200
-_PLACE = itemgetter(*(COLUMNS.index(name) for name in LinkCeiling._fields[:6]))
-_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,11 @@ class Floor:
     operation: str = "*"
     backend: str = "*"
 
-    def meant(self, case: Case) -> bool:
+    def meant(self, case: CaseKey) -> bool:
         """Return whether it applies to this case; never to one that moves no data."""
-        size = case[_SIZE]
+        size = case.size_bytes
         fits = size > 0 and self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
+        return fits and fnmatchcase(case.operation, self.operation) and fnmatchcase(case.backend, self.backend)
 
 
 def floor_states(
@@ -89,7 +87,7 @@ def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | Fl
 
 
 def _state(
-    floor: Floor, case: Case, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+    floor: Floor, case: CaseKey, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
     """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
@@ -104,17 +102,16 @@ def _state(
     elif any(percent is not None and percent >= floor.percent for percent in percents):
         state = CLEARED
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    columns = dict(zip(COLUMNS, case, strict=True))
-    return FloorState(name_of(case), columns, floor.asked, floor.percent, percents, limited_by, model, state)
+    return FloorState(name_of(case), case._asdict(), floor.asked, floor.percent, percents, limited_by, model, state)
 
 
 def _against(
-    before: Mapping[tuple[Any, ...], LinkCeiling], case: Case, percent: float | None, ceiling: Ceiling | None
+    before: Mapping[tuple[Any, ...], LinkCeiling], case: CaseKey, percent: float | None, ceiling: Ceiling | None
 ) -> tuple[float | None, Ceiling | None]:
     """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
     if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
         return percent, ceiling
-    was = before.get((*_PLACE(case), ceiling.model))
+    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model))
     if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
     share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.analysis.launches import launch_folders
+from collbench.analysis.launches import CaseKey, launch_folders
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, allocations_in, in_order, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, allocations_in, in_order, name_of
 from collbench.gate.baseline import (
     CaseGroup,
     Figures,
@@ -246,7 +246,7 @@ class SeriesSubject:
     kind: str
     name: str
     group: CaseGroup | None = None
-    case: Case | None = None
+    case: CaseKey | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,10 +302,10 @@ def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, launches)
 
 
-def distinct_names(cases: Sequence[Case]) -> list[str]:
+def distinct_names(cases: Sequence[CaseKey]) -> list[str]:
     """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
     names = [name_of(case) for case in cases]
-    alike: dict[str, list[Case]] = {}
+    alike: dict[str, list[CaseKey]] = {}
     for name, case in zip(names, cases, strict=True):
         alike.setdefault(name, []).append(case)
     places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}

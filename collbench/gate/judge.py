@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
+from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate import checks
-from collbench.gate.allocation import COLUMNS, Allocation, Case, name_of, names_of
+from collbench.gate.allocation import Allocation, name_of, names_of
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, scheme_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import ExpectedChange, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
@@ -50,7 +51,11 @@ _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
 
 def suspicions_of(
-    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], confirmations: int = CONFIRMATIONS, counts: Sequence[bool] | None = None
+    limits: BaselineLimits,
+    excess: Excess,
+    cases: Sequence[CaseKey],
+    confirmations: int = CONFIRMATIONS,
+    counts: Sequence[bool] | None = None,
 ) -> list[Suspicion]:
     """Return everything that exceeded its limit in the first allocation, the surest and worst first.
 
@@ -66,7 +71,7 @@ def suspicions_of(
             for at in map(int, np.flatnonzero(excess.groups_over[0]))
         ),
         *(
-            ("cell", name_of(cases[at]), dict(zip(COLUMNS, cases[at], strict=True)), excess.cases[:, at], over[:, at], limits.cases[at])
+            ("cell", name_of(cases[at]), cases[at]._asdict(), excess.cases[:, at], over[:, at], limits.cases[at])
             for at in map(int, np.flatnonzero(over[0]))
         ),
     ]
@@ -86,7 +91,7 @@ def _known(value: float) -> float | None:
 
 
 def group_states(
-    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], suspicions: Sequence[Suspicion], undecided: Mask | None = None
+    limits: BaselineLimits, excess: Excess, cases: Sequence[CaseKey], suspicions: Sequence[Suspicion], undecided: Mask | None = None
 ) -> list[GroupState]:
     """Return the state of each group that has a case with a history, in the order of the baseline's cases.
 
@@ -131,7 +136,7 @@ class _SuspectStates:
     """The states of the suspects, by case, group and the whole."""
 
     def __init__(self, suspicions: Sequence[Suspicion]) -> None:
-        self.cases: dict[Case, str] = {tuple(each.case.values()): each.state for each in suspicions if each.kind == "cell"}
+        self.cases: dict[CaseKey, str] = {CaseKey(**each.case): each.state for each in suspicions if each.kind == "cell"}
         self.groups = {each.name: each.state for each in suspicions if each.kind != "cell"}  # with "all cases"
 
     def of_group(self, group: CaseGroup, unknown: bool) -> str:
@@ -139,7 +144,7 @@ class _SuspectStates:
         states = {self.groups.get(str(group)), *(state for case, state in self.cases.items() if group_of_case(case) == group)}
         return next((state for state in (CONFIRMED, SUSPECTED) if state in states), UNDECIDED if unknown else PASSED)
 
-    def outcome(self, case: Case, uncertain: bool, factors: Figures, limit: float) -> Outcome:
+    def outcome(self, case: CaseKey, uncertain: bool, factors: Figures, limit: float) -> Outcome:
         """Return the outcome of one case. One that needs another measurement is inconclusive, and so is a case of a slower group."""
         state = self.cases.get(case)
         if state == CONFIRMED:
@@ -178,7 +183,7 @@ class Evaluation:
     """
 
     candidate: Sequence[Allocation]
-    cases: Sequence[Case]
+    cases: Sequence[CaseKey]
     limits: BaselineLimits
     excess: Excess
     undecided: Mask
@@ -308,7 +313,7 @@ def judge(
 
 
 def _uncertain(
-    limits: BaselineLimits, excess: Excess, cases: Sequence[Case], filtered: Sequence[FilteredAllocation], learned: Baseline
+    limits: BaselineLimits, excess: Excess, cases: Sequence[CaseKey], filtered: Sequence[FilteredAllocation], learned: Baseline
 ) -> tuple[Mask, Mask]:
     """Return [allocations × cases] with too much scatter between launches, but within the limit; and what some launches lack.
 

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from collbench.analysis.launches import check_once, launch_folders
+from collbench.analysis.launches import CaseKey, check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate import checks
-from collbench.gate.allocation import Allocation, Case, allocations_in, moment, names_of
+from collbench.gate.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.changes import ExpectedChange, changes, expired, unannounced
 from collbench.gate.checks import incomplete_cases
@@ -160,7 +160,7 @@ class SideBySide:
         """Return the allocation's name."""
         return self.new.name
 
-    def differences(self, cases: Sequence[Case]) -> Figures:
+    def differences(self, cases: Sequence[CaseKey]) -> Figures:
         """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old

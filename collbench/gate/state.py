@@ -12,8 +12,8 @@ from statistics import median_low
 
 import numpy as np
 
-from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, Case, median_of
+from collbench.analysis.launches import CaseKey, known
+from collbench.gate.allocation import Allocation, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
@@ -38,14 +38,14 @@ _TIMES, _OF_ITS_LIKE = 2.0, 0.95
 _BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that are not counted, at least one
 
 
-def launch_limits(allocations: Sequence[Allocation], cases: Sequence[Case], limits: BaselineLimits) -> Figures:
+def launch_limits(allocations: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits) -> Figures:
     """Return [cases] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
     launches = np.log(np.hstack([seconds_of(each, cases) for each in allocations]))
     own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
     return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(own), _of_its_like(own, limits.scheme)))
 
 
-def unstable(allocation: Allocation, cases: Sequence[Case], allowed: Figures) -> Mask:
+def unstable(allocation: Allocation, cases: Sequence[CaseKey], allowed: Figures) -> Mask:
     """Return [cases] which cases have launches that are further apart than `allowed`."""
     launches = np.log(seconds_of(allocation, cases))
     apart = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)

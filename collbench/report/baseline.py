@@ -9,9 +9,10 @@ from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 
+from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case
+from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.baseline import Baseline, scheme_of, times_of
 from collbench.gate.diff import BaselineDiff, Shift
 from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
@@ -104,7 +105,7 @@ def _percent(share: float) -> str:
     return format_percent(100 * share) if share < 9 else f"{share + 1:.0f} times"
 
 
-def _names(cases: Sequence[Case]) -> list[str]:
+def _names(cases: Sequence[CaseKey]) -> list[str]:
     """Return the name of each case: operation, size, backend, and all else that differs between the cases."""
     differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({case[place] for case in cases}) > 1]
     shown = [*(COLUMNS.index(name) for name in _FIRST), *differing]
@@ -119,7 +120,7 @@ def _word(name: str, value: object) -> str:
     return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
 
 
-def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
+def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
     visible = limits.visible()
     for number, case in enumerate(cases):
         centre, factor = float(limits.centre[number]), float(visible[number])
@@ -128,7 +129,7 @@ def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
             "time_s": exp(centre) if isfinite(centre) else None,
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
-        yield Line(json.dumps({**dict(zip(COLUMNS, case, strict=True)), **figures}))
+        yield Line(json.dumps({**case._asdict(), **figures}))
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
@@ -264,7 +265,7 @@ def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Li
     """Yield an object for each series: its subject, values by allocation, and steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
-        columns = dict(zip(COLUMNS, each.about.case, strict=True)) if each.about.case else {}
+        columns = each.about.case._asdict() if each.about.case else {}
         found = {
             "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
             "time_s" if each.about.case else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
@@ -340,7 +341,7 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
         "margin": MARGIN, "summary": {each.value.replace(" ", "_"): number for each, number in counts.items()},
         "moved": [
-            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.case or (), strict=False)),
+            {"kind": each.about.kind, "name": each.about.name, "cell": each.about.case._asdict() if each.about.case else {},
              "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
             for each in moves.moved
         ],

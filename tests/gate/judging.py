@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.analysis.launches import CaseKey, case_of
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import Floor
@@ -22,7 +22,7 @@ SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
 FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
 
 
-def case(size: int) -> Case:
+def case(size: int) -> CaseKey:
     return case_of(make_row(size))
 
 

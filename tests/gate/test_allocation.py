@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, allocation_from, allocations_in
+from collbench.gate.allocation import allocation_from, allocations_in
 from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
@@ -19,7 +19,7 @@ from tests.results.rows import COPY, make_row, make_times, not_measured, store
 def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> None:
     (found,) = allocations_in([launches(tmp_path / "night", "night-1", {8: 1e-6, 1024: 4e-6}, {8: 3e-6}, {8: 2e-6, 1024: 5e-6})])
     assert (found.name, found.launches, found.unfinished) == ("night-1", 3, 0)
-    by_size = {case[COLUMNS.index("size_bytes")]: measured for case, measured in found.cases.items()}
+    by_size = {case.size_bytes: measured for case, measured in found.cases.items()}
     assert by_size[8].medians_s == (1e-6, 3e-6, 2e-6)
     assert by_size[1024].medians_s == (4e-6, None, 5e-6)
     assert exp(by_size[8].time or 0) == pytest.approx(2e-6)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gate.allocation import Case
+from collbench.analysis.launches import CaseKey
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
@@ -52,7 +52,7 @@ def on_mpi(case: dict[str, Any]) -> bool:
     return bool(case["backend"] == "mpi")
 
 
-def cause(listed: list[Case], slower: Slower, factor: float = 1.1, seed: int = 0) -> LikelyCause | None:
+def cause(listed: list[CaseKey], slower: Slower, factor: float = 1.1, seed: int = 0) -> LikelyCause | None:
     known = judged(listed, lambda case: factor if slower(case) else 1.0, seed)
     return cause_of(known.suspicions, known.groups, known.cases)
 
@@ -76,7 +76,7 @@ def cause(listed: list[Case], slower: Slower, factor: float = 1.1, seed: int = 0
         ),
     ],
 )
-def test_the_known_cause_is_found(kind: str, listed: list[Case], slower: Slower, seed: int) -> None:
+def test_the_known_cause_is_found(kind: str, listed: list[CaseKey], slower: Slower, seed: int) -> None:
     found = cause(listed, slower, seed=seed)
     assert found is not None
     assert found.cause == kind

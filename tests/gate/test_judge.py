@@ -11,10 +11,10 @@ import pytest
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, CaseTimes, ShownFigures
+from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gate.baseline import Baseline, scheme_of
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import read_floor
@@ -60,10 +60,9 @@ ELSEWHERE = {**FACTS, "topology": {"nic": "100 Gb/s"}, "hosts": {"names": "node7
 OTHER_NIC = UnexpectedChange(Difference(Item.of("topology", "nic"), "400 Gb/s", "100 Gb/s"))
 
 
-def in_mode(name: Case, size: int | None, mode: str) -> Case:
+def in_mode(name: CaseKey, size: int | None, mode: str) -> CaseKey:
     """The case in another mode if it has this size; None: any."""
-    columns = dict(zip(COLUMNS, name, strict=True))
-    return tuple({**columns, "mode": mode}.values()) if size in (None, columns["size_bytes"]) else name
+    return name._replace(mode=mode) if size in (None, name.size_bytes) else name
 
 
 class TestResults:
@@ -314,7 +313,7 @@ def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: li
     history = USUAL + np.array([[0.0, 0.0, 0.1 * (-1) ** number, 0.0] for number in range(6)])
     limits = learn(history, scheme_of(CELLS))
     excess = exceed(limits, (USUAL + np.log(factors))[None, :])
-    case = dict(zip(COLUMNS, CELLS[1], strict=True))
+    case = CELLS[1]._asdict()
     found = group_states(
         limits, excess, CELLS, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
     )

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
@@ -59,7 +59,7 @@ HOSTS = {"names": "node1, node2"}
 OLD, NEW = ({"hosts": HOSTS, "software": {"nccl": version}} for version in ("2.29", "2.30"))
 
 
-def case(size: int) -> Case:
+def case(size: int) -> CaseKey:
     return case_of(make_row(size))
 
 

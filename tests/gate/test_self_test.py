@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
 from collbench.gate.self_test import (
     Cluster,
@@ -219,7 +219,7 @@ MANY = [
 ]  # fmt: skip
 
 
-def baseline(times: Figures, cases: list[Case]) -> Baseline:
+def baseline(times: Figures, cases: list[CaseKey]) -> Baseline:
     """[allocations × launches × cases] ln of seconds; NaN is not measured."""
     found = [
         Allocation(
@@ -232,7 +232,7 @@ def baseline(times: Figures, cases: list[Case]) -> Baseline:
     return Baseline(Path("base"), found)
 
 
-def of_noise(noise: Noise, allocations: int, seed: int, cases: list[Case] = MANY) -> Baseline:
+def of_noise(noise: Noise, allocations: int, seed: int, cases: list[CaseKey] = MANY) -> Baseline:
     random = np.random.default_rng(seed)
     cluster = Cluster.draw(noise, scheme_of(cases), random)
     between = random.normal(0, 1, (allocations, len(cases))) * cluster.allocation + random.normal(

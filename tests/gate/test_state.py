@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures
+from collbench.analysis.launches import CaseKey, case_of
+from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.reasons import (
     AllocationStateChanged,
@@ -159,13 +159,13 @@ CELLS = [
 ]  # fmt: skip
 
 
-def night(times: Figures, cases: Sequence[Case]) -> Allocation:
+def night(times: Figures, cases: Sequence[CaseKey]) -> Allocation:
     """An allocation from [launches × cases] ln of time."""
     measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(cases, 1e-3 * np.exp(times.T), strict=True)}
     return Allocation("night", "2026-11-20", len(times), 0, (None,) * len(times), {}, measured)
 
 
-def found(good: Sequence[Figures], new: Figures, cases: Sequence[Case]) -> list[bool]:
+def found(good: Sequence[Figures], new: Figures, cases: Sequence[CaseKey]) -> list[bool]:
     allocations = [night(each, cases) for each in good]
     limits = learn(times_of(allocations, cases), scheme_of(cases))
     return list(map(bool, unstable(night(new, cases), cases, launch_limits(allocations, cases, limits))))
