@@ -261,7 +261,8 @@ def from_json(document: Mapping[str, Any]) -> Verdict:
 
     Raises msgspec.ValidationError for an object of another shape.
     """
-    plain = msgspec.convert({**document, "reasons": (), "notes": (), "cause": None, "changes": ()}, Verdict)
+    others = {**document, "reasons": (), "notes": (), "cause": None, "changes": ()}
+    plain = msgspec.convert(others, Verdict, strict=False)  # 6.0 is an integer of the schema, too
     return replace(
         plain,
         reasons=_facts(document["reasons"], document.get("reason_facts"), REASONS),
@@ -295,7 +296,7 @@ def _cause(stored: Mapping[str, Any]) -> LikelyCause:
 def _change(stored: Mapping[str, Any]) -> Change:
     item = Item(stored["kind"], tuple(stored["path"])) if stored.get("path") else Item.of(stored["kind"], stored["what"])
     plausible = _fact(stored["plausible"], stored.get("plausible_fact"), PLAUSIBLE) if stored["plausible"] else None
-    return replace(msgspec.convert({**stored, "item": item, "plausible": None}, Change), plausible=plausible)
+    return replace(msgspec.convert({**stored, "item": item, "plausible": None}, Change, strict=False), plausible=plausible)
 
 
 # The exit code for a verdict or a failure, in the caller's style.

@@ -164,6 +164,11 @@ def test_the_error_of_the_schema_has_its_place(changes: dict[str, Any], place: s
     assert f"verdict.schema.json: {place}" in refused(tmp_path, stored_verdict(**changes))
 
 
+def test_a_whole_number_may_be_written_as_a_float_and_an_endless_one_is_rejected(tmp_path: Path) -> None:
+    assert read_verdict(written(tmp_path, stored_verdict(allocations=6.0))) == regression()
+    assert "allocations" in refused(tmp_path, stored_verdict(allocations=1e99))
+
+
 def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
     first = {**stored_verdict()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
