@@ -47,7 +47,7 @@ _LINES: Any = msgspec.json.Decoder(GenericAlias(tuple, (*_CASE, tuple[float | No
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-class Head(msgspec.Struct, frozen=True):
+class AllocationHead(msgspec.Struct, frozen=True):
     """The first line of a file: the fields of `Allocation` besides its cases; those with a default are missing in an older file."""
 
     name: str
@@ -163,7 +163,7 @@ def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
         raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error
 
 
-def head_of(file: Path) -> Head | None:
+def head_of(file: Path) -> AllocationHead | None:
     """Return the first line of a file; None if it is not valid, which `read` reports."""
     try:
         with open_file(file) as lines:
@@ -172,19 +172,19 @@ def head_of(file: Path) -> Head | None:
         return None
 
 
-def _head(line: bytes, file: Path) -> Head:
+def _head(line: bytes, file: Path) -> AllocationHead:
     values = msgspec.json.decode(line) if line else None
     if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ValueError("its first line has no schema")
     if values["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer collbench (schema {values['schema']}, this one knows {SCHEMA}): update")
     known = {}
-    for field in fields(Head):
+    for field in fields(AllocationHead):
         try:
             known[field.name] = msgspec.convert(values.get(field.name, field.default), field.type)
         except msgspec.ValidationError:
             raise _misfit(field.name, values) from None
-    head = Head(**known)
+    head = AllocationHead(**known)
     impossible = head.impossible(file)
     if impossible is not None:
         raise _misfit(impossible, values)
@@ -397,7 +397,7 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     starts = {each.began: each.name for each in allocations if _is_exact(each.began_utc)}  # of a file under another name
     alike = [file for file, head in held.items() if head and starts.get(moment(head.began_utc), head.name) != head.name]
     _refuse_duplicates(path, [*(read(file, {}) for file in alike), *allocations])
-    every: list[Allocation | Head] = [*filter(None, held.values()), *allocations]
+    every: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
     shared = of_one_job([(each.name, each.jobs) for each in every])
     if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
         raise UsageError(
@@ -454,7 +454,7 @@ def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
         earlier.append(each)
 
 
-def _refuse_a_mixture(path: Path, every: Sequence[Allocation | Head]) -> None:
+def _refuse_a_mixture(path: Path, every: Sequence[Allocation | AllocationHead]) -> None:
     """Raise UsageError for imported and measured allocations together: their statistics differ."""
     imported, own = ([each.name for each in every if each.imported is is_imported] for is_imported in (True, False))
     if imported and own:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,62 @@ from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gate import checks
 from collbench.gate.allocation import Allocation, name_of, names_of
-from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, scheme_of, times_of
+from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
 from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import ExpectedChange, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
-from collbench.gate.confirm import suspects
+from collbench.gate.changes import (
+    ExpectedChange,
+    accepted,
+    changes,
+    check,
+    differing_column,
+    expired,
+    of_another_cluster,
+    of_what_changed,
+    unannounced,
+)
+from collbench.gate.confirm import can_be_named, suspects
 from collbench.gate.floors import Floor, floor_reasons, floor_states
-from collbench.gate.reasons import GateReason, WrongCases
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, BaselineLimits, Excess, Mask, exceed, learn
-from collbench.gate.state import FilteredAllocation, filter_baseline, filter_launches, launch_limits, typical_probe_s, unstable
+from collbench.gate.reasons import (
+    BaselineOfOneJob,
+    BaselineWithoutProbe,
+    BaselineWithoutStart,
+    BeganBeforeBaseline,
+    BeganInFuture,
+    FewLaunches,
+    GateNote,
+    GateReason,
+    IncompleteCases,
+    MissingCases,
+    MoreUnexpectedChanges,
+    NoHistory,
+    NotInSuite,
+    SameJob,
+    SameJobAsBaseline,
+    ShortBaseline,
+    SidesDiffer,
+    SlowedOnPurpose,
+    SlowerLater,
+    StillSuspected,
+    UncheckedCases,
+    UnexpectedChange,
+    UnfinishedLaunches,
+    UnstableCases,
+    WithoutHistory,
+    WithoutProbe,
+    WithoutStart,
+    WrongCases,
+)
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask, exceed, learn
+from collbench.gate.state import (
+    FEWEST_LAUNCHES,
+    FilteredAllocation,
+    filter_baseline,
+    filter_launches,
+    launch_limits,
+    typical_probe_s,
+    unstable,
+)
 from collbench.gate.verdict import (
     CLEARED,
     CONFIRMED,
@@ -220,7 +266,11 @@ def verdict_of(
     floors = floor_states(expectations.floors, evaluated.candidate, confirmations, evaluated.before)
     groups = group_states(limits, excess, cases, suspicions, evaluated.undecided)
     cause = cause_of(suspicions, groups, cases) if evaluated.counts[0] else None  # the slowdown in another machine state has no pattern
-    against = [*reasons, *checks.of_suspects(suspicions, len(evaluated.candidate), confirmations), *floor_reasons(floors)]
+    against = [*reasons]
+    waiting = sum(each.state == SUSPECTED for each in suspicions)
+    if waiting:
+        against.append(StillSuspected(waiting, max(0, confirmations - len(evaluated.candidate))))
+    against += floor_reasons(floors)
     return Verdict(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         reasons=(*wrong, *against),
@@ -284,23 +334,21 @@ def judge(
     )  # fmt: skip
     required = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
     reasons = [
-        *checks.of_history(baseline, learned, limits),
-        *checks.of_clocks(baseline, candidate, today),
-        *checks.of_jobs(baseline, candidate),
+        *_of_baseline(baseline, learned, limits),
+        *_of_clocks(last, candidate, today),
+        *_of_jobs(baseline, candidate),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
         *(each.problem for each in filtered if each.problem),
-        *checks.of_launches(candidate),
-        *checks.of_missing(left[0], cases, required),
+        *unfinished(candidate),
+        *missing(left[0], cases, required),
     ]
     for each, parts, unstable_ones in zip(left, incomplete, scattered, strict=True):
-        reasons += [*checks.of_parts(each, cases, parts), *checks.of_scatter(each, cases, unstable_ones)]
+        reasons += [*incomplete_cases(each, cases, parts), *_unstable_cases(each, cases, unstable_ones)]
     notes = [
         *left_out,
         *(each.note for each in filtered if each.note),
-        *checks.of_candidate(baseline, candidate),
-        *checks.of_cases(candidate[0], cases, limits.judged),
-        *checks.of_unchecked(candidate),
-        *checks.of_later(limits, excess, cases, [each.name for each in candidate]),
+        *_of_circumstances(baseline, candidate),
+        *_of_cases(candidate, cases, limits, excess),
         *expired(expected, today),
         *idle,
     ]
@@ -309,7 +357,8 @@ def judge(
         mode="baseline", notes=tuple(notes), baseline=str(baseline.path),
         allocations=len(learned.allocations), thin=len(learned.allocations) < ENOUGH,
     )  # fmt: skip
-    return replace(verdict, notes=(*notes, *checks.of_confirming(suspects(verdict, cases))))
+    nameless = [case for case in suspects(verdict, cases) if not can_be_named(case)]
+    return replace(verdict, notes=(*notes, NotInSuite(names_of(nameless)))) if nameless else verdict
 
 
 def _uncertain(
@@ -322,7 +371,7 @@ def _uncertain(
     allowed = launch_limits(learned.allocations, cases, limits)
     scattered = np.array([unstable(each.allocation, cases, allowed) for each in filtered]) & limits.judged & ~excess.cases_over
     scattered[1:] &= excess.cases_over[0]
-    incomplete = np.array([checks.incomplete_cases(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
+    incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
     incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
     return scattered, incomplete
 
@@ -333,10 +382,146 @@ def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequ
     elsewhere = next((reason for each, changed in pairs if (reason := of_another_cluster(baseline, each, changed))), None)
     if elsewhere is not None:
         yield elsewhere
-    yield from checks.of_changes(list(dict.fromkeys(change for of_one in found for change in of_one)))
+    yield from unexpected(list(dict.fromkeys(change for of_one in found for change in of_one)))
 
 
 def wrong_data(candidate: Sequence[Allocation]) -> list[GateReason]:
     """Return a reason for each allocation with wrong data."""
     wrong = [(each.name, [case for case, measured in each.cases.items() if measured.wrong]) for each in candidate]
     return [WrongCases(name, names_of(cases)) for name, cases in wrong if cases]
+
+
+# Reasons why a verdict is not a pass.
+
+_MOST_NAMED = 4
+_ANYWHERE = timedelta(days=1)  # the dates of two time zones differ by at most that
+
+
+def _of_baseline(baseline: Baseline, learned: Baseline, limits: BaselineLimits) -> Iterator[GateReason]:
+    """Yield why the baseline is too short; `learned` is the baseline without what was left out."""
+    count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
+    if count < FEWEST:
+        yield ShortBaseline(str(baseline.path), count, FEWEST, out)
+    elif not limits.judged.any():
+        yield NoHistory(str(baseline.path), FEWEST, out)
+
+
+def _of_clocks(last: Allocation, candidate: Sequence[Allocation], today: date) -> Iterator[GateReason]:
+    """Yield candidates that began before the last allocation of the baseline, or in the future."""
+    for each in candidate:
+        if each.began is not None and last.began is not None and each.began < last.began:
+            yield BeganBeforeBaseline(each.name, each.began_utc, last.name, last.began_utc)
+        elif each.began is not None and each.began.date() > today + _ANYWHERE:
+            yield BeganInFuture(each.name, each.began_utc, today.isoformat())
+
+
+def _of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield candidates that share a job with one another or with the baseline: chance repeats itself in a job (MEASUREMENT.md: 10 to 15
+    times).
+    """
+    known = {job: each.name for each in baseline.allocations for job in each.jobs}
+    held = next(((each.name, known[job], job) for each in candidate for job in each.jobs if job in known), None)
+    if held is not None:
+        yield SameJobAsBaseline(*held)
+    yield from of_one_job_twice(candidate)
+
+
+def of_one_job_twice(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield two candidates of one job."""
+    twice = of_one_job([(each.name, each.jobs) for each in candidate])
+    if twice is not None:
+        yield SameJob(*twice)
+
+
+def unexpected(found: Sequence[Difference], kind: type[UnexpectedChange] | type[SidesDiffer] = UnexpectedChange) -> Iterator[GateReason]:
+    """Yield unexpected changes, the first ones by name. A confirmed slowdown is a regression all the same, unless `kind` blocks it."""
+    yield from (kind(each) for each in found[:_MOST_NAMED])
+    if len(found) > _MOST_NAMED:
+        yield MoreUnexpectedChanges(len(found) - _MOST_NAMED)
+
+
+def unfinished(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
+    """Yield allocations with launches that stopped early."""
+    yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
+
+
+def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iterator[GateReason]:
+    """Yield the wanted cases that the first allocation lacks; later ones may have the suspects alone."""
+    there = {case for case, measured in first.cases.items() if measured.time is not None}
+    lost = [case for case in _chosen(cases, required) if case not in there]
+    if lost:
+        na = next((each.na for case in lost if (each := first.cases.get(case)) is not None and each.na), None)
+        yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
+
+
+def partly_measured(allocation: Allocation, cases: Sequence[CaseKey], left_out: Sequence[bool]) -> Mask:
+    """Return [cases] which cases some launches have and others lack, launches that were left out aside."""
+    there = np.isfinite(seconds_of(allocation, cases)[:, ~np.array(left_out, dtype=np.bool_)])
+    return np.asarray(there.any(axis=1) & ~there.all(axis=1))
+
+
+def incomplete_cases(allocation: Allocation, cases: Sequence[CaseKey], incomplete: Mask) -> Iterator[GateReason]:
+    """Yield the cases that only some launches of an allocation have."""
+    if incomplete.any():
+        yield IncompleteCases(allocation.name, names_of(_chosen(cases, incomplete)))
+
+
+def _unstable_cases(allocation: Allocation, cases: Sequence[CaseKey], scattered: Mask) -> Iterator[GateReason]:
+    """Yield the unstable cases, with the flags of their rows that may explain it."""
+    names = _chosen(cases, scattered)
+    if names:
+        flags = {flag for case in names if case in allocation.shown for flag in allocation.shown[case].flags}
+        yield UnstableCases(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
+
+
+def _chosen(cases: Sequence[CaseKey], mask: Mask) -> list[CaseKey]:
+    return [cases[number] for number in map(int, np.flatnonzero(mask))]
+
+
+# Notes.
+
+
+def _of_circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+    """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
+    yield from (SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
+    few = [each for each in candidate if each.launches < FEWEST_LAUNCHES]
+    if few:
+        yield FewLaunches(few[0].name, len(few) - 1, FEWEST_LAUNCHES)
+    shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
+    if shared is not None:
+        yield BaselineOfOneJob(*shared)
+    probeless = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
+    if probeless:
+        yield BaselineWithoutProbe(probeless, len(baseline.allocations))
+    for each in candidate:
+        lacking = each.canary_s.count(None)
+        if lacking and probeless < len(baseline.allocations):
+            yield WithoutProbe(each.name, lacking, each.launches)
+    unknown = [each.name for each in baseline.allocations if each.began is None]
+    if unknown:
+        yield BaselineWithoutStart(len(unknown), len(baseline.allocations), unknown[0])
+    without = [each.name for each in candidate if each.began is None]
+    if without:
+        yield WithoutStart(without[0], several=len(candidate) > 1)
+
+
+def _of_cases(candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits, excess: Excess) -> Iterator[GateNote]:
+    """Yield notes on cases without a history or with data that were not checked, and on those slower in later allocations only."""
+    first, known = candidate[0], set(_chosen(cases, limits.judged))
+    new = [case for case, measured in first.cases.items() if case not in known and measured.time is not None]
+    if new:
+        yield WithoutHistory(first.name, len(new), names_of(new))
+    for each in candidate:
+        unchecked = [case for case, shown in each.shown.items() if case.size_bytes and not shown.checked]
+        if unchecked:
+            yield UncheckedCases(each.name, names_of(unchecked))
+
+    def later(over: Mask) -> Mask:  # in several later allocations, but not in the first, which alone makes suspects
+        return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
+
+    names = ["all cases"] if later(excess.whole_over[:, None]).any() else []
+    names += [str(limits.scheme.groups[number]) for number in np.flatnonzero(later(excess.groups_over))]
+    single = _chosen(cases, later(excess.cases_over))
+    names += [names_of(single).render()] if single else []
+    if names:
+        yield SlowerLater(first.name, tuple(names))

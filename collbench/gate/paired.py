@@ -20,13 +20,22 @@ import numpy as np
 
 from collbench.analysis.launches import CaseKey, check_once, launch_folders
 from collbench.errors import UsageError
-from collbench.gate import checks
 from collbench.gate.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.changes import ExpectedChange, changes, expired, unannounced
-from collbench.gate.checks import incomplete_cases
 from collbench.gate.floors import Floor
-from collbench.gate.judge import Evaluation, Expectations, verdict_of, wrong_data
+from collbench.gate.judge import (
+    Evaluation,
+    Expectations,
+    incomplete_cases,
+    missing,
+    of_one_job_twice,
+    partly_measured,
+    unexpected,
+    unfinished,
+    verdict_of,
+    wrong_data,
+)
 from collbench.gate.reasons import (
     EqualStacks,
     GateNote,
@@ -290,7 +299,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
     limits = learn_pairs(padded, scheme_of(cases))
     had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
     sides = list(zip(named_by_stack(first), first.left_out, strict=True))
-    incomplete = [incomplete_cases(allocation, cases, out) & had for allocation, out in sides]
+    incomplete = [partly_measured(allocation, cases, out) & had for allocation, out in sides]
     evaluated = Evaluation(
         [each.new for each in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
         undecided=np.asarray(np.any(incomplete, axis=0)),
@@ -301,12 +310,12 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
     beside_stack = [each for each in evaluated.changes if each.kind not in STACK]
     reasons = [
         *(each.problem for each in both if each.problem),
-        *checks.of_changes(unannounced(beside_stack, expected, today), SidesDiffer),
-        *checks.of_shared_jobs(evaluated.candidate),
+        *unexpected(unannounced(beside_stack, expected, today), SidesDiffer),
+        *of_one_job_twice(evaluated.candidate),
         *_of_stacks(both),
-        *(reason for each in both for reason in checks.of_launches(named_by_stack(each))),
-        *checks.of_missing(sides[1][0], cases, had),
-        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in checks.of_parts(each, cases, parts)),
+        *(reason for each in both for reason in unfinished(named_by_stack(each))),
+        *missing(sides[1][0], cases, had),
+        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in incomplete_cases(each, cases, parts)),
     ]
     if not limits.judged.any() and not first.problem:
         reasons.append(NoPairs(first.name, FEWEST))

@@ -26,11 +26,11 @@ EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_D
 CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
 
 
-class _Stored(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
+class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
     """A part of verdict.json, which calls a case a cell, as its schema has since version 1."""
 
 
-class Announcement(_Stored, frozen=True):
+class Announcement(_VerdictPart, frozen=True):
     """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
 
     reason: str
@@ -38,7 +38,7 @@ class Announcement(_Stored, frozen=True):
     expires: str
 
 
-class Suspicion(_Stored, frozen=True):
+class Suspicion(_VerdictPart, frozen=True):
     """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
     kind     "cell", "group" or "whole"
@@ -60,7 +60,7 @@ class Suspicion(_Stored, frozen=True):
     announced: Announcement | None = None
 
 
-class GroupState(_Stored, frozen=True):
+class GroupState(_VerdictPart, frozen=True):
     """The state of a group of cases, passed or not: one line of every output.
 
     backend, operation, size_class  the columns that define it
@@ -92,7 +92,7 @@ class GroupState(_Stored, frozen=True):
     outcomes: dict[str, int] = {}
 
 
-class FloorState(_Stored, frozen=True):
+class FloorState(_VerdictPart, frozen=True):
     """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
 
     name, case  as in `Suspicion`
@@ -113,7 +113,7 @@ class FloorState(_Stored, frozen=True):
     state: str
 
 
-class Change(_Stored, frozen=True):
+class Change(_VerdictPart, frozen=True):
     """A difference between the last good allocation (`before`) and the candidate (`after`).
 
     item        what changed: "software", ("mpi", "version")
@@ -160,7 +160,7 @@ class Change(_Stored, frozen=True):
         }
 
 
-class Verdict(_Stored, frozen=True):
+class Verdict(_VerdictPart, frozen=True):
     """The result of the gate, with everything that its outputs show.
 
     result      "passed", "regression", "no verdict" or "wrong data"
