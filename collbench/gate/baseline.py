@@ -178,13 +178,13 @@ def _head(line: bytes, file: Path) -> AllocationHead:
         raise ValueError("its first line has no schema")
     if values["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer collbench (schema {values['schema']}, this one knows {SCHEMA}): update")
-    known = {}
+    decoded = {}
     for field in fields(AllocationHead):
         try:
-            known[field.name] = msgspec.convert(values.get(field.name, field.default), field.type)
+            decoded[field.name] = msgspec.convert(values.get(field.name, field.default), field.type)
         except msgspec.ValidationError:
             raise _misfit(field.name, values) from None
-    head = AllocationHead(**known)
+    head = AllocationHead(**decoded)
     impossible = head.impossible(file)
     if impossible is not None:
         raise _misfit(impossible, values)

@@ -108,7 +108,6 @@ def suspicions_of(
     confirmations  the number of allocations over the limit that makes a suspect confirmed
     counts   by allocation, whether it counts; None: all do. One in another machine state neither confirms nor clears
     """
-
     groups, over = limits.scheme.groups, excess.cases_over
     subjects: list[tuple[str, str, dict[str, Any], Figures, Mask, float]] = [
         *([("whole", "all cases", {}, excess.whole, excess.whole_over, limits.whole)] if excess.whole_over[0] else []),

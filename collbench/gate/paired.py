@@ -214,7 +214,7 @@ def _launches(path: Path) -> list[Run]:
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
     """Return two stacks' launches of one allocation as pairs, from the start time of each launch."""
-    why = _why_not_one(old, new) or _why_not_interleaved(new.name, old_starts, new_starts)
+    why = _why_no_pairs(old, new, old_starts, new_starts)
     if why:
         left_out = [True] * old.launches, [True] * new.launches
         return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
@@ -232,42 +232,38 @@ def _one(path: Path) -> Allocation:
     return found[0]
 
 
-def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
-    """Return why two folders are not of one allocation; None if they are."""
+def _why_no_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> GateReason | None:
+    """Return why two folders are not of one allocation, or do not alternate; None if they do.
+
+    Both launches of a pair must begin before the next pair, or drift looks like a difference.
+    """
     if old.name != new.name:
         return OtherAllocation(new.name, old.name)
     if old.hosts != new.hosts:
         return OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
-    return None
-
-
-def _why_not_interleaved(name: str, old: Starts, new: Starts) -> GateReason | None:
-    """Return why the pairs do not alternate. Both launches of a pair must begin before the next pair, or drift looks like a difference."""
-    if len(old) != len(new):
-        return UnequalLaunches(name, len(old), len(new))
-    if None in old or None in new:
-        return StartUnknown(name)
-    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old, new)), strict=True))
-    if any(max(pair) >= min(following) for pair, following in pairwise(pairs)):
-        return NotInterleaved(name)
-    return None
+    if len(old_starts) != len(new_starts):
+        return UnequalLaunches(new.name, len(old_starts), len(new_starts))
+    if None in old_starts or None in new_starts:
+        return StartUnknown(new.name)
+    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old_starts, new_starts)), strict=True))
+    return NotInterleaved(new.name) if any(max(pair) >= min(following) for pair, following in pairwise(pairs)) else None
 
 
 def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
     """Return the allocation without pairs of which one launch ran in another machine state."""
     typical_s = typical_probe_s([old, new])
-    each_out = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
-    out = each_out[0] | each_out[1]
-    left = int((~out).sum())
+    flips = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
+    out = flips[0] | flips[1]
+    count, left = int(out.sum()), int((~out).sum())
     by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
     problem: GateReason | None = None
-    note = PairsLeftOut(new.name, int(out.sum()), len(out)) if out.any() else None
-    if out.sum() > MOST_FLIPPED:
-        problem = PairsStateChanged(new.name, int(out.sum()), len(out))
+    if count > MOST_FLIPPED:
+        problem = PairsStateChanged(new.name, count, len(out))
     elif left < PAIRS:
         problem = PairsNeeded(new.name, left, PAIRS)
-    kept = [without(each, mask) if out.any() else each for each, mask in zip((old, new), by_launch, strict=True)]
-    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, None if problem else note)
+    note = PairsLeftOut(new.name, count, len(out)) if count and not problem else None
+    kept = [without(each, mask) if count else each for each, mask in zip((old, new), by_launch, strict=True)]
+    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 
 
 def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
