@@ -18,7 +18,6 @@ from collbench.gate.baseline import CaseGroup, Figures, Scheme, add_all
 from collbench.gate.history import (
     CELL,
     GROUP,
-    LEAST,
     WHOLE,
     CaseHistory,
     History,
@@ -87,8 +86,7 @@ def test_a_case_that_was_never_measured_has_no_level() -> None:
 
 
 def test_one_allocation_is_a_history_without_a_change() -> None:
-    found = history("base", nights(1))
-    assert [each.trend for each in found.series] == [1.0] * len(found.series)
+    assert {each.trend for each in history("base", nights(1)).series} == {1.0}
 
 
 def test_a_step_has_the_change_of_the_machine_state() -> None:
@@ -197,29 +195,32 @@ def test_a_step_is_found_at_its_place_with_its_size_and_interval() -> None:
     assert step.limit == 0.02
 
 
-def test_up_and_down_again_and_faster() -> None:
-    assert places(series((7, 0.0), (6, 0.05), (7, 0.0))) == [(6, 7), (12, 13)]
-    assert places(series((5, 0.0), (5, -0.1))) == [(4, 5)]
+QUIET = {"noise": 1e-4}
 
 
-def test_a_significant_but_small_difference_is_not_a_step() -> None:
-    assert places(series((10, 0.0), (10, 0.015), noise=1e-4)) == []
-    assert places(series((10, 0.0), (10, 0.015), noise=1e-4), FLOOR / 2) == [(9, 10)]
-
-
-def test_a_level_takes_three_allocations() -> None:
-    assert LEAST == 3
-    assert places(series((8, 0.0), (2, 0.1), (8, 0.0))) == []
-    assert places(series((8, 0.0), (2, 0.1))) == []
-    assert places(series((3, 0.0), (3, 0.1))) == [(2, 3)]
-    assert places(series((3, 0.0), (2, 0.1))) == []
+@pytest.mark.parametrize(
+    ("values", "floor", "expected"),
+    [
+        (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
+        (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
+        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
+        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
+        # a level takes three allocations
+        (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []),
+        (series((8, 0.0), (2, 0.1)), FLOOR, []),
+        (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]),
+        (series((3, 0.0), (2, 0.1)), FLOOR, []),
+        (np.full((8, 1), np.nan), FLOOR, []),
+    ],
+)
+def test_where_a_series_has_steps(values: Figures, floor: Figures, expected: list[tuple[int, int]]) -> None:
+    assert places(values, floor) == expected
 
 
 def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
     values = series((10, 0.0), (10, 0.05))
     values[[0, 4, 9, 10, 11, 19]] = np.nan
     assert places(values) == [(8, 12)]
-    assert places(np.full((8, 1), np.nan)) == []
 
 
 def test_the_largest_square_is_left_out_and_the_rest_made_up_for() -> None:
@@ -326,17 +327,13 @@ def began(run: Path, value: Any) -> Path:
     return run
 
 
-def test_a_baseline(tmp_path: Path) -> None:
-    add_all(tmp_path / "base", nights(10))
+def test_a_baseline_and_its_notes(tmp_path: Path) -> None:
+    allocations = nights(10)
+    add_all(tmp_path / "base", allocations)
     found, notes = dated_in(tmp_path / "base")
-    assert [each.name for each in found] == [f"night-{number}" for number in range(1, 11)]
-    assert notes == []
-
-
-def test_another_state_of_the_machine_is_noted(tmp_path: Path) -> None:
-    allocations = nights(6)
-    add_all(tmp_path / "base", [*allocations[:5], replace(allocations[5], canary_s=(6e-8, 2.6e-7, 6e-8))])
-    (note,) = dated_in(tmp_path / "base")[1]
+    assert ([each.name for each in found], notes) == ([f"night-{number}" for number in range(1, 11)], [])
+    add_all(tmp_path / "other", [*allocations[:5], replace(allocations[5], canary_s=(6e-8, 2.6e-7, 6e-8))])
+    (note,) = dated_in(tmp_path / "other")[1]
     assert note.startswith("night-6: ") and "state probe" in note
 
 
@@ -363,8 +360,7 @@ def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
     began(launch(tmp_path / "undated", {8: 1e-6}, "undated"), None)
     launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
     found, notes = dated_in(tmp_path)
-    assert [each.name for each in found] == ["wrong"]
-    assert [note.split(": ")[0] for note in notes[:2]] == ["undated", "wrong"]
+    assert ([each.name for each in found], [note.split(": ")[0] for note in notes[:2]]) == (["wrong"], ["undated", "wrong"])
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,10 @@ def test_the_usual_cluster_has_the_cases_of_the_protocol() -> None:
 
 def test_a_cluster_without_noise_is_always_the_same() -> None:
     assert not drawn(SILENT).allocations(3, 2, np.random.default_rng(1)).any()
-    assert not drawn(SILENT).pairs(2, 5, np.random.default_rng(1)).any()
+    of_allocations = {"allocation": (0.5, 0.5, 0.5), "allocation_common": 0.5, "drift": 0.5, "walk": 0.5}
+    for noise in (SILENT, replace(SILENT, **of_allocations)):  # which pairs of launches do not have
+        pairs = drawn(noise).pairs(2, 5, np.random.default_rng(1))
+        assert pairs.shape == (2, 5, 336) and not pairs.any()
 
 
 def test_drift_makes_each_allocation_slower_than_the_one_before() -> None:
@@ -146,12 +149,6 @@ def test_the_slow_drift_of_a_cluster_continues() -> None:
     assert cluster.allocations(3, 1, np.random.default_rng(2), first=6) == pytest.approx(whole[6:])
     assert 0.003 < float(np.abs(np.diff(whole[:, 0])).mean()) < 0.02
     assert (whole == whole[:, :1]).all()
-
-
-def test_pairs_of_launches_have_no_noise_of_allocations() -> None:
-    cluster = drawn(replace(SILENT, allocation=(0.5, 0.5, 0.5), allocation_common=0.5, drift=0.5, walk=0.5))
-    assert cluster.pairs(2, 5, np.random.default_rng(1)).shape == (2, 5, 336)
-    assert not cluster.pairs(2, 5, np.random.default_rng(1)).any()
 
 
 def test_missing_cases_are_missing_in_all_launches_of_an_allocation() -> None:
@@ -180,33 +177,31 @@ def test_the_harsher_ones_are_named_and_read() -> None:
     assert read_noise(Path("harsh")).launch == (0.06, 0.04, 0.012)
 
 
-class TestFile:
-    def test_missing_keys_of_a_file_have_their_defaults(self, tmp_path: Path) -> None:
-        (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
-        assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
+def test_missing_keys_of_a_file_have_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "noise.toml").write_text("launch = [0.05, 0.04, 0.02]\nmissing = 0.3\n")
+    assert read_noise(tmp_path / "noise.toml") == Noise(launch=(0.05, 0.04, 0.02), missing=0.3)
 
-    @pytest.mark.parametrize(
-        ("text", "value"),
-        [
-            ("launhc = 1", "'launhc'"),
-            ("launch = [1, 2]", "'launch' is [1, 2]"),
-            ("launch = 0.1", "'launch' is 0.1"),
-            ("iterations = 0", "'iterations' is 0"),
-            ("drift = -1", "'drift' is -1"),
-            ("drift = nan", "'drift' is nan"),
-            ("drift = true", "'drift' is True"),
-            ("drift =", "noise.toml"),
-        ],
-    )
-    def test_an_invalid_file_is_rejected(self, tmp_path: Path, text: str, value: str) -> None:
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("launhc = 1", "'launhc'"),
+        ("launch = [1, 2]", "'launch' is [1, 2]"),
+        ("launch = 0.1", "'launch' is 0.1"),
+        ("iterations = 0", "'iterations' is 0"),
+        ("drift = -1", "'drift' is -1"),
+        ("drift = nan", "'drift' is nan"),
+        ("drift = true", "'drift' is True"),
+        ("drift =", "noise.toml"),
+        (None, "bimodal, drift, harsh, missing, wander"),  # no such file
+    ],
+)
+def test_an_invalid_noise_file_is_rejected(tmp_path: Path, text: str | None, value: str) -> None:
+    if text is not None:
         (tmp_path / "noise.toml").write_text(text)
-        with pytest.raises(UsageError) as caught:
-            read_noise(tmp_path / "noise.toml")
-        assert value in str(caught.value)
-
-    def test_a_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="bimodal, drift, harsh, missing, wander"):
-            read_noise(tmp_path / "none.toml")
+    with pytest.raises(UsageError) as caught:
+        read_noise(tmp_path / "noise.toml")
+    assert value in str(caught.value)
 
 
 # Clusters drawn from recorded allocations: they have the same noise and correlations, and similar results in the self-test.
