@@ -11,7 +11,7 @@ from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
@@ -27,10 +27,33 @@ _NAMED = attrgetter(*SERIES, "size_bytes")
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
 
 
-def case_of(row: Row) -> tuple[Any, ...]:
-    """Return the identity of the row's case: its series and its size in bytes."""
-    named: tuple[Any, ...] = _NAMED(row)
-    return named
+class CaseKey(NamedTuple):
+    """The identity of a row's case: its series, in the order of SERIES, and its size in bytes."""
+
+    operation: str
+    backend: str
+    device: str
+    dtype: str
+    redop: str | None
+    root: int | None
+    mode: str
+    in_place: bool
+    buffers: str
+    window: int | None
+    group: str
+    ranks: int
+    nodes: int | None
+    registration: str | None
+    algorithm: str | None
+    protocol: str | None
+    traffic: str | None
+    streams: int | None
+    size_bytes: int
+
+
+def case_of(row: Row) -> CaseKey:
+    """Return the identity of the row's case."""
+    return CaseKey._make(_NAMED(row))
 
 
 def forced(row: Row) -> str:

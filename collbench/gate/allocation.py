@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import log
@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
+from collbench.analysis.launches import CaseKey, allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
 from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 _JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
-COLUMNS = (*SERIES, "size_bytes")  # what names a case, as `case_of` gives it
-Case = tuple[Any, ...]
+
+
+COLUMNS = CaseKey._fields
 _LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
@@ -93,8 +94,8 @@ class Allocation:
     unfinished: int
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
-    cases: Mapping[Case, CaseTimes]
-    shown: Mapping[Case, ShownFigures] = field(default_factory=dict, compare=False)
+    cases: Mapping[CaseKey, CaseTimes]
+    shown: Mapping[CaseKey, ShownFigures] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
@@ -142,28 +143,40 @@ def _refuse_incomplete(path: Path, runs: Sequence[Run]) -> None:
     unreadable = next((folder for folder in folders if folder not in read), None)
     if unreadable is not None:
         raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
-    planned = [count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)]
-    if max(planned, default=0) > len(folders):
-        raise UsageError(f"{path} holds {len(folders)} of {max(planned)} launches: repeat those missing, or name the others one by one")
+    planned = max((count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)), default=0)
+    if planned > len(folders):
+        raise UsageError(f"{path} holds {len(folders)} of {planned} launches: repeat those missing, or name the others one by one")
     if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
         raise UsageError(f"{path} has launches without an allocation name: measure them again with --allocation NAME")
 
 
 def allocation_from(runs: Sequence[Run]) -> Allocation:
     """Return the allocation that these launches form. Raises UsageError if its name is not usable as a file name, or if it has no row."""
-    name = allocation_of(runs[0]) or runs[0].path.resolve().name
+    first = runs[0].path
+    name = allocation_of(runs[0]) or first.resolve().name
     if not NAME.fullmatch(name):
-        raise UsageError(f"{runs[0].path}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
-    each = [{case_of(row): row for row in run.rows} for run in runs]
-    cases = dict(_cases(runs, each))
-    if not cases:
-        raise UsageError(f"{runs[0].path} has no finished case: name another run")
+        raise UsageError(f"{first}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
+    each = [{case_of(row): row for row in run.rows} for run in runs]  # of a case measured twice in a launch the last row counts
+    rows = {case: [of_launch.get(case) for of_launch in each] for case in dict.fromkeys(case for of_launch in each for case in of_launch)}
+    if not rows:
+        raise UsageError(f"{first} has no finished case: name another run")
+    flags = {IMPORTED in row.flags for run in runs for row in run.rows}
+    if len(flags) > 1:  # another tool's statistic is not comparable with our median
+        raise UsageError(f"{first}: some of its allocation's rows are imported, others measured here: give them two names")
+    wrong = Counter[CaseKey]()  # of all rows
+    for row in (row for run in runs for row in run.rows if row.wrong):
+        wrong[case_of(row)] += row.wrong or 0
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
     began = min(starts)[1] if starts else ""
+    found: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
+    for item, text in (fact for run in runs for fact in facts(run).items()):
+        found.setdefault(item.kind, {}).setdefault(item.what, text)
     return Allocation(
-        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cases,
-        _all_shown(cases, each), _is_imported(runs), _slowed(runs), _jobs(runs),
-        link_ceilings(row for run in runs for row in run.rows),
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), found,
+        cases={case: _measured(of_case, wrong[case]) for case, of_case in rows.items()},
+        shown={case: _shown(of_case) for case, of_case in rows.items()},
+        imported=True in flags, slowed=_slowed(runs), jobs=_jobs(runs),
+        ceilings=link_ceilings(row for run in runs for row in run.rows),
     )  # fmt: skip
 
 
@@ -182,45 +195,26 @@ def _broke_off(run: Run) -> bool:
     return failed or not run.finished
 
 
-def _is_imported(runs: Sequence[Run]) -> bool:
-    """Return whether another tool measured the runs. Raises UsageError for a mixture: its statistic is not comparable with our median."""
-    flagged = {IMPORTED in row.flags for run in runs for row in run.rows}
-    if len(flagged) > 1:
-        raise UsageError(f"{runs[0].path}: some of its allocation's rows are imported, others measured here: give them two names")
-    return True in flagged
-
-
 def _slowed(runs: Sequence[Run]) -> str:
     """Return how the runs were slowed on purpose, from the rows that record it."""
     if not any(SLOWED in row.flags for run in runs for row in run.rows):
         return ""
-    texts = [
-        text for run in runs if isinstance(texts_of_run := run.info.get("slowed"), list) for text in texts_of_run if isinstance(text, str)
-    ]
+    texts = [text for run in runs if isinstance(recorded := run.info.get("slowed"), list) for text in recorded if isinstance(text, str)]
     return "; ".join(dict.fromkeys(texts)) or "unknown"
 
 
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
+    found = []
     environments = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
-    found = [job for environment in environments for variable in _JOBS if (job := _job(environment, variable))]
+    for environment in environments:
+        for variable, kind in _JOBS.items():
+            cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
+            parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
+            number = "-".join(parts) if environment.get(variable) else ""
+            if number.isprintable() and 0 < len(number) <= _LONGEST_JOB:
+                found.append(f"{kind} {number}")
     return tuple(dict.fromkeys(found))
-
-
-def _job(environment: Mapping[str, Any], variable: str) -> str | None:
-    cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
-    parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
-    number = "-".join(parts) if environment.get(variable) else ""
-    return f"{_JOBS[variable]} {number}" if number.isprintable() and 0 < len(number) <= _LONGEST_JOB else None
-
-
-def _cases(runs: Sequence[Run], each: Sequence[Mapping[Case, Row]]) -> Iterator[tuple[Case, CaseTimes]]:
-    """Yield each case with its times. Of a case measured twice in a launch the last time counts, but the wrong elements of all."""
-    wrong = Counter[Case]()
-    for row in (row for run in runs for row in run.rows if row.wrong):
-        wrong[case_of(row)] += row.wrong or 0
-    for case in dict.fromkeys(case for rows in each for case in rows):
-        yield case, _measured([rows.get(case) for rows in each], wrong[case])
 
 
 def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
@@ -228,10 +222,6 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     if any(value is not None for value in medians):
         return CaseTimes(medians, wrong)
     return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
-
-
-def _all_shown(cases: Iterable[Case], each: Sequence[Mapping[Case, Row]]) -> dict[Case, ShownFigures]:
-    return {case: _shown([rows.get(case) for rows in each]) for case in cases}
 
 
 def _shown(each: Sequence[Row | None]) -> ShownFigures:
@@ -259,27 +249,22 @@ def _canary(run: Run) -> float | None:
     return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
 
 
-def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """Return the facts of the launches by kind. The first launch takes precedence; later ones add only the facts that it lacks."""
-    found: dict[str, dict[str, str]] = {}
-    for item, text in (each for run in runs for each in facts(run).items()):
-        found.setdefault(item.kind, {}).setdefault(item.what, text)
-    return found
-
-
 # Names of cases in the gate's messages.
 
 _MOST_NAMED = 4
 
 
-def name_of(case: Case) -> str:
+def name_of(case: CaseKey) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
-    columns = dict(zip(COLUMNS, case, strict=True))
-    size = [format_size(columns["size_bytes"])] if columns["size_bytes"] else []
-    return " ".join([str(columns["operation"]), *size, str(columns["backend"])])
+    return " ".join([case.operation, *([format_size(case.size_bytes)] if case.size_bytes else []), case.backend])
 
 
-def names_of(cases: Sequence[Case]) -> CaseNames:
+def names_of(cases: Iterable[CaseKey]) -> CaseNames:
     """Return the names of the cases, the first ones in full; equal names once."""
-    names = list(dict.fromkeys(map(name_of, cases)))
-    return CaseNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
+    return case_names(map(name_of, cases))
+
+
+def case_names(names: Iterable[str]) -> CaseNames:
+    """Return these names, the first ones in full; equal names once."""
+    distinct = list(dict.fromkeys(names))
+    return CaseNames(tuple(distinct[:_MOST_NAMED]), max(0, len(distinct) - _MOST_NAMED))

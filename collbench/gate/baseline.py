@@ -8,22 +8,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
+import msgspec
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import KINDS
-from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
+from collbench.analysis.launches import LONGEST_S, SHORTEST_S, CaseKey, is_time, known
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, NAME, Allocation, Case, CaseTimes, in_order, moment
+from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
 from collbench.results.store import to_line
 from collbench.units import plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in
@@ -36,12 +39,44 @@ _NOT_KEPT = ("cells", "shown", "slowed")
 _LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
 _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
-_PLACES = len(COLUMNS) + 3
-_COUNTS = {"root", "window", "ranks", "nodes", "streams", "size_bytes"}
-_ALWAYS = {"operation", "backend", "device", "dtype", "mode", "in_place", "buffers", "group", "ranks", "size_bytes"}
-_NUMBERS = {float, int, type(None)}
-_HALF = re.compile(r"\\u[dD]")  # half of a UTF-16 surrogate pair, which no output can encode alone
+_COLUMNS = (*COLUMNS, "medians_s", "wrong", "na")
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_TYPES: dict[Any, Any] = {int: _Count, int | None: _Count | None}
+_CASE = [_TYPES.get(kind, kind) for kind in get_type_hints(CaseKey).values()]
+_LINES: Any = msgspec.json.Decoder(GenericAlias(tuple, (*_CASE, tuple[float | None, ...], _Count, str | None)))
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class AllocationHead(msgspec.Struct, frozen=True):
+    """The first line of a file: the fields of `Allocation` besides its cases; those with a default are missing in an older file."""
+
+    name: str
+    began_utc: str
+    launches: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    unfinished: _Count
+    canary_s: tuple[float | None, ...]
+    facts: dict[str, dict[str, str]]
+    columns: tuple[str, ...]
+    imported: bool = False
+    jobs: tuple[str, ...] = ()
+    ceilings: tuple[LinkCeiling, ...] = ()
+
+    def impossible(self, file: Path) -> str | None:
+        """Return the first field with an impossible value; None if there is none."""
+        texts = [text for each in self.ceilings for text in each if isinstance(text, str)]
+        counts = [count for each in self.ceilings for count in (each.ranks, each.nodes or 0)]
+        fits = {
+            "name": f"{self.name}{ENDING}" == file.name and NAME.fullmatch(self.name),
+            "began_utc": not self.began_utc or moment(self.began_utc),
+            "canary_s": all(value is None or is_time(value) for value in self.canary_s),
+            "facts": set(self.facts) <= set(KINDS),
+            "columns": self.columns == _COLUMNS,
+            "jobs": all(map(str.isprintable, self.jobs)),
+            "ceilings": all(map(str.isprintable, texts))
+            and min(counts, default=0) >= 0
+            and all(known(each.bytes_per_s) for each in self.ceilings),
+        }
+        return next((name for name, is_fitting in fits.items() if not is_fitting), None)
 
 
 def write(path: Path, allocation: Allocation) -> Path:
@@ -95,7 +130,7 @@ def _copy(draft: Path, target: Path) -> None:
 
 def _lines(allocation: Allocation) -> Iterator[str]:
     head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
-    yield to_line({"schema": SCHEMA, **head, "columns": [*COLUMNS, "medians_s", "wrong", "na"]})
+    yield to_line({"schema": SCHEMA, **head, "columns": _COLUMNS})
     ordered = sorted(allocation.cases.items(), key=lambda each: tuple(map(_sortable, each[0])))
     yield from (
         json.dumps([*case, list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":")) for case, measured in ordered
@@ -108,8 +143,8 @@ def _sortable(value: Any) -> tuple[bool, str, float]:
     return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
 
-def read(file: Path, names: dict[Case, Case]) -> Allocation:
-    """Return the allocation in a file. Cases found in `names` (those of earlier files) are not checked or stored again.
+def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
+    """Return the allocation in a file. Cases found in `names` (those of earlier files) are not stored again.
 
     Raises UsageError if the file is not valid.
     """
@@ -117,139 +152,83 @@ def read(file: Path, names: dict[Case, Case]) -> Allocation:
         data = read_file(file, _LARGEST)
         if values_in(data) > _MOST_VALUES or data.count(b"\n") > _MOST_LINES:
             raise ValueError(f"it holds more than {_MOST_LINES:,} cases, or {_MOST_VALUES:,} values")
-        lines = data.decode("utf-8").removesuffix("\n").split("\n")
-        head = _head(_parsed(lines[0]) if data else None, file)
-        return Allocation(**head, cases=_cases(_all_parsed(lines[1:]), head["launches"], names))
+        first, _, lines = data.partition(b"\n")
+        head = _head(first, file)
+        return Allocation(
+            head.name, head.began_utc, head.launches, head.unfinished, head.canary_s, head.facts, _cases(lines, head.launches, names),
+            imported=head.imported, jobs=head.jobs, ceilings=head.ceilings,
+        )  # fmt: skip
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error
 
 
-def head_of(file: Path) -> dict[str, Any]:
-    """Return the first line's object; empty if the line is not valid, which `read` reports."""
+def head_of(file: Path) -> AllocationHead | None:
+    """Return the first line of a file; None if it is not valid, which `read` reports."""
     try:
         with open_file(file) as lines:
-            return _head(_parsed(lines.readline(_LARGEST_HEAD).decode("utf-8")), file)
+            return _head(lines.readline(_LARGEST_HEAD), file)
     except (OSError, ValueError, RecursionError):
-        return {}
+        return None
 
 
-def _parsed(line: str) -> Any:
-    values = _DECODER.decode(line)
-    if _HALF.search(line):
-        json.dumps(values, ensure_ascii=False).encode()  # raises ValueError
-    return values
-
-
-def _all_parsed(lines: Sequence[str]) -> list[Any]:
-    """Return the value of each line. A valid file is parsed as one array, in half the time."""
-    whole = ",".join(lines)
-    try:
-        values = _parsed(f"[{whole}]")
-    except (ValueError, RecursionError):
-        values = []
-    return values if len(values) == len(lines) else [_parsed(line) for line in lines]
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is not a number")
-
-
-def _head(head: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
+def _head(line: bytes, file: Path) -> AllocationHead:
+    values = msgspec.json.decode(line) if line else None
+    if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ValueError("its first line has no schema")
-    if head["schema"] > SCHEMA:
-        raise ValueError(f"it was written by a newer collbench (schema {head['schema']}, this one knows {SCHEMA}): update")
-    head = {"imported": False, "jobs": [], "ceilings": [], **head}
-    for name, fit in _FITS.items():
-        if not fit(head.get(name)):
-            raise ValueError(f"'{name}' in its first line is {str(head.get(name))[:40]!r}")
-    if f"{head['name']}{ENDING}" != file.name:
-        raise ValueError(f"'name' in its first line is {head['name'][:40]!r}")
-    if len(head["canary_s"]) != head["launches"]:
-        raise ValueError(f"it has {head['launches']} launches but {len(head['canary_s'])} state probes")
-    return {**{name: head[name] for name in _FITS if name != "columns"}, "canary_s": tuple(head["canary_s"]), "jobs": tuple(head["jobs"]),
-            "ceilings": tuple(LinkCeiling(*each) for each in head["ceilings"])}  # fmt: skip
+    if values["schema"] > SCHEMA:
+        raise ValueError(f"it was written by a newer collbench (schema {values['schema']}, this one knows {SCHEMA}): update")
+    decoded = {}
+    for field in fields(AllocationHead):
+        try:
+            decoded[field.name] = msgspec.convert(values.get(field.name, field.default), field.type)
+        except msgspec.ValidationError:
+            raise _misfit(field.name, values) from None
+    head = AllocationHead(**decoded)
+    impossible = head.impossible(file)
+    if impossible is not None:
+        raise _misfit(impossible, values)
+    if len(head.canary_s) != head.launches:
+        raise ValueError(f"it has {head.launches} launches but {len(head.canary_s)} state probes")
+    return head
 
 
-def _cases(lines: Sequence[Any], launches: int, names: dict[Case, Case]) -> dict[Case, CaseTimes]:
-    cases = dict(_case(values, number, launches, names) for number, values in enumerate(lines, start=2))
+def _misfit(name: str, values: Mapping[str, Any]) -> ValueError:
+    return ValueError(f"'{name}' in its first line is {str(values.get(name))[:40]!r}")
+
+
+def _cases(lines: bytes, launches: int, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
+    try:
+        values = _LINES.decode_lines(lines)
+    except msgspec.ValidationError:
+        raise _first_misfit(lines) from None
+    cases: dict[CaseKey, CaseTimes] = {}
+    for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
+        case = CaseKey._make(columns)
+        if len(medians) != launches or not (case in names or all(str(value).isprintable() for value in case)):
+            raise ValueError(f"line {number} has impossible figures")
+        cases[names.setdefault(case, case)] = CaseTimes(medians, wrong, na)
     if not cases:
         raise ValueError("it has no case")
-    if len(cases) < len(lines):
-        raise ValueError(f"{len(lines) - len(cases)} of its lines repeat a case")
-    with suppress(OverflowError):
-        times = np.array([measured.medians_s for measured in cases.values()], dtype=np.float64)
-        wrong = ~(np.isnan(times) | (times >= SHORTEST_S) & (times <= LONGEST_S)).all(axis=1)
-        if not wrong.any():
-            return cases
-        raise ValueError(f"line {int(np.argmax(wrong)) + 2} has impossible figures")
-    raise ValueError("it has impossible figures")
+    if len(cases) < len(values):
+        raise ValueError(f"{len(values) - len(cases)} of its lines repeat a case")
+    times = np.array([measured.medians_s for measured in cases.values()], dtype=np.float64)
+    impossible = ~(np.isnan(times) | (times >= SHORTEST_S) & (times <= LONGEST_S)).all(axis=1)
+    if impossible.any():
+        raise ValueError(f"line {int(np.argmax(impossible)) + 2} has impossible figures")
+    return cases
 
 
-def _case(values: Any, number: int, launches: int, names: dict[Case, Case]) -> tuple[Case, CaseTimes]:
-    """Return the case and its times from a line; the values of the times are checked later, for all cases together."""
-    if not isinstance(values, list) or len(values) != _PLACES:
-        raise ValueError(f"line {number} is not a case")
-    medians, wrong, na = values[-3:]
-    times = isinstance(medians, list) and len(medians) == launches and _NUMBERS.issuperset(map(type, medians))
-    if not (times and _is_count(wrong) and (na is None or isinstance(na, str))):
-        raise ValueError(f"line {number} has impossible figures")
-    columns = tuple(values[:-3])
-    try:
-        case = names.get(columns)
-    except TypeError:  # a list, an object
-        raise ValueError(f"line {number} has impossible figures") from None
-    if case is None:
-        if not all(map(_is_column, COLUMNS, columns)):
-            raise ValueError(f"line {number} has impossible figures")
-        case = names.setdefault(columns, columns)
-    return case, CaseTimes(tuple(medians), wrong, na)
-
-
-def _is_column(name: str, value: Any) -> bool:
-    """Return whether the value is valid for this column."""
-    if value is None:
-        return name not in _ALWAYS
-    if name == "in_place":
-        return isinstance(value, bool)
-    return _is_count(value) if name in _COUNTS else isinstance(value, str) and value.isprintable()
-
-
-def _is_ceiling(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != len(LinkCeiling._fields):
-        return False
-    each = LinkCeiling(*value)
-    texts = (each.operation, each.backend, each.group, each.model, each.limited_by, each.traffic or "")
-    counts = (each.ranks, each.nodes or 0)
-    return all(isinstance(text, str) and text.isprintable() for text in texts) and all(map(_is_count, counts)) and known(each.bytes_per_s)
-
-
-def _is_facts(value: Any) -> bool:
-    return isinstance(value, dict) and all(kind in KINDS and _is_texts(inner) for kind, inner in value.items())
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "name": lambda value: isinstance(value, str) and bool(NAME.fullmatch(value)),
-    "began_utc": lambda value: value == "" or moment(value) is not None,
-    "launches": lambda value: _is_count(value) and value > 0,
-    "unfinished": _is_count,
-    "canary_s": lambda value: isinstance(value, list) and all(each is None or is_time(each) for each in value),
-    "facts": _is_facts,
-    "columns": lambda value: value == [*COLUMNS, "medians_s", "wrong", "na"],
-    "imported": lambda value: isinstance(value, bool),
-    "ceilings": lambda value: isinstance(value, list) and all(map(_is_ceiling, value)),
-    "jobs": lambda value: isinstance(value, list) and all(isinstance(each, str) and each.isprintable() for each in value),
-}
+def _first_misfit(lines: bytes) -> ValueError:
+    """Return the error of the first line that is not a valid case."""
+    for number, line in enumerate(lines.split(b"\n"), start=2):
+        try:
+            _LINES.decode(line)
+        except msgspec.ValidationError:
+            values = msgspec.json.decode(line)
+            is_case = isinstance(values, list) and len(values) == len(_COLUMNS)
+            return ValueError(f"line {number} {'has impossible figures' if is_case else 'is not a case'}")
+    return ValueError("it has impossible figures")
 
 
 # Size classes, and groups of cases, which are judged in addition to their cases.
@@ -335,9 +314,6 @@ def known_median(values: Figures) -> Figures:
         return np.where(counts > 0, (picked[0] + picked[1]) / 2, np.nan)
 
 
-_BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
-
-
 @dataclass(frozen=True)
 class Baseline:
     """The good allocations in a folder, in the order in which they began."""
@@ -346,22 +322,22 @@ class Baseline:
     allocations: Sequence[Allocation]
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CaseKey]:
         """Return all cases that any allocation has, in order of first appearance."""
         return list(dict.fromkeys(case for each in self.allocations for case in each.cases))
 
 
-def group_of_case(case: Case) -> CaseGroup:
+def group_of_case(case: CaseKey) -> CaseGroup:
     """Return the group that a case is judged with."""
-    return CaseGroup(case[_BACKEND], case[_OPERATION], size_class(case[_SIZE]))
+    return CaseGroup(case.backend, case.operation, size_class(case.size_bytes))
 
 
-def scheme_of(cases: Sequence[Case]) -> Scheme:
+def scheme_of(cases: Sequence[CaseKey]) -> Scheme:
     """Return the grouping of these cases."""
     return Scheme.of_cases(list(map(group_of_case, cases)))
 
 
-def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
+def times_of(allocations: Sequence[Allocation], cases: Sequence[CaseKey]) -> Figures:
     """Return [allocations × cases] ln of seconds; NaN if an allocation has no time."""
     found = np.full((len(allocations), len(cases)), np.nan)
     for number, allocation in enumerate(allocations):
@@ -369,7 +345,7 @@ def times_of(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figure
     return found
 
 
-def seconds_of(allocation: Allocation, cases: Sequence[Case]) -> Figures:
+def seconds_of(allocation: Allocation, cases: Sequence[CaseKey]) -> Figures:
     """Return [cases × launches] the median of each launch in seconds; NaN if it has none."""
     lacking = CaseTimes((None,) * allocation.launches)
     return np.array([allocation.cases.get(case, lacking).medians_s for case in cases], dtype=np.float64).reshape(len(cases), -1)
@@ -394,18 +370,13 @@ def load(path: Path) -> Baseline:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
         raise UsageError(f"{path} has no allocation: add runs with `collbench baseline add {path} RUN…`")
-    allocations = _read(files)
+    names: dict[CaseKey, CaseKey] = {}  # equal cases are stored once
+    with uncollected():
+        allocations = [read(file, names) for file in files]
     _refuse_duplicates(path, allocations)
-    _refuse_a_mixture(path, [(each.name, each.imported) for each in allocations])
+    _refuse_a_mixture(path, allocations)
     unknown = [each for each in allocations if each.began is None]
     return Baseline(path, [*unknown, *in_order([each for each in allocations if each.began is not None])])
-
-
-def _read(files: Sequence[Path]) -> list[Allocation]:
-    """Return the allocations of all files; equal cases are checked and stored once."""
-    names: dict[Case, Case] = {}
-    with uncollected():
-        return [read(file, names) for file in files]
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
@@ -414,16 +385,25 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     Raises UsageError for an allocation that has wrong data, stopped early, was slowed on purpose or is in the folder under any name.
     Likewise for two allocations of one job, for a mixture of imported and measured ones, and if writing fails.
     """
-    for allocation in allocations:
-        _refuse_a_bad_one(allocation)
+    for each in allocations:
+        wrong = sum(measured.wrong for measured in each.cases.values())
+        if wrong:
+            raise UsageError(f"allocation {each.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
+        if each.unfinished:
+            raise UsageError(f"allocation {each.name} has {plural(each.unfinished, 'launch')} that stopped early: omit them")
+        if each.slowed:
+            raise UsageError(f"allocation {each.name} was slowed on purpose ({each.slowed}): it does not show the cluster's speed; omit it")
     held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
-    alike = [read(file, {}) for file, head in held.items() if any(_may_be(head, each) for each in allocations)]
-    _refuse_duplicates(path, [*alike, *allocations])
-    _refuse_one_job(
-        path, [*((head["name"], head["jobs"]) for head in held.values() if head), *((each.name, each.jobs) for each in allocations)]
-    )
-    origins = [(head["name"], head["imported"]) for head in held.values() if head]
-    _refuse_a_mixture(path, [*origins, *((each.name, each.imported) for each in allocations)])
+    starts = {each.began: each.name for each in allocations if _is_exact(each.began_utc)}  # of a file under another name
+    alike = [file for file, head in held.items() if head and starts.get(moment(head.began_utc), head.name) != head.name]
+    _refuse_duplicates(path, [*(read(file, {}) for file in alike), *allocations])
+    every: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
+    shared = of_one_job([(each.name, each.jobs) for each in every])
+    if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
+        raise UsageError(
+            f"{path}: {shared[0]} and {shared[1]} are both of {shared[2]}, so they are one allocation: measure each in its own job"
+        )
+    _refuse_a_mixture(path, every)
     written: list[Path] = []
     try:
         written.extend(write(path, allocation) for allocation in allocations)
@@ -464,12 +444,6 @@ def _is_exact(moment_utc: str) -> bool:
     return len(moment_utc) > len("2026-11-21")
 
 
-def _may_be(head: Mapping[str, Any], allocation: Allocation) -> bool:
-    """Return whether the file with this first line may hold the allocation under another name."""
-    unlike = not head or head["name"] == allocation.name or not _is_exact(allocation.began_utc)
-    return not unlike and moment(head["began_utc"]) == allocation.began
-
-
 def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
     by_start: dict[object, list[Allocation]] = {}
     for each in allocations:
@@ -480,32 +454,11 @@ def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
         earlier.append(each)
 
 
-def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Raise UsageError for allocations of one job: they scatter less than those of several jobs, so limits would be too narrow."""
-    found = of_one_job(held)
-    if found is not None:
-        one, other, job = found
-        raise UsageError(f"{path}: {one} and {other} are both of {job}, so they are one allocation: measure each in its own job")
-
-
-def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
-    """Raise UsageError for imported and measured allocations together: their statistics differ. `origins` are (name, imported)."""
-    imported, own = ([name for name, here in origins if here is is_imported] for is_imported in (True, False))
+def _refuse_a_mixture(path: Path, every: Sequence[Allocation | AllocationHead]) -> None:
+    """Raise UsageError for imported and measured allocations together: their statistics differ."""
+    imported, own = ([each.name for each in every if each.imported is is_imported] for is_imported in (True, False))
     if imported and own:
         raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
-
-
-def _refuse_a_bad_one(allocation: Allocation) -> None:
-    """Raise UsageError for an allocation that is not good, since others are judged by it."""
-    wrong = sum(measured.wrong for measured in allocation.cases.values())
-    if wrong:
-        raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
-    if allocation.unfinished:
-        raise UsageError(f"allocation {allocation.name} has {plural(allocation.unfinished, 'launch')} that stopped early: omit them")
-    if allocation.slowed:
-        raise UsageError(
-            f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): it does not show the cluster's speed; omit it"
-        )
 
 
 def drop(path: Path, name: str) -> None:

@@ -7,16 +7,15 @@ two causes, the fact names both and the cause is "unclear". Where no cause fits,
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from math import inf, isclose, isfinite, log, sqrt
 from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
-from collbench.gate.allocation import COLUMNS, Case
+from collbench.analysis.launches import CaseKey
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
@@ -47,7 +46,7 @@ from collbench.gate.plausible import (
     SlowOperation,
     SlowSizes,
 )
-from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Change, GroupState, Suspicion
+from collbench.gate.verdict import CONFIRMED, SUSPECTED, Change, GroupState, Suspicion
 
 # The evidence: which groups are slower and which are not.
 
@@ -60,7 +59,6 @@ _LIMIT = 3.0  # spreads between the usual value and a limit
 _SURE = 1.65  # spreads: 5 % of normal values are beyond it on one side
 _COMMON = 0.004  # ln of time: the effect that all groups of an allocation share, which an average over them does not reduce
 _ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
-_SIZE = COLUMNS.index("size_bytes")
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Pattern:
     groups: Sequence[GroupEffect]
     slowdown: float
     suspicions: Sequence[Suspicion]
-    cases: Sequence[Case]
+    cases: Sequence[CaseKey]
 
     @property
     def touched(self) -> list[GroupEffect]:
@@ -130,39 +128,34 @@ class Pattern:
         """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
         single = {int(each.case["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
         whole = {each.group for each in self.touched if self.mostly(each)}
-        return single | {int(case[_SIZE]) for case in self.cases if group_of_case(case) in whole}
+        return single | {case.size_bytes for case in self.cases if group_of_case(case) in whole}
 
     def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
         """Return the values that the cases of these groups have in a column: {2} nodes."""
-        place, touched_groups = COLUMNS.index(name), {each.group for each in groups}
-        return {case[place] for case in self.cases if group_of_case(case) in touched_groups}
+        touched_groups = {each.group for each in groups}
+        return {getattr(case, name) for case in self.cases if group_of_case(case) in touched_groups}
 
 
-def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case]) -> Pattern | None:
+def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey]) -> Pattern | None:
     """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
     active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
     if not active:
         return None
-    touched = _touched(active)
-    seen = [_seen(each, touched) for each in groups]
-    slowdown = _slowdown(seen, active)
+    touched = {each.name for each in active if each.kind == "group"}
+    touched |= {str(group_of_case(CaseKey(**each.case))) for each in active if each.kind == "cell"}
+    seen = []
+    for each in groups:
+        # a group that is too small to be judged has the limit of one of its cases
+        limit = each.limit if each.limit is not None else each.worst_limit
+        spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
+        group = CaseGroup(each.backend, each.operation, each.size_class)
+        seen.append(GroupEffect(group, each.cases, _typical(each.factors), spread, each.name in touched))
+    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
+    own = [excess for suspect in active if (excess := _typical(suspect.factors)) is not None]
+    slowdown = median(over or own or [0.0])
     if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone
-        seen = [GroupEffect(each.group, each.cases, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
+        seen = [replace(each, touched=(each.excess or 0) >= slowdown / 2) for each in seen]
     return Pattern(seen, slowdown, active, cases) if slowdown > 0 else None
-
-
-def _touched(active: Sequence[Suspicion]) -> dict[str, bool]:
-    names = [each.name for each in active if each.kind == "group"]
-    names += [str(group_of_case(tuple(each.case[name] for name in COLUMNS))) for each in active if each.kind == "cell"]
-    return defaultdict(bool, dict.fromkeys(names, True))
-
-
-def _seen(state: GroupState, touched: dict[str, bool]) -> GroupEffect:
-    excess = _typical(state.factors)
-    # a group that is too small to be judged has the limit of one of its cases
-    limit = state.limit if state.limit is not None else state.worst_limit
-    spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
-    return GroupEffect(CaseGroup(state.backend, state.operation, state.size_class), state.cases, excess, spread, touched[state.name])
 
 
 def _typical(factors: Sequence[float | None]) -> float | None:
@@ -170,16 +163,10 @@ def _typical(factors: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _slowdown(seen: Sequence[GroupEffect], active: Sequence[Suspicion]) -> float:
-    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
-    own = [excess for each in active if (excess := _typical(each.factors)) is not None]
-    return median(over or own or [0.0])
-
-
 _MOST_SIZES = 3
 
 
-def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[Case] = ()) -> LikelyCause | None:
+def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey] = ()) -> LikelyCause | None:
     """Return the likely cause; None if nothing is slower or no cause fits.
 
     `cases` are those with a history: they give the number of nodes and the sizes of a group.
@@ -206,36 +193,37 @@ def _of_cases(pattern: Pattern) -> LikelyCause | None:
 
 
 def _of_backend(pattern: Pattern) -> LikelyCause | None:
-    touched = pattern.touched
-    backends = {each.group.backend for each in touched}
-    kinds = {(each.group.operation, each.group.size_class) for each in touched}
-    same = pattern.where(lambda group: (group.operation, group.size_class) in kinds and group.backend not in backends)
-    if len(backends) > 1 or pattern.state(same) != CLEAR or not _enough(pattern):
+    found = _the_only(pattern, "backend", "operation")
+    if found is None:
         return None
-    (backend,) = backends
+    (backend, same), touched = found, pattern.touched
     own = pattern.where(lambda group: group.backend == backend)
     small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
     operations = {each.group.operation for each in touched}
     every = len(operations) > 1 and operations == {each.group.operation for each in own}
     named = () if every else tuple(sorted(operations))
-    return SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _backends(same))
+    return SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _names(same, "backend"))
 
 
 def _of_operation(pattern: Pattern) -> LikelyCause | None:
-    touched = pattern.touched
-    operations = {each.group.operation for each in touched}
-    kinds = {(each.group.backend, each.group.size_class) for each in touched}
-    same = pattern.where(lambda group: (group.backend, group.size_class) in kinds and group.operation not in operations)
-    if len(operations) > 1 or pattern.state(same) != CLEAR or not _enough(pattern):
+    found = _the_only(pattern, "operation", "backend")
+    if found is None:
         return None
-    (operation,) = operations
-    others = tuple(sorted({each.group.operation for each in same}))
-    return SlowOperation(operation, _classes_of(touched), _backends(touched), _slower(pattern), others)
+    (operation, same), touched = found, pattern.touched
+    return SlowOperation(operation, _classes_of(touched), _names(touched, "backend"), _slower(pattern), _names(same, "operation"))
 
 
-def _enough(pattern: Pattern) -> bool:
-    """Return whether whole groups are slower. Scattered single cases may belong to one backend or operation by chance."""
-    return 2 * sum(map(pattern.mostly, pattern.touched)) >= len(pattern.touched)
+def _the_only(pattern: Pattern, column: str, other: str) -> tuple[str, list[GroupEffect]] | None:
+    """Return the only backend or operation that is slower, and the same groups of the others; None if there is no such one.
+
+    Whole groups must be slower: scattered single cases may belong to one backend or operation by chance.
+    """
+    touched = pattern.touched
+    names = _names(touched, column)
+    kinds = {(getattr(each.group, other), each.group.size_class) for each in touched}
+    same = pattern.where(lambda group: (getattr(group, other), group.size_class) in kinds and getattr(group, column) not in names)
+    enough = 2 * sum(map(pattern.mostly, touched)) >= len(touched)
+    return (names[0], same) if len(names) == 1 and enough and pattern.state(same) == CLEAR else None
 
 
 def _of_classes(pattern: Pattern) -> LikelyCause | None:
@@ -243,21 +231,18 @@ def _of_classes(pattern: Pattern) -> LikelyCause | None:
     small, mid, large = (_class_state(pattern, name) for name in CLASSES)
     if large == SLOW and small == SLOW:
         return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
-    if large == SLOW:  # without small messages it may also be slow hosts
-        path = _path(pattern)
-        return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
-    if small != SLOW:
-        return None
-    return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large)
-
-
-def _path(pattern: Pattern) -> list[PathCause]:
-    """Return what large messages cross: links between nodes or GPUs, or a node's memory; both if that is unknown."""
-    large = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
-    nodes, devices = pattern.columns(large, "nodes"), pattern.columns(large, "device")
+    if large != SLOW:
+        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large) if small == SLOW else None
+    # large messages cross links between nodes or GPUs, or a node's memory; both if that is unknown
+    groups = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
+    nodes = pattern.columns(groups, "nodes")
+    path: list[PathCause]
     if nodes == {1}:
-        return [LINK] if devices == {"cuda"} else [MEMORY]
-    return [LINK] if nodes and all(isinstance(each, int) and each > 1 for each in nodes) else [LINK, MEMORY]
+        path = [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
+    else:
+        path = [LINK] if nodes and all(isinstance(each, int) and each > 1 for each in nodes) else [LINK, MEMORY]
+    # without small messages it may also be slow hosts
+    return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
 
 
 def _class_state(pattern: Pattern, name: str) -> State:
@@ -266,7 +251,7 @@ def _class_state(pattern: Pattern, name: str) -> State:
     state = pattern.state(groups)
     if state != SLOW:
         return state
-    backends = {each.group.backend for each in groups}
+    backends = _names(groups, "backend")
     each_one = [pattern.state([each for each in groups if each.group.backend == backend]) for backend in backends]
     return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
 
@@ -275,10 +260,10 @@ def _of_messages(
     pattern: Pattern, causes: Sequence[PathCause], messages: Literal["all", "large", "small"], contrast: State | None
 ) -> LikelyCause:
     """Return the cause of slower messages of a size class. A single measured backend may itself be the cause."""
-    backends = {each.group.backend for each in pattern.groups}
-    only = next(iter(backends)) if len(backends) == 1 else ""
+    backends = _names(pattern.groups, "backend")
+    only = backends[0] if len(backends) == 1 else ""
     assert contrast != "slow"
-    return SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _backends(pattern.touched), only)
+    return SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _names(pattern.touched, "backend"), only)
 
 
 def _slower(pattern: Pattern) -> Slowdown:
@@ -291,8 +276,8 @@ def _classes_of(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
     return tuple(name for name in CLASSES if name in found)
 
 
-def _backends(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
-    return tuple(sorted({each.group.backend for each in seen}))
+def _names(seen: Iterable[GroupEffect], column: str) -> tuple[str, ...]:
+    return tuple(sorted({getattr(each.group, column) for each in seen}))
 
 
 # Changes since the last good allocation, the most plausible cause of the slowdown first.
@@ -329,27 +314,29 @@ def ranked(
     """Return each difference with its announcement and its plausibility, the most plausible cause first; unsorted if nothing is slower."""
     pattern = pattern_of(suspicions, groups, ())
     ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(each, pattern, cause) for each in found]
-    order = sorted(range(len(found)), key=lambda place: ranks[place][0])
-    return [_change(found[place], *ranks[place], expected, today) for place in order]
-
-
-def _change(each: Difference, rank: int, plausible: Plausible | None, expected: Sequence[ExpectedChange], today: date) -> Change:
-    by = next((one for one in expected if one.covers(each, today)), None)
-    announced: Announcement | None = None if by is None else by.announcement
-    explains = plausible is not None and rank <= _POSSIBLE
-    return Change(each.item, each.a, each.b, plausible, announced, each.times, explains)
+    changes = []
+    for (rank, plausible), each in sorted(zip(ranks, found, strict=True), key=lambda one: one[0][0]):
+        by = next((one for one in expected if one.covers(each, today)), None)
+        announced = None if by is None else by.announcement
+        explains = plausible is not None and rank <= _POSSIBLE
+        changes.append(Change(each.item, each.a, each.b, plausible, announced, each.times, explains))
+    return changes
 
 
 def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) -> _Ranked:
     kind = cause.cause if cause else ""
-    owners = _owners(change, {each.group.backend for each in pattern.groups} | _slower_backends(pattern))
+    slower = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
+    slower |= {each.group.backend for each in pattern.touched}
+    owners = _owners(change, {each.group.backend for each in pattern.groups} | slower)
     if owners is not None:
-        return _of_library(owners, pattern, kind)
+        return _of_library(owners, slower, kind)
     if change.kind == "topology" and _has_word(_LINKS, change):
         return _of_link(change, pattern, kind)
     if change.item.path[0] in ("collbench", "schema"):
         return _POSSIBLE, OwnVersion()
-    return _of_host(change, kind)
+    if kind == MEMORY and _has_word(_MEMORY, change):
+        return _FIRST, OnTheHost("memory")
+    return _OF_HOST.get(kind, (_POSSIBLE, OnTheHost("both")))
 
 
 def _owners(change: Difference, backends: set[str]) -> set[str] | None:
@@ -363,13 +350,7 @@ def _owners(change: Difference, backends: set[str]) -> set[str] | None:
     return None
 
 
-def _slower_backends(pattern: Pattern) -> set[str]:
-    single = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
-    return single | {each.group.backend for each in pattern.touched}
-
-
-def _of_library(owners: set[str], pattern: Pattern, kind: str) -> _Ranked:
-    slower = _slower_backends(pattern)
+def _of_library(owners: set[str], slower: set[str], kind: str) -> _Ranked:
     if not slower & owners:
         return _HARDLY, CarriesNone(tuple(sorted(owners)))
     if slower <= owners:
@@ -404,13 +385,8 @@ def _slowdown_of(change: Difference) -> float | None:
     return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
 
 
-def _of_host(change: Difference, kind: str) -> _Ranked:
-    if kind == MEMORY and _has_word(_MEMORY, change):
-        return _FIRST, OnTheHost("memory")
-    if kind == HOST:
-        return _FIRST, OnTheHost("all")
-    if kind in (MEMORY, LATENCY, UNCLEAR):
-        return _LIKELY, OnTheHost("slower")
-    if kind in (BACKEND, OPERATION, CELLS):
-        return _UNLIKELY, OnTheHost("others")
-    return _POSSIBLE, OnTheHost("both")
+_OF_HOST: dict[str, tuple[int, OnTheHost]] = {
+    HOST: (_FIRST, OnTheHost("all")),
+    **dict.fromkeys((MEMORY, LATENCY, UNCLEAR), (_LIKELY, OnTheHost("slower"))),
+    **dict.fromkeys((BACKEND, OPERATION, CELLS), (_UNLIKELY, OnTheHost("others"))),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -13,9 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from msgspec.structs import replace
+
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
+from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case
+from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.baseline import Baseline, group_of_case, same
 from collbench.gate.floors import sizes_of
 from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
@@ -29,45 +32,31 @@ _WAYS = tuple(COLUMNS.index(name) for name in COLUMNS if name not in ("operation
 _OTHER_MACHINES = {"topology", "machine"}
 
 
-def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[Case]) -> None:
+def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection[CaseKey]) -> None:
     """Raise UsageError if the candidates cannot be judged by the baseline; `cases` are the baseline's."""
     twice = next(((each, held) for each in candidate for held in baseline.allocations if same(each, held)), None)
     if twice is not None:
         known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
         raise UsageError(f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: drop it there first to judge it")
-    check_apart(candidate)
-    _check_origins(baseline, candidate)
-    _check_cases(baseline, candidate[0], cases)
-
-
-def check_apart(candidate: Sequence[Allocation]) -> None:
-    """Raise UsageError if two candidates are the same allocation."""
     if len({each.name for each in candidate}) < len(candidate):
         raise UsageError("two of the candidate's allocations have the same name: measure with another --allocation NAME")
     twins = next((pair for pair in combinations(candidate, 2) if same(*pair)), None)
     if twins is not None:
         raise UsageError(f"{twins[0].name} and {twins[1].name} are one allocation under two names: measure a fresh one")
-
-
-def _check_origins(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
-    of_baseline = baseline.allocations[0].imported
-    other = next((each for each in candidate if each.imported is not of_baseline), None)
+    other = next((each for each in candidate if each.imported is not baseline.allocations[0].imported), None)
     if other is not None:
         here, there = ("imported", "was measured here") if other.imported else ("measured here", "was imported")
         raise UsageError(
             f"allocation {other.name} was {here} and the baseline {baseline.path} {there}: their statistics differ; compare like with like"
         )
+    first = candidate[0]
+    if not any(case in first.cases for case in cases):
+        differs = differing_column(cases, first.cases)
+        why = f" ({differs.render()})" if differs else ""
+        raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def _check_cases(baseline: Baseline, first: Allocation, cases: Collection[Case]) -> None:
-    if any(case in first.cases for case in cases):
-        return
-    differs = differing_column(cases, first.cases)
-    why = f" ({differs.render()})" if differs else ""
-    raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
-
-
-def differing_column(expected: Collection[Case], there: Collection[Case]) -> ColumnDiffers | None:
+def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) -> ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
@@ -95,7 +84,6 @@ def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequenc
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
 _ALWAYS, _DIFFERENCE, _SLOWER = ("reason", "reviewer", "expires"), ("kind", "what"), ("operation", "backend", "sizes", "slower_percent")
 _MOST_PERCENT, _LARGEST = 1000, 1 << 20
-_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 _ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
@@ -131,17 +119,16 @@ class ExpectedChange:
         """Return whether it announces this difference and is valid today."""
         return today <= self.expires and fnmatchcase(difference.kind, self.kind) and fnmatchcase(difference.what, self.what)
 
-    def allows(self, suspicion: Suspicion, cases: Sequence[Case], today: date) -> bool:
+    def allows(self, suspicion: Suspicion, cases: Sequence[CaseKey], today: date) -> bool:
         """Return whether it allows a slowdown of this size for all `cases`, and is valid today."""
         if today > self.expires or self.slower_percent is None or not cases:
             return False
         typical = median(factor for factor in suspicion.factors if factor is not None)
         return typical <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
 
-    def _meant(self, case: Case) -> bool:
-        size = case[_SIZE]
-        fits = self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
+    def _meant(self, case: CaseKey) -> bool:
+        fits = self.smallest <= case.size_bytes and (self.largest is None or case.size_bytes <= self.largest)
+        return fits and fnmatchcase(case.operation, self.operation) and fnmatchcase(case.backend, self.backend)
 
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
@@ -150,7 +137,7 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
     What differs in each fresh allocation is left out: hosts, their addresses and their order. So is the software of a backend that one
     side did not measure, as when only suspects are measured again.
     """
-    backends = [{str(case[_BACKEND]) for case in each.cases} for each in (before, after)]
+    backends = [{case.backend for case in each.cases} for each in (before, after)]
     lonely = backends[0] ^ backends[1]
     found = differing(*comparable(_compared(before, lonely), _compared(after, lonely)))
     return [each for each in found if each.kind in COMPARED and not transient(each)]
@@ -161,27 +148,20 @@ def unannounced(found: Sequence[Difference], expected: Sequence[ExpectedChange],
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
-def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> list[Suspicion]:
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange], today: date, cases: Sequence[CaseKey]) -> list[Suspicion]:
     """Return the suspicions with "accepted" as the state of those that an announcement allows; the surest first, accepted ones last.
 
     `cases` are the baseline's. A group, or the whole, is accepted only if the announcement covers all its cases.
     """
-    found = [_judged(each, expected, today, cases) for each in suspicions]
+    allowing, found = [each for each in expected if each.slower_percent is not None], []
+    for each in suspicions:
+        by = None
+        if allowing and each.state in (CONFIRMED, SUSPECTED):
+            whole = [case for case in cases if each.kind == "whole" or str(group_of_case(case)) == each.name]
+            own = [CaseKey(**each.case)] if each.kind == "cell" else whole
+            by = next((one for one in allowing if one.allows(each, own, today)), None)
+        found.append(each if by is None else replace(each, state=ACCEPTED, announced=by.announcement))
     return sorted(found, key=lambda each: _ORDER.index(each.state))
-
-
-def _judged(suspicion: Suspicion, expected: Sequence[ExpectedChange], today: date, cases: Sequence[Case]) -> Suspicion:
-    if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
-        return suspicion
-    own = _own_cases(suspicion, cases)
-    by = next((each for each in expected if each.allows(suspicion, own, today)), None)
-    return suspicion if by is None else replace(suspicion, state=ACCEPTED, announced=by.announcement)
-
-
-def _own_cases(suspicion: Suspicion, cases: Sequence[Case]) -> list[Case]:
-    if suspicion.kind == "cell":
-        return [tuple(suspicion.case[name] for name in COLUMNS)]
-    return [case for case in cases if suspicion.kind == "whole" or str(group_of_case(case)) == suspicion.name]
 
 
 def of_what_changed(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from collbench.gate.allocation import COLUMNS, Case
+from collbench.analysis.launches import CaseKey
 from collbench.gate.baseline import group_of_case
 from collbench.gate.verdict import SUSPECTED, Verdict
 
@@ -18,55 +18,52 @@ _KEYS = {
     "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",
     "protocol": "protocols", "registration": "registrations",
 }  # fmt: skip
-_PLACES = {name: COLUMNS.index(name) for name in (*_KEYS, "group", "size_bytes", "traffic")}
 _EVEN, _SKEW = "even", "skew "
 
 
-def suspects(verdict: Verdict, cases: Sequence[Case]) -> list[Case]:
+def suspects(verdict: Verdict, cases: Sequence[CaseKey]) -> list[CaseKey]:
     """Return the cases to measure again: suspected cases, all cases of a suspected group, or all cases if the whole is suspected."""
     waiting = [each for each in verdict.suspicions if each.state == SUSPECTED]
     if any(each.kind == "whole" for each in waiting):
         return list(cases)
     groups = {each.name for each in waiting if each.kind == "group"}
     below = (each.case for each in verdict.floors if each.state == SUSPECTED)
-    single = {tuple(each[name] for name in COLUMNS) for each in (*(each.case for each in waiting if each.kind == "cell"), *below)}
+    single = {CaseKey(**each) for each in (*(each.case for each in waiting if each.kind == "cell"), *below)}
     found = [case for case in cases if case in single or str(group_of_case(case)) in groups]
     return list(dict.fromkeys([*found, *sorted(single - set(found), key=str)]))
 
 
-def can_be_named(case: Case) -> bool:
+def can_be_named(case: CaseKey) -> bool:
     """Return whether suite keys can describe the case; a matrix of bytes from a file has none."""
-    traffic = case[_PLACES["traffic"]]
-    return traffic is None or traffic == _EVEN or _skew(traffic) is not None
+    return case.traffic is None or case.traffic == _EVEN or _skew(case.traffic) is not None
 
 
-def confirm_suite(cases: Iterable[Case]) -> str:
+def confirm_suite(cases: Iterable[CaseKey]) -> str:
     """Return a suite of these cases as TOML, with a sweep where only the size differs. A comment lists the cases it cannot name."""
-    sweeps: dict[tuple[Any, ...], list[Case]] = {}
+    sweeps: dict[tuple[Any, ...], list[CaseKey]] = {}
     left_out = []
     for case in cases:
         if can_be_named(case):
-            sweeps.setdefault(case[: _PLACES["size_bytes"]], []).append(case)
+            sweeps.setdefault(case[:-1], []).append(case)
         else:
             left_out.append(case)
     lines = [HEADER, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]
     return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
 
 
-def _sweep(members: Sequence[Case]) -> Iterator[str]:
+def _sweep(members: Sequence[CaseKey]) -> Iterator[str]:
     first = members[0]
     yield from ("", "[[sweeps]]")
     for name, key in _KEYS.items():
-        value = first[_PLACES[name]]
+        value = getattr(first, name)
         if value is not None:
             yield f"{key} = {json.dumps(value)}"
-    skew = _skew(first[_PLACES["traffic"]])
+    skew = _skew(first.traffic)
     if skew is not None:
         yield f"skew = {skew}"
-    group = str(first[_PLACES["group"]])
-    if group != "all" and not group[:1].isdigit():
-        yield f"split = {json.dumps(group)}"
-    sizes = sorted(case[_PLACES["size_bytes"]] for case in members if case[_PLACES["size_bytes"]])
+    if first.group != "all" and not first.group[:1].isdigit():
+        yield f"split = {json.dumps(first.group)}"
+    sizes = sorted(case.size_bytes for case in members if case.size_bytes)
     if sizes:
         yield f"sizes = {json.dumps(sizes)}"
 

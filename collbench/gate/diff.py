@@ -90,7 +90,11 @@ def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
     every = [*old.allocations, *new.allocations]
     matrix, middle = history_matrix(every), len(old.allocations)
     sides = list(range(middle)), list(range(middle, len(every)))
-    return _moves((str(old.path), str(new.path)), every, matrix, sides, _mean(np.array([matrix.variance(side) for side in sides])))
+    variances = np.array([matrix.variance(side) for side in sides])
+    known = np.isfinite(variances)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Figures = np.where(known, variances, 0.0).sum(axis=0) / known.sum(axis=0)
+    return _moves((str(old.path), str(new.path)), every, matrix, sides, mean)
 
 
 def _moves(
@@ -103,7 +107,8 @@ def _moves(
     values = [matrix.values[side] for side in sides]
     old, new = (known_median(each.T) for each in values)
     reach = _reach(variance, [np.isfinite(each).sum(axis=0).astype(float) for each in values], matrix.floors)
-    moved = [_moved(matrix.abouts[place], float(new[place] - old[place]), float(reach[place])) for place in _known(new - old)]
+    limits = [exp(each) if isfinite(each) else None for each in reach]
+    moved = [Shift(matrix.abouts[place], exp(new[place] - old[place]), limits[place]) for place in _known(new - old)]
     lost, added = (
         [each for place in _known(one) if not isfinite(other[place]) and (each := matrix.abouts[place]).kind == CELL]
         for one, other in ((old, new), (new, old))
@@ -116,21 +121,9 @@ def _known(values: Figures) -> list[int]:
     return [int(place) for place in np.flatnonzero(np.isfinite(values))]
 
 
-def _moved(about: SeriesSubject, change: float, reach: float) -> Shift:
-    return Shift(about, exp(change), exp(reach) if isfinite(reach) else None)
-
-
 def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Figures:
     """Return by how much medians of so many allocations differ by chance; NaN if the scatter is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         of_median = sum(np.where(count > 2, _OF_MEDIAN, 1.0) / count for count in counts)
         reach = K_SIGMA * np.sqrt(variance * of_median)
     return np.where(np.isfinite(reach), np.maximum(floors, reach), np.nan)
-
-
-def _mean(values: Figures) -> Figures:
-    """Return the mean of the known values over the first axis."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Figures = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
-    return found

@@ -7,17 +7,17 @@ As in the rule, below in one allocation is suspected, and below in three is conf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
+from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, ShownFigures, name_of
+from collbench.gate.allocation import Allocation, ShownFigures, case_names, name_of
 from collbench.gate.baseline import fresh
-from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
+from collbench.gate.reasons import FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
@@ -28,9 +28,6 @@ MODELS = ("ring", HARD, "network", "measured", "given", "simulated")
 _FORM = re.compile(r"(?P<model>[^:@]+):(?P<percent>[^:@]+)@(?P<sizes>[^/+]+)(?:/(?P<operation>[^/+]+))?(?:\+(?P<backend>[^/+]+))?")
 _NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
 _LONGEST = 200
-_MOST_NAMED = 4
-_PLACE = itemgetter(*(COLUMNS.index(name) for name in LinkCeiling._fields[:6]))
-_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,11 @@ class Floor:
     operation: str = "*"
     backend: str = "*"
 
-    def meant(self, case: Case) -> bool:
+    def meant(self, case: CaseKey) -> bool:
         """Return whether it applies to this case; never to one that moves no data."""
-        size = case[_SIZE]
+        size = case.size_bytes
         fits = size > 0 and self.smallest <= size and (self.largest is None or size <= self.largest)
-        return fits and fnmatchcase(case[_OPERATION], self.operation) and fnmatchcase(case[_BACKEND], self.backend)
+        return fits and fnmatchcase(case.operation, self.operation) and fnmatchcase(case.backend, self.backend)
 
 
 def floor_states(
@@ -80,20 +77,17 @@ def floor_states(
 def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
     """Return why these states prevent a pass. A confirmed one has no reason here: it is a regression."""
     suspected = [each for each in states if each.state == SUSPECTED]
-    found: list[SuspectedBelowFloor | FloorUnknown] = [SuspectedBelowFloor(_named(suspected))] if suspected else []
+    found: list[SuspectedBelowFloor | FloorUnknown] = (
+        [SuspectedBelowFloor(case_names(each.name for each in suspected))] if suspected else []
+    )
     unknown = [each for each in states if each.state == UNDECIDED]
     for text in dict.fromkeys(each.asked for each in unknown):
-        found.append(FloorUnknown(text, _named([each for each in unknown if each.asked == text])))
+        found.append(FloorUnknown(text, case_names(each.name for each in unknown if each.asked == text)))
     return found
 
 
-def _named(states: Sequence[FloorState]) -> CaseNames:
-    names = list(dict.fromkeys(each.name for each in states))
-    return CaseNames(tuple(names[:_MOST_NAMED]), max(0, len(names) - _MOST_NAMED))
-
-
 def _state(
-    floor: Floor, case: Case, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+    floor: Floor, case: CaseKey, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
     """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
     shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
@@ -101,32 +95,27 @@ def _state(
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
     if first is not None and first >= floor.percent:
         return None
+    below = sum(percent is not None and own for percent, own in zip(percents, fresh(candidate), strict=True))
+    state = CONFIRMED if below >= confirmations else SUSPECTED
+    if first is None:
+        state = UNDECIDED
+    elif any(percent is not None and percent >= floor.percent for percent in percents):
+        state = CLEARED
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    columns, state = dict(zip(COLUMNS, case, strict=True)), _result(floor.percent, percents, fresh(candidate), confirmations)
-    return FloorState(name_of(case), columns, floor.asked, floor.percent, percents, limited_by, model, state)
+    return FloorState(name_of(case), case._asdict(), floor.asked, floor.percent, percents, limited_by, model, state)
 
 
 def _against(
-    before: Mapping[tuple[Any, ...], LinkCeiling], case: Case, percent: float | None, ceiling: Ceiling | None
+    before: Mapping[tuple[Any, ...], LinkCeiling], case: CaseKey, percent: float | None, ceiling: Ceiling | None
 ) -> tuple[float | None, Ceiling | None]:
     """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
     if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
         return percent, ceiling
-    was = before.get((*_PLACE(case), ceiling.model))
+    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model))
     if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
     share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
     return share, replace(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
-
-
-def _result(required: float, percents: Sequence[float | None], counts: Sequence[bool], confirmations: int) -> str:
-    known = [percent for percent in percents if percent is not None]
-    below = sum(percent is not None and own for percent, own in zip(percents, counts, strict=True))
-    if percents[0] is None:
-        return UNDECIDED
-    if any(percent >= required for percent in known):
-        return CLEARED
-    return CONFIRMED if below >= confirmations else SUSPECTED
 
 
 def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceiling | None]:
@@ -134,18 +123,15 @@ def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceil
     if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
         return None, None
     if floor.model != HARD:
-        return (shown.percent, shown.ceiling) if floor.model in _words(shown.ceiling) else (None, None)
+        return (
+            (shown.percent, shown.ceiling)
+            if floor.model in (shown.ceiling.kind, "ring" if shown.ceiling.model == "ring" else "")
+            else (None, None)
+        )
     bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
     if bound is None or not bound.bytes_per_s:
         return None, None
     return None if shown.percent is None else shown.percent * shown.ceiling.bytes_per_s / bound.bytes_per_s, bound
-
-
-def _words(ceiling: Ceiling) -> Iterator[str]:
-    """Yield the models that a floor can use for this ceiling: its kind, and "ring" for a ring reference."""
-    yield ceiling.kind
-    if ceiling.model == "ring":
-        yield ceiling.model
 
 
 def read_floor(text: str) -> Floor:

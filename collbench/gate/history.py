@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.analysis.launches import launch_folders
+from collbench.analysis.launches import CaseKey, launch_folders
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case, allocations_in, in_order, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, allocations_in, in_order, name_of
 from collbench.gate.baseline import (
     CaseGroup,
     Figures,
@@ -41,7 +41,7 @@ from collbench.units import plural
 # neighboring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. The rule
 # for a single allocation uses three standard errors. Here it is five, since every position of every series is tested.
 #
-# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_steps.py):
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_history.py):
 # - 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one.
 # - 20 allocations with a step in the middle, detected: one large case slower by 5 % in 89 %, by 10 % in 99 %; a large group slower by 2 %
 #   in 89 %, by 5 % in all.
@@ -78,7 +78,12 @@ def scatter(values: Figures) -> Figures:
 
     It uses successive differences without the largest, so that a step does not count as scatter.
     """
-    return typical(_successive(values)) / 2
+    last = np.full(values.shape[1], np.nan)
+    squares = np.full(values.shape, np.nan)  # of the difference of each known value to the previous known one
+    for number, each in enumerate(values):
+        squares[number] = (each - last) ** 2
+        last = np.where(np.isfinite(each), each, last)
+    return typical(squares) / 2
 
 
 def typical(squares: Figures) -> Figures:
@@ -108,25 +113,13 @@ def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[Leve
     return found
 
 
-def level_starts(found: Sequence[LevelChange]) -> list[int]:
-    """Return the first allocation of each level."""
-    return [0, *(step.at for step in found)]
-
-
-def _successive(values: Figures) -> Figures:
-    """Return the squared difference of each known value to the previous known one."""
-    last = np.full(values.shape[1], np.nan)
-    found = np.full(values.shape, np.nan)
-    for number, each in enumerate(values):
-        found[number] = (each - last) ** 2
-        last = np.where(np.isfinite(each), each, last)
-    return found
-
-
 def _levels(values: Figures, price: Figures) -> list[list[int]]:
     """Return for each series the first allocations of its levels: least squares with a price for each level."""
     count, series = values.shape
-    known, sums, squares = _running(values)
+    measured = np.isfinite(values)
+    around = np.where(measured, values - known_median(values.T), 0.0)
+    nothing = np.zeros((1, series))
+    known, sums, squares = (np.vstack([nothing, each.cumsum(axis=0)]) for each in (measured.astype(float), around, around**2))
     costs = np.full((count + 1, series), np.inf)
     costs[0] = 0.0
     came = np.zeros((count + 1, series), dtype=np.int64)
@@ -138,23 +131,13 @@ def _levels(values: Figures, price: Figures) -> list[list[int]]:
                 cost = np.where(number >= LEAST, costs[start] + within + price, np.inf)
                 better = cost < costs[end]
                 costs[end], came[end] = np.where(better, cost, costs[end]), np.where(better, start, came[end])
-    return [_back(came[:, number]) for number in range(series)]
-
-
-def _running(values: Figures) -> tuple[Figures, Figures, Figures]:
-    """Return running counts, sums and sums of squares of the known values around the series' median, each [1 + allocations × series]."""
-    known = np.isfinite(values)
-    around = np.where(known, values - known_median(values.T), 0.0)
-    nothing = np.zeros((1, values.shape[1]))
-    known_before, sums, squares = (np.vstack([nothing, each.cumsum(axis=0)]) for each in (known.astype(float), around, around**2))
-    return known_before, sums, squares
-
-
-def _back(came: Numbers) -> list[int]:
-    starts = [int(came[-1])]
-    while starts[-1] > 0:
-        starts.append(int(came[starts[-1]]))
-    return starts[::-1]
+    found = []
+    for starts_at in came.T:
+        starts = [int(starts_at[-1])]
+        while starts[0] > 0:
+            starts.insert(0, int(starts_at[starts[0]]))
+        found.append(starts)
+    return found
 
 
 def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[LevelChange]:
@@ -193,12 +176,32 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
     ordered = in_order([each for each in found if each.began is not None])
     if not ordered:
         raise UsageError(f"{path}: no allocation has a start time, which a history needs; name another folder")
-    return ordered, [*notes, *_notes(found, ordered)]
+    typical_s = typical_probe_s(ordered)
+    remarks = {
+        "no start time; left out": [each for each in found if each.began is None],
+        "some launches stopped early": [each for each in ordered if each.unfinished],
+        "wrong data": [each for each in ordered if any(measured.wrong for measured in each.cases.values())],
+        "slowed on purpose": [each for each in ordered if each.slowed],
+        "some launches ran in another machine state (state probe more than 20 % off the others')": [
+            each for each in ordered if any(flipped(each, typical_s))
+        ],
+    }
+    for remark, of in remarks.items():
+        if of:
+            more = f" and {len(of) - _MOST_NAMED} more" if len(of) > _MOST_NAMED else ""
+            notes.append(f"{', '.join(each.name for each in of[:_MOST_NAMED])}{more}: {remark}")
+    if len(ordered) < 2 * LEAST:
+        have = plural(len(ordered), "allocation")
+        notes.append(f"{have}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
+    return ordered, notes
 
 
 def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
     """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read."""
-    folders = [path] if _holds_runs(path) else sorted(each for each in _inside(path) if each.is_dir() and _holds_runs(each))
+    try:
+        folders = [path] if _holds_runs(path) else sorted(each for each in path.iterdir() if each.is_dir() and _holds_runs(each))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
     if not folders:
         raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
     try:
@@ -209,13 +212,6 @@ def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
             raise
     more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
     return allocations_in([folder for folder in folders if folder not in refused]), [f"left out: {next(iter(refused.values()))}{more}"]
-
-
-def _inside(path: Path) -> list[Path]:
-    try:
-        return list(path.iterdir())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
 
 
 def _holds_runs(folder: Path) -> bool:
@@ -229,29 +225,6 @@ def _refused(folder: Path) -> str | None:
     except UsageError as error:
         return str(error)
     return None
-
-
-def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[str]:
-    without = [each for each in found if each.began is None]
-    incomplete = [each for each in ordered if each.unfinished]
-    wrong = [each for each in ordered if any(measured.wrong for measured in each.cases.values())]
-    slowed = [each for each in ordered if each.slowed]
-    typical_s = typical_probe_s(ordered)
-    flipped_in = [each for each in ordered if any(flipped(each, typical_s))]
-    notes_by_kind = [(without, "no start time; left out"), (incomplete, "some launches stopped early"),
-            (wrong, "wrong data"), (slowed, "slowed on purpose"),
-            (flipped_in, "some launches ran in another machine state (state probe more than 20 % off the others')")]  # fmt: skip
-    notes = [f"{_named(each)}: {what}" for each, what in notes_by_kind if each]
-    if len(ordered) < 2 * LEAST:
-        notes.append(
-            f"{plural(len(ordered), 'allocation')}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after"
-        )
-    return notes
-
-
-def _named(allocations: Sequence[Allocation]) -> str:
-    more = f" and {len(allocations) - _MOST_NAMED} more" if len(allocations) > _MOST_NAMED else ""
-    return ", ".join(each.name for each in allocations[:_MOST_NAMED]) + more
 
 
 # Series of times over allocations, for the whole, each group and each case, with their scatter.
@@ -273,7 +246,7 @@ class SeriesSubject:
     kind: str
     name: str
     group: CaseGroup | None = None
-    case: Case | None = None
+    case: CaseKey | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,14 +297,15 @@ def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
         *(SeriesSubject(CELL, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
     )
     columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
+    launches = np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
     own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cases])
-    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cases))
+    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, launches)
 
 
-def distinct_names(cases: Sequence[Case]) -> list[str]:
+def distinct_names(cases: Sequence[CaseKey]) -> list[str]:
     """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
     names = [name_of(case) for case in cases]
-    alike: dict[str, list[Case]] = {}
+    alike: dict[str, list[CaseKey]] = {}
     for name, case in zip(names, cases, strict=True):
         alike.setdefault(name, []).append(case)
     places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
@@ -371,11 +345,6 @@ def median_variance(launches: Figures) -> Figures:
     return found
 
 
-def _of_launches(allocations: Sequence[Allocation], cases: Sequence[Case]) -> Figures:
-    """Return [allocations × cases] the variance of an allocation's median that its launches explain."""
-    return np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
-
-
 @dataclass(frozen=True)
 class SeriesLevel:
     """A level of a series: its first and last allocation (both included), and the median in ln of time."""
@@ -408,7 +377,7 @@ class CaseHistory:
     @cached_property
     def levels(self) -> list[SeriesLevel]:
         """Return its levels in time order; none if it was never measured."""
-        starts = level_starts(self.steps)
+        starts = [0, *(step.at for step in self.steps)]
         ends = [*starts[1:], len(self.values)]
         levels = [SeriesLevel(start, end - 1, float(known_median(self.values[start:end]))) for start, end in zip(starts, ends, strict=True)]
         return levels if self.known else []

@@ -7,6 +7,7 @@ suspected, and in both a regression: of 336 limits chance exceeds one in nearly 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import cache
@@ -14,20 +15,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
-from collbench import __version__
-from collbench.analysis.differences import Difference
-from collbench.analysis.launches import check_once, launch_folders
+from collbench.analysis.launches import CaseKey, check_once, launch_folders
 from collbench.errors import UsageError
-from collbench.gate import checks
-from collbench.gate.allocation import Allocation, Case, allocations_in, moment, names_of
+from collbench.gate.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
-from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import ExpectedChange, accepted, changes, expired, unannounced
-from collbench.gate.checks import incomplete_cases
-from collbench.gate.floors import Floor, floor_reasons, floor_states
-from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
+from collbench.gate.changes import ExpectedChange, changes, expired, unannounced
+from collbench.gate.floors import Floor
+from collbench.gate.judge import (
+    Evaluation,
+    Expectations,
+    incomplete_cases,
+    missing,
+    of_one_job_twice,
+    partly_measured,
+    unexpected,
+    unfinished,
+    verdict_of,
+    wrong_data,
+)
 from collbench.gate.reasons import (
     EqualStacks,
     GateNote,
@@ -48,9 +56,9 @@ from collbench.gate.reasons import (
     WideLimits,
     WithoutProbe,
 )
-from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, Excess, Mask, exceed, floors_of
+from collbench.gate.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, exceed, floors_of
 from collbench.gate.state import MOST_FLIPPED, flipped, typical_probe_s, without
-from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
+from collbench.gate.verdict import Verdict
 from collbench.results.folder import CELLS, RUN
 from collbench.results.reader import Run
 from collbench.results.store import read_object
@@ -79,7 +87,8 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     judged = counts >= FEWEST
     known_well = np.where(judged, differences, np.nan)
     cases = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
-    groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
+    of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
+    groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
     floors = floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
@@ -88,11 +97,6 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
         np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
         0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
     )  # fmt: skip
-
-
-def _by_class(values: Figures, scheme: Scheme) -> Figures:
-    """Return [groups] the median over all groups of the same size class."""
-    return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
 
 
 def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
@@ -165,7 +169,7 @@ class SideBySide:
         """Return the allocation's name."""
         return self.new.name
 
-    def differences(self, cases: Sequence[Case]) -> Figures:
+    def differences(self, cases: Sequence[CaseKey]) -> Figures:
         """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
         old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
         found: Figures = new - old
@@ -180,7 +184,11 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
     """
     launches = {path: _launches(path) for path in (*old, *new)}
     check_once(run for path in (*old, *new) for run in launches[path])
-    found = [_of_allocation((a, b), (launches[a], launches[b])) for a, b in zip(old, new, strict=True)]
+    found = []
+    for paths in zip(old, new, strict=True):
+        one, other = map(_one, paths)
+        starts = [[moment(run.info.get("started_utc")) for run in launches[path]] for path in paths]
+        found.append(in_pairs(one, other, *starts))
     twice = next((each for place, each in enumerate(found) if each.name in {one.name for one in found[:place]}), None)
     if twice is not None:
         raise UsageError(
@@ -190,31 +198,28 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
 
 
 def _launches(path: Path) -> list[Run]:
-    """Return the launches of a folder with their run.json only, in the order of an allocation."""
+    """Return the launches of a folder with their run.json only, in the order of an allocation.
+
+    One that cannot be read has an empty one: reading the whole run reports it.
+    """
     folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
-    return [Run(folder, _info(folder)) for folder in folders or [path]]
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    """Return the folder's run.json; empty if it cannot be read, which reading the whole run reports."""
-    try:
-        return read_object(folder / RUN)
-    except (OSError, ValueError):
-        return {}
-
-
-def _of_allocation(paths: tuple[Path, Path], launches: tuple[Sequence[Run], Sequence[Run]]) -> SideBySide:
-    starts = [[moment(run.info.get("started_utc")) for run in runs] for runs in launches]
-    return in_pairs(_one(paths[0]), _one(paths[1]), starts[0], starts[1])
+    found = []
+    for folder in folders or [path]:
+        info: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            info = read_object(folder / RUN)
+        found.append(Run(folder, info))
+    return found
 
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
     """Return two stacks' launches of one allocation as pairs, from the start time of each launch."""
-    why = _why_not_one(old, new) or _why_not_interleaved(new.name, old_starts, new_starts)
+    why = _why_no_pairs(old, new, old_starts, new_starts)
     if why:
         left_out = [True] * old.launches, [True] * new.launches
         return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
-    return _pairs_of_equal_state(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
+    in_time = [sorted(range(len(starts)), key=[each for each in starts if each].__getitem__) for starts in (old_starts, new_starts)]
+    return _pairs_of_equal_state(old, new, np.array(in_time))
 
 
 def _one(path: Path) -> Allocation:
@@ -227,47 +232,38 @@ def _one(path: Path) -> Allocation:
     return found[0]
 
 
-def _why_not_one(old: Allocation, new: Allocation) -> GateReason | None:
-    """Return why two folders are not of one allocation; None if they are."""
+def _why_no_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> GateReason | None:
+    """Return why two folders are not of one allocation, or do not alternate; None if they do.
+
+    Both launches of a pair must begin before the next pair, or drift looks like a difference.
+    """
     if old.name != new.name:
         return OtherAllocation(new.name, old.name)
     if old.hosts != new.hosts:
         return OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
-    return None
-
-
-def _why_not_interleaved(name: str, old: Starts, new: Starts) -> GateReason | None:
-    """Return why the pairs do not alternate. Both launches of a pair must begin before the next pair, or drift looks like a difference."""
-    if len(old) != len(new):
-        return UnequalLaunches(name, len(old), len(new))
-    if None in old or None in new:
-        return StartUnknown(name)
-    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old, new)), strict=True))
-    if any(max(pair) >= min(following) for pair, following in pairwise(pairs)):
-        return NotInterleaved(name)
-    return None
-
-
-def _in_time(starts: Starts) -> list[int]:
-    known = [each for each in starts if each is not None]
-    return sorted(range(len(known)), key=known.__getitem__)
+    if len(old_starts) != len(new_starts):
+        return UnequalLaunches(new.name, len(old_starts), len(new_starts))
+    if None in old_starts or None in new_starts:
+        return StartUnknown(new.name)
+    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old_starts, new_starts)), strict=True))
+    return NotInterleaved(new.name) if any(max(pair) >= min(following) for pair, following in pairwise(pairs)) else None
 
 
 def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
     """Return the allocation without pairs of which one launch ran in another machine state."""
     typical_s = typical_probe_s([old, new])
-    each_out = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
-    out = each_out[0] | each_out[1]
-    left = int((~out).sum())
+    flips = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
+    out = flips[0] | flips[1]
+    count, left = int(out.sum()), int((~out).sum())
     by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
     problem: GateReason | None = None
-    note = PairsLeftOut(new.name, int(out.sum()), len(out)) if out.any() else None
-    if out.sum() > MOST_FLIPPED:
-        problem = PairsStateChanged(new.name, int(out.sum()), len(out))
+    if count > MOST_FLIPPED:
+        problem = PairsStateChanged(new.name, count, len(out))
     elif left < PAIRS:
         problem = PairsNeeded(new.name, left, PAIRS)
-    kept = [without(each, mask) if out.any() else each for each, mask in zip((old, new), by_launch, strict=True)]
-    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, None if problem else note)
+    note = PairsLeftOut(new.name, count, len(out)) if count and not problem else None
+    kept = [without(each, mask) if count else each for each, mask in zip((old, new), by_launch, strict=True)]
+    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 
 
 def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
@@ -279,111 +275,67 @@ STACK = ("software", "environment")  # the parts of a stack, which may differ be
 _MUCH = 1.25  # a limit above it is reported, since the case detects only larger slowdowns
 
 
-@dataclass(frozen=True, eq=False)
-class _StackEvaluation:
-    """The evaluation of the old stack's cases; `had` [cases] are those with enough launches in its first allocation."""
-
-    cases: Sequence[Case]
-    limits: BaselineLimits
-    excess: Excess
-    had: Mask
-    incomplete: Mask
-
-
 def judge_paired(
     old: Sequence[Path], new: Sequence[Path], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()
 ) -> Verdict:
     """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
-    return replace(decide(side_by_side(old, new), expected, today, floor_rules), baseline=", ".join(map(str, old)))
+    verdict = decide(side_by_side(old, new), expected, today, floor_rules)
+    return msgspec.structs.replace(verdict, baseline=", ".join(map(str, old)))
 
 
 def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
+    first = both[0]
     cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
     if not cases:
-        raise UsageError(f"allocation {both[0].old.name} has no case with a time: name launches that measured something")
-    evaluation = _evaluate(both, cases)
-    found = list(dict.fromkeys(change for each in both for change in changes(each.old, each.new)))
-    suspicions = accepted(suspicions_of(evaluation.limits, evaluation.excess, cases, PAIRED_CONFIRMATIONS), expected, today, cases)
-    before = both[0].old.ceilings
-    floors = floor_states(floor_rules, [each.new for each in both], PAIRED_CONFIRMATIONS, before)
-    groups = group_states(evaluation.limits, evaluation.excess, cases, suspicions, evaluation.incomplete)
-    cause = cause_of(suspicions, groups, cases)
-    wrong = [reason for each in both for reason in wrong_data(named_by_stack(each))]
-    against = [
-        *(each.problem for each in both if each.problem),
-        *checks.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), SidesDiffer),
-        *checks.of_shared_jobs([each.new for each in both]),
-        *_of_stacks(both),
-        *_of_figures(both, evaluation, suspicions),
-        *floor_reasons(floors),
-    ]
-    return Verdict(
-        result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
-        mode="paired",
-        reasons=(*wrong, *against),
-        notes=(*_notes(both, evaluation, found), *expired(expected, today)),
-        suspicions=tuple(suspicions),
-        groups=tuple(groups),
-        floors=tuple(floors),
-        asked=tuple(each.asked for each in floor_rules),
-        ceilings=fallen_since(before, [each.new for each in both]),
-        cause=cause,
-        changes=tuple(ranked(found, expected, today, suspicions, cause, groups=groups)),
-        baseline=", ".join(each.old.name for each in both),
-        allocations=len(both),
-        thin=False,
-        candidates=tuple(each.name for each in both),
-        cases=int(evaluation.limits.judged.sum()),
-        judged_on=today.isoformat(),
-        collbench=__version__,
-    )
-
-
-def _evaluate(both: Sequence[SideBySide], cases: Sequence[Case]) -> _StackEvaluation:
-    differences = _padded([each.differences(cases) for each in both])
-    limits = learn_pairs(differences, scheme_of(cases))
-    excess = exceed(limits, known_median(np.moveaxis(differences, 1, -1)))
-    first = both[0]
+        raise UsageError(f"allocation {first.old.name} has no case with a time: name launches that measured something")
+    differences = [each.differences(cases) for each in both]
+    most = max(1, *map(len, differences))
+    padded = np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
+    limits = learn_pairs(padded, scheme_of(cases))
     had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
-    incomplete = np.array([incomplete_cases(each, cases, out) for each, out in zip((first.old, first.new), first.left_out, strict=True)])
-    return _StackEvaluation(cases, limits, excess, had, incomplete.any(axis=0) & had)
+    sides = list(zip(named_by_stack(first), first.left_out, strict=True))
+    incomplete = [partly_measured(allocation, cases, out) & had for allocation, out in sides]
+    evaluated = Evaluation(
+        [each.new for each in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
+        undecided=np.asarray(np.any(incomplete, axis=0)),
+        counts=[True] * len(both),
+        before=first.old.ceilings,
+        changes=list(dict.fromkeys(change for each in both for change in changes(each.old, each.new))),
+    )  # fmt: skip
+    beside_stack = [each for each in evaluated.changes if each.kind not in STACK]
+    reasons = [
+        *(each.problem for each in both if each.problem),
+        *unexpected(unannounced(beside_stack, expected, today), SidesDiffer),
+        *of_one_job_twice(evaluated.candidate),
+        *_of_stacks(both),
+        *(reason for each in both for reason in unfinished(named_by_stack(each))),
+        *missing(sides[1][0], cases, had),
+        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in incomplete_cases(each, cases, parts)),
+    ]
+    if not limits.judged.any() and not first.problem:
+        reasons.append(NoPairs(first.name, FEWEST))
+    return verdict_of(
+        evaluated, Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS,
+        [reason for each in both for reason in wrong_data(named_by_stack(each))], reasons,
+        mode="paired", notes=(*_notes(both, evaluated), *expired(expected, today)),
+        baseline=", ".join(each.old.name for each in both), allocations=len(both), thin=False,
+    )  # fmt: skip
 
 
-def _padded(differences: Sequence[Figures]) -> Figures:
-    """Return [allocations × pairs × cases], padded with NaN if an allocation has fewer pairs."""
-    most = max(1, *(len(each) for each in differences))
-    return np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
-
-
-def _of_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
+def _of_stacks(both: Sequence[SideBySide]) -> Iterator[StackChanged]:
     """Yield reasons for a stack that differs between allocations."""
-    old, new = [each.old for each in both], [each.new for each in both]
-    for each, other in zip(old[1:], new[1:], strict=True):
-        yield from _of_stack("old", old[0], each)
-        yield from _of_stack("new", new[0], other)
+    first = both[0]
+    for each in both[1:]:
+        pairs: tuple[tuple[Literal["old", "new"], Allocation, Allocation], ...]
+        pairs = ("old", first.old, each.old), ("new", first.new, each.new)
+        for stack, one, other in pairs:
+            changed = next((change for change in changes(one, other) if change.kind in STACK), None)
+            if changed is not None:
+                yield StackChanged(stack, one.name, other.name, changed)
 
 
-def _of_stack(stack: Literal["old", "new"], first: Allocation, second: Allocation) -> Iterator[GateReason]:
-    changed = next((change for change in changes(first, second) if change.kind in STACK), None)
-    if changed is not None:
-        yield StackChanged(stack, first.name, second.name, changed)
-
-
-def _of_figures(both: Sequence[SideBySide], evaluation: _StackEvaluation, suspicions: Sequence[Suspicion]) -> Iterator[GateReason]:
-    """Yield the reasons in the measured figures that prevent a pass."""
-    first, cases = both[0], evaluation.cases
-    for each in both:
-        yield from checks.of_launches(named_by_stack(each))
-    yield from checks.of_missing(named_by_stack(first)[1], cases, evaluation.had)
-    for allocation, out in zip(named_by_stack(first), first.left_out, strict=True):
-        yield from checks.of_parts(allocation, cases, incomplete_cases(allocation, cases, out) & evaluation.had)
-    if not evaluation.limits.judged.any() and not first.problem:
-        yield NoPairs(first.name, FEWEST)
-    yield from checks.of_suspects(suspicions, len(both), PAIRED_CONFIRMATIONS)
-
-
-def _notes(both: Sequence[SideBySide], evaluation: _StackEvaluation, found: Sequence[Difference]) -> Iterator[GateNote]:
+def _notes(both: Sequence[SideBySide], evaluated: Evaluation) -> Iterator[GateNote]:
     yield from (each.note for each in both if each.note)
     for each in both:
         for allocation in named_by_stack(each):
@@ -391,12 +343,12 @@ def _notes(both: Sequence[SideBySide], evaluation: _StackEvaluation, found: Sequ
                 yield SlowedOnPurpose(allocation.name, allocation.slowed, "stacks")
             if None in allocation.canary_s:
                 yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
-    if not any(change.kind in STACK for change in found):
+    if not any(change.kind in STACK for change in evaluated.changes):
         yield EqualStacks()
-    judged = {case for case, is_judged in zip(evaluation.cases, evaluation.limits.judged, strict=True) if is_judged}
+    judged = {case for case, is_judged in zip(evaluated.cases, evaluated.limits.judged, strict=True) if is_judged}
     others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
     if others:
         yield NewCases(len(others), names_of(others))
-    wide = [case for case, limit in zip(evaluation.cases, np.exp(evaluation.limits.cases), strict=True) if case in judged and limit > _MUCH]
+    wide = [case for case, limit in zip(evaluated.cases, np.exp(evaluated.limits.cases), strict=True) if case in judged and limit > _MUCH]
     if wide:
         yield WideLimits(names_of(wide))

@@ -36,9 +36,15 @@ class CaseNames(msgspec.Struct, frozen=True):
 
 
 class GateReason(Fact, frozen=True):
-    """A reason why a verdict is not a pass. `blocks`: the two sides cannot be compared, so it is not a regression either."""
+    """A reason why a verdict is not a pass. `blocks`: it is not a regression either."""
 
     blocks: ClassVar[bool] = False
+
+
+class BlockingReason(GateReason, frozen=True):
+    """A reason why the two sides cannot be compared."""
+
+    blocks: ClassVar[bool] = True
 
 
 class GateNote(Fact, frozen=True):
@@ -48,10 +54,9 @@ class GateNote(Fact, frozen=True):
 # The baseline and the identity of the candidate's allocations.
 
 
-class ShortBaseline(GateReason, frozen=True):
+class ShortBaseline(BlockingReason, frozen=True):
     """The baseline has fewer allocations than the rule needs; `left_out` more were measured in another machine state."""
 
-    blocks: ClassVar[bool] = True
     baseline: str
     allocations: int
     needed: int
@@ -64,10 +69,9 @@ class ShortBaseline(GateReason, frozen=True):
         )
 
 
-class NoHistory(GateReason, frozen=True):
+class NoHistory(BlockingReason, frozen=True):
     """None of the baseline's cases was measured in enough of its allocations."""
 
-    blocks: ClassVar[bool] = True
     baseline: str
     needed: int
     left_out: int = 0
@@ -76,10 +80,9 @@ class NoHistory(GateReason, frozen=True):
         return f"{self.baseline} has no case in {self.needed} allocations{_besides(self.left_out)}: add good allocations of the same suite"
 
 
-class BeganBeforeBaseline(GateReason, frozen=True):
+class BeganBeforeBaseline(BlockingReason, frozen=True):
     """A candidate began before the last allocation of the baseline (ISO 8601)."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     began_utc: str
     last: str
@@ -92,10 +95,9 @@ class BeganBeforeBaseline(GateReason, frozen=True):
         )
 
 
-class BeganInFuture(GateReason, frozen=True):
+class BeganInFuture(BlockingReason, frozen=True):
     """A candidate began after today, by more than time zones explain."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     began_utc: str
     today: str
@@ -104,10 +106,9 @@ class BeganInFuture(GateReason, frozen=True):
         return f"allocation {self.allocation} began {self.began_utc}, but today is {self.today}: a clock is wrong"
 
 
-class SameJobAsBaseline(GateReason, frozen=True):
+class SameJobAsBaseline(BlockingReason, frozen=True):
     """A candidate and an allocation of the baseline were measured in one job of the scheduler."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     other: str
     job: str
@@ -116,10 +117,9 @@ class SameJobAsBaseline(GateReason, frozen=True):
         return f"allocation {self.allocation} and {self.other} of the baseline were both measured in {self.job}: {_OWN_JOB}"
 
 
-class SameJob(GateReason, frozen=True):
+class SameJob(BlockingReason, frozen=True):
     """Two candidates were measured in one job of the scheduler."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     other: str
     job: str
@@ -128,10 +128,9 @@ class SameJob(GateReason, frozen=True):
         return f"allocations {self.allocation} and {self.other} were both measured in {self.job}: {_OWN_JOB}"
 
 
-class AnotherCluster(GateReason, frozen=True):
+class AnotherCluster(BlockingReason, frozen=True):
     """A candidate shares no host with the baseline, and its machines differ as well."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     hosts: tuple[str, ...]
     baseline: str
@@ -153,10 +152,9 @@ class UnexpectedChange(GateReason, frozen=True):
         return f"unexpected change: {self.change.sentence()} (announce expected changes with --expect FILE)"
 
 
-class SidesDiffer(GateReason, frozen=True):
+class SidesDiffer(BlockingReason, frozen=True):
     """The old and the new stack differ in something other than the stack."""
 
-    blocks: ClassVar[bool] = True
     change: Difference
 
     def render(self) -> str:
@@ -284,10 +282,9 @@ class WrongCases(GateReason, frozen=True):
 # The state of the machine.
 
 
-class LaunchesNeeded(GateReason, frozen=True):
+class LaunchesNeeded(BlockingReason, frozen=True):
     """`flipped` launches ran in another machine state, and `more` launches of the same allocation can replace them."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     flipped: int
     launches: int
@@ -298,10 +295,9 @@ class LaunchesNeeded(GateReason, frozen=True):
         return f"{state}; measure {plural(self.more, 'more launch')} in it, and pass them as well"
 
 
-class AllocationStateChanged(GateReason, frozen=True):
+class AllocationStateChanged(BlockingReason, frozen=True):
     """So many launches ran in another machine state that a fresh allocation is needed."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     flipped: int
     launches: int
@@ -339,10 +335,9 @@ def _besides(left_out: int) -> str:
 # Two stacks side by side (`--paired`).
 
 
-class OtherAllocation(GateReason, frozen=True):
+class OtherAllocation(BlockingReason, frozen=True):
     """The launches of the two stacks are of different allocations."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     old: str
 
@@ -352,10 +347,9 @@ class OtherAllocation(GateReason, frozen=True):
         )
 
 
-class OtherHosts(GateReason, frozen=True):
+class OtherHosts(BlockingReason, frozen=True):
     """The two stacks ran on different hosts; "" where they are unknown."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     old_hosts: str
     new_hosts: str
@@ -365,10 +359,9 @@ class OtherHosts(GateReason, frozen=True):
         return f"allocation {self.allocation}: the old stack ran on {old}, the new one on {new}; {_INTERLEAVE}"
 
 
-class UnequalLaunches(GateReason, frozen=True):
+class UnequalLaunches(BlockingReason, frozen=True):
     """The stacks have different numbers of launches."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     old: int
     new: int
@@ -378,30 +371,27 @@ class UnequalLaunches(GateReason, frozen=True):
         return f"allocation {self.allocation}: {launches}; measure as many of each"
 
 
-class StartUnknown(GateReason, frozen=True):
+class StartUnknown(BlockingReason, frozen=True):
     """The start time of a launch is unknown, so its partner is unknown too."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
 
     def render(self) -> str:
         return f"allocation {self.allocation}: the start time of a launch is missing, so pairs are unknown; {_INTERLEAVE}"
 
 
-class NotInterleaved(GateReason, frozen=True):
+class NotInterleaved(BlockingReason, frozen=True):
     """The launches of the two stacks do not alternate."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
 
     def render(self) -> str:
         return f"allocation {self.allocation}: the launches of the two stacks are not interleaved; {_INTERLEAVE}"
 
 
-class PairsStateChanged(GateReason, frozen=True):
+class PairsStateChanged(BlockingReason, frozen=True):
     """So many pairs of launches ran in another machine state that a fresh allocation is needed."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     flipped: int
     pairs: int
@@ -410,10 +400,9 @@ class PairsStateChanged(GateReason, frozen=True):
         return f"{_state_changed(self.allocation, self.flipped, self.pairs, 'launch pair', _OTHERS)}; {_FRESH}"
 
 
-class PairsNeeded(GateReason, frozen=True):
+class PairsNeeded(BlockingReason, frozen=True):
     """Too few pairs of launches."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     pairs: int
     needed: int
@@ -423,10 +412,9 @@ class PairsNeeded(GateReason, frozen=True):
         return f"allocation {self.allocation} has {self.pairs} of {self.needed} pairs of launches: measure {more} in it"
 
 
-class NoPairs(GateReason, frozen=True):
+class NoPairs(BlockingReason, frozen=True):
     """No case has a time in enough pairs of launches."""
 
-    blocks: ClassVar[bool] = True
     allocation: str
     needed: int
 
@@ -434,10 +422,9 @@ class NoPairs(GateReason, frozen=True):
         return f"allocation {self.allocation}: no case has a time in {self.needed} pairs of launches"
 
 
-class StackChanged(GateReason, frozen=True):
+class StackChanged(BlockingReason, frozen=True):
     """A stack differs between the two allocations."""
 
-    blocks: ClassVar[bool] = True
     stack: Literal["old", "new"]
     first: str
     second: str
@@ -636,7 +623,9 @@ class UnusedAnnouncement(GateNote, frozen=True):
         return f"the announcement by {self.reviewer} ({self.reason}) is not used: {self.topic} {self.what} did not change"
 
 
-REASONS: Any = reduce(or_, GateReason.__subclasses__())
+REASONS: Any = reduce(
+    or_, [*BlockingReason.__subclasses__(), *(kind for kind in GateReason.__subclasses__() if kind is not BlockingReason)]
+)
 NOTES: Any = reduce(or_, GateNote.__subclasses__())
 WAITING = (StillSuspected, SuspectedBelowFloor)  # reasons that another measurement of the suspects answers
 

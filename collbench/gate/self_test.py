@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import sqrt
 from pathlib import Path
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import CaseTimes
-from collbench.gate.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of
+from collbench.gate.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gate.paired import PAIRED_CONFIRMATIONS, PAIRS, learn_pairs
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, BaselineLimits, SlowerParts, exceed, learn, slower
+from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, exceed, learn, slower
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
@@ -225,12 +224,16 @@ class SelfTestLine:
 
 @dataclass(frozen=True, eq=False)
 class _TrialKind:
-    """A kind of slowdown: the cases that become slower (drawn), the factor for given limits, and whether an excess detects it."""
+    """A kind of slowdown of the cases that `cases` draws: by so many percent, or by so many times what is `visible`.
+
+    anywhere  whether any alarm detects it, not only one of those cases or their groups
+    """
 
     done: str
     cases: Callable[[np.random.Generator], Numbers]
-    factor: Callable[[BaselineLimits, Numbers], float | Figures]
-    shows: Callable[[SlowerParts, Numbers], bool]
+    percent: float = 0.0
+    visible: float = 0.0
+    anywhere: bool = False
     expected: bool = True
 
 
@@ -251,8 +254,12 @@ def _finds(kind: _TrialKind, setting: TrialSetting, random: np.random.Generator)
     else:
         limits = learn(cluster.allocations(setting.allocations, setting.launches, random), setting.scheme)
         candidate = cluster.allocations(CONFIRMATIONS, LAUNCHES, random, first=setting.allocations)
-    candidate[:, slowed] += np.log(kind.factor(limits, slowed))
-    return kind.shows(slower(exceed(limits, candidate)), slowed)
+    visible = np.nan_to_num(limits.visible()[slowed] - 1)
+    candidate[:, slowed] += np.log(1 + kind.visible * visible if kind.visible else 1 + kind.percent / 100)
+    found = slower(exceed(limits, candidate))
+    if kind.anywhere:
+        return found.anything
+    return bool(found.cases[slowed].any() or found.groups[setting.scheme.of[slowed]].any())
 
 
 def _kinds(scheme: Scheme) -> list[_TrialKind]:
@@ -268,26 +275,14 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     def one_group(random: np.random.Generator) -> Numbers:
         return judged[int(random.integers(len(judged)))]
 
-    def by(factor: float) -> Callable[[BaselineLimits, Numbers], float]:
-        return lambda limits, slowed: factor
-
-    def visible(times: float) -> Callable[[BaselineLimits, Numbers], Figures]:
-        return lambda limits, slowed: 1 + times * np.nan_to_num(limits.visible()[slowed] - 1)
-
-    def its_own(found: SlowerParts, slowed: Numbers) -> bool:
-        return bool(found.cases[slowed].any() or found.groups[scheme.of[slowed]].any())
-
-    def anything(found: SlowerParts, _: Numbers) -> bool:
-        return found.anything
-
     one_case, group = f"one case of {name} messages slower by", f"one group of {name} messages slower by"
     return [
-        _TrialKind("nothing", lambda _: every[:0], by(1.0), anything, expected=False),
-        *(_TrialKind(f"{one_case} {percent} %", one_of(cases), by(1 + percent / 100), its_own) for percent in (5, 10)),
-        *(_TrialKind(f"{group} {percent} %", one_group, by(1 + percent / 100), its_own) for percent in (2, 5) if judged),
-        _TrialKind("all cases slower by 2 %", lambda _: every, by(1.02), anything),
-        _TrialKind("a case slower by twice what is visible", one_of(every), visible(2.0), its_own),
-        _TrialKind("a case slower by half of what is visible", one_of(every), visible(0.5), its_own),
+        _TrialKind("nothing", lambda _: every[:0], anywhere=True, expected=False),
+        *(_TrialKind(f"{one_case} {percent} %", one_of(cases), percent) for percent in (5, 10)),
+        *(_TrialKind(f"{group} {percent} %", one_group, percent) for percent in (2, 5) if judged),
+        _TrialKind("all cases slower by 2 %", lambda _: every, percent=2, anywhere=True),
+        _TrialKind("a case slower by twice what is visible", one_of(every), visible=2.0),
+        _TrialKind("a case slower by half of what is visible", one_of(every), visible=0.5),
     ]
 
 
@@ -349,7 +344,7 @@ def recorded(baseline: Baseline) -> NoiseRecord:
             f"{FEWEST} are needed to see how they scatter; add good ones"
         )
     cases = baseline.cases
-    each = [_times(allocation.launches, [allocation.cases.get(case) for case in cases]) for allocation in scattered]
+    each = [np.log(seconds_of(allocation, cases)).T for allocation in scattered]
     centres = np.array([known_median(times.T) for times in each])
     enough = np.isfinite(centres).sum(axis=0) >= FEWEST
     if not enough.any():
@@ -357,13 +352,6 @@ def recorded(baseline: Baseline) -> NoiseRecord:
     scheme = scheme_of([case for case, is_in in zip(cases, enough, strict=True) if is_in])
     launch = np.concatenate([_widened(times[:, enough]) for times in each])
     return _made(scheme, launch, centres[:, enough], int(np.median([one.launches for one in scattered])), int((~enough).sum()))
-
-
-def _times(launches: int, cases: Sequence[CaseTimes | None]) -> Figures:
-    """Return [launches × cases] ln of seconds."""
-    nothing = (None,) * launches
-    found = np.array([nothing if case is None else case.medians_s for case in cases], dtype=np.float64).T
-    return np.asarray(np.log(found), dtype=np.float64)
 
 
 def _widened(values: Figures) -> Figures:

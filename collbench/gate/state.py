@@ -12,8 +12,8 @@ from statistics import median_low
 
 import numpy as np
 
-from collbench.analysis.launches import known
-from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures, median_of
+from collbench.analysis.launches import CaseKey, known
+from collbench.gate.allocation import Allocation, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
@@ -38,24 +38,19 @@ _TIMES, _OF_ITS_LIKE = 2.0, 0.95
 _BASELINE_SHARE, _SHARE = 0.05, 0.20  # of the launches that are not counted, at least one
 
 
-def launch_limits(allocations: Sequence[Allocation], cases: Sequence[Case], limits: BaselineLimits) -> Figures:
+def launch_limits(allocations: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits) -> Figures:
     """Return [cases] how far a candidate's launches may be from their median, in ln of time; `allocations` are the baseline's."""
-    launches = np.hstack([_logs(each, cases) for each in allocations])
+    launches = np.log(np.hstack([seconds_of(each, cases) for each in allocations]))
     own = _all_but(np.abs(launches - limits.centre[:, None]), _BASELINE_SHARE, 1)
     return np.maximum(_FLOOR, _TIMES * np.fmax(np.nan_to_num(own), _of_its_like(own, limits.scheme)))
 
 
-def unstable(allocation: Allocation, cases: Sequence[Case], allowed: Figures) -> Mask:
+def unstable(allocation: Allocation, cases: Sequence[CaseKey], allowed: Figures) -> Mask:
     """Return [cases] which cases have launches that are further apart than `allowed`."""
-    launches = _logs(allocation, cases)
+    launches = np.log(seconds_of(allocation, cases))
     apart = _all_but(np.abs(launches - known_median(launches)[:, None]), _SHARE, FEWEST_LAUNCHES)
     with np.errstate(invalid="ignore"):
         found: Mask = apart > allowed
-    return found
-
-
-def _logs(allocation: Allocation, cases: Sequence[Case]) -> Figures:
-    found: Figures = np.log(seconds_of(allocation, cases))
     return found
 
 
@@ -115,9 +110,19 @@ def flipped(allocation: Allocation, typical_s: float | None) -> list[bool]:
 
 
 def without(allocation: Allocation, left_out: Sequence[bool]) -> Allocation:
-    """Return the allocation as if these launches had measured nothing; their wrong data still count."""
-    cases = {case: _without(each, left_out) for case, each in allocation.cases.items()}
-    shown = {case: _shown_without(each, left_out) for case, each in allocation.shown.items()}
+    """Return the allocation as if these launches had measured nothing; their wrong data still count.
+
+    The share of the ceiling of a case is unknown if a remaining launch has none.
+    """
+
+    def left(values: Sequence[float | None]) -> tuple[float | None, ...]:
+        return tuple(None if out else value for value, out in zip(values, left_out, strict=True))
+
+    cases = {case: each._replace(medians_s=left(each.medians_s)) for case, each in allocation.cases.items()}
+    shown = dict(allocation.shown)
+    for case, each in shown.items():
+        if each.percent is not None and len(each.percents) == len(left_out):
+            shown[case] = each._replace(percent=median_of(left(each.percents)), percents=left(each.percents))
     return replace(allocation, cases=cases, shown=shown)
 
 
@@ -128,15 +133,14 @@ def filter_launches(allocation: Allocation, typical_s: float | None) -> Filtered
     if not count:
         return FilteredAllocation(allocation, left_out=tuple(out))
     more = max(LEAST_LEFT, count + 1) - left
+    problem: LaunchesNeeded | AllocationStateChanged | None = None
     if count > MOST_FLIPPED or (more > 0 and not left):
-        return _refused(allocation, AllocationStateChanged(allocation.name, count, len(out)))
-    if more > 0:
-        return _refused(allocation, LaunchesNeeded(allocation.name, count, len(out), more))
+        problem = AllocationStateChanged(allocation.name, count, len(out))
+    elif more > 0:
+        problem = LaunchesNeeded(allocation.name, count, len(out), more)
+    if problem is not None:
+        return FilteredAllocation(allocation, problem, left_out=(False,) * len(out))
     return FilteredAllocation(without(allocation, out), None, LaunchesLeftOut(allocation.name, count, len(out)), tuple(out))
-
-
-def _refused(allocation: Allocation, problem: LaunchesNeeded | AllocationStateChanged) -> FilteredAllocation:
-    return FilteredAllocation(allocation, problem, left_out=(False,) * len(allocation.canary_s))
 
 
 def filter_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]]:
@@ -150,15 +154,3 @@ def filter_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]
         if not all(out):
             kept.append(without(each, out) if any(out) else each)
     return replace(baseline, allocations=kept), notes
-
-
-def _without(measured: CaseTimes, left_out: Sequence[bool]) -> CaseTimes:
-    return measured._replace(medians_s=tuple(None if out else value for value, out in zip(measured.medians_s, left_out, strict=True)))
-
-
-def _shown_without(shown: ShownFigures, left_out: Sequence[bool]) -> ShownFigures:
-    """Return the figures without these launches. The share of the ceiling is unknown if a remaining launch has none."""
-    if shown.percent is None or len(shown.percents) != len(left_out):
-        return shown
-    left = tuple(None if out else share for share, out in zip(shown.percents, left_out, strict=True))
-    return shown._replace(percent=median_of(left), percents=left)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
@@ -20,17 +20,17 @@ from collbench.gate.reasons import NOTES, REASONS, WAITING, rendered
 from collbench.reason import Fact, Text, as_json, decode
 from collbench.results.store import read_object
 
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
-
 SCHEMA = 1
 PASSED, REGRESSION, UNDECIDED, WRONG_DATA = "passed", "regression", "no verdict", "wrong data"
 EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_DATA: FAILED}
 CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
 
 
-@dataclass(frozen=True)
-class Announcement:
+class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
+    """A part of verdict.json, which calls a case a cell, as its schema has since version 1."""
+
+
+class Announcement(_VerdictPart, frozen=True):
     """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
 
     reason: str
@@ -38,8 +38,7 @@ class Announcement:
     expires: str
 
 
-@dataclass(frozen=True)
-class Suspicion:
+class Suspicion(_VerdictPart, frozen=True):
     """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
     kind     "cell", "group" or "whole"
@@ -61,8 +60,7 @@ class Suspicion:
     announced: Announcement | None = None
 
 
-@dataclass(frozen=True)
-class GroupState:
+class GroupState(_VerdictPart, frozen=True):
     """The state of a group of cases, passed or not: one line of every output.
 
     backend, operation, size_class  the columns that define it
@@ -91,11 +89,10 @@ class GroupState:
     worst_limit: float | None
     state: str
     outcome: str = ""
-    outcomes: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, int] = {}
 
 
-@dataclass(frozen=True)
-class FloorState:
+class FloorState(_VerdictPart, frozen=True):
     """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
 
     name, case  as in `Suspicion`
@@ -116,8 +113,7 @@ class FloorState:
     state: str
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(_VerdictPart, frozen=True):
     """A difference between the last good allocation (`before`) and the candidate (`after`).
 
     item        what changed: "software", ("mpi", "version")
@@ -148,9 +144,23 @@ class Change:
         """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
         return Difference(self.item, self.before, self.after, self.times).sentence()
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the change as verdict.json has it."""
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "path": list(self.item.path),
+            "times": self.times,
+            "before": self.before,
+            "after": self.after,
+            "plausible": "" if self.plausible is None else self.plausible.render(),
+            "plausible_fact": None if self.plausible is None else as_json(self.plausible),
+            "announced": msgspec.to_builtins(self.announced),
+            "explains": self.explains,
+        }
 
-@dataclass(frozen=True)
-class Verdict:
+
+class Verdict(_VerdictPart, frozen=True):
     """The result of the gate, with everything that its outputs show.
 
     result      "passed", "regression", "no verdict" or "wrong data"
@@ -228,78 +238,38 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return verdict.json; verdict.schema.json describes it."""
-        shown = replace(self, reasons=(), notes=(), changes=(), cause=None)
+        cause: Any = None
+        if self.cause is not None:
+            fact = {} if isinstance(self.cause, StoredCause) else {"fact": as_json(self.cause)}
+            cause = {"kind": self.cause.cause, "sentence": self.cause.render(), **fact}
         return {
             "schema": SCHEMA,
             "exit_code": self.exit_code,
-            **_stored_names(asdict(shown)),
+            **msgspec.to_builtins(replace(self, reasons=(), notes=(), changes=(), cause=None)),
             "reasons": rendered(self.reasons),
             "reason_facts": as_json(self.reasons),
             "notes": rendered(self.notes),
             "note_facts": as_json(self.notes),
-            "cause": None if self.cause is None else _cause_json(self.cause),
-            "changes": [_change_json(each) for each in self.changes],
+            "cause": cause,
+            "changes": [each.as_json() for each in self.changes],
             "outcomes": {each.value: number for each, number in self.outcomes.items()},
         }
 
 
-# verdict.json calls a case a cell, as its schema has since version 1.
-_STORED_NAMES = {"case": "cell", "cases": "cells"}
-_OWN_NAMES = {stored: own for own, stored in _STORED_NAMES.items()}
-
-
-def _stored_names(value: Any) -> Any:
-    """Return a part of the verdict with the keys of verdict.json."""
-    if isinstance(value, dict):
-        return {_STORED_NAMES.get(key, key): _stored_names(each) for key, each in value.items()}
-    return [_stored_names(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _own_names(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of verdict.json with the names of the fields."""
-    return {_OWN_NAMES.get(key, key): each for key, each in stored.items()}
-
-
-def _cause_json(cause: LikelyCause) -> dict[str, Any]:
-    fact = {} if isinstance(cause, StoredCause) else {"fact": as_json(cause)}
-    return {"kind": cause.cause, "sentence": cause.render(), **fact}
-
-
-def _change_json(each: Change) -> dict[str, Any]:
-    return {
-        "kind": each.kind,
-        "what": each.what,
-        "path": list(each.item.path),
-        "times": each.times,
-        "before": each.before,
-        "after": each.after,
-        "plausible": "" if each.plausible is None else each.plausible.render(),
-        "plausible_fact": None if each.plausible is None else as_json(each.plausible),
-        "announced": None if each.announced is None else asdict(each.announced),
-        "explains": each.explains,
-    }
-
-
 def from_json(document: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them."""
-    return Verdict(
-        **{
-            **{name: value for name, value in _own_names(document).items() if name not in _DERIVED},
-            "reasons": _facts(document["reasons"], document.get("reason_facts"), REASONS),
-            "notes": _facts(document["notes"], document.get("note_facts"), NOTES),
-            "candidates": tuple(document["candidates"]),
-            "asked": tuple(document["asked"]),
-            "suspicions": tuple(_suspicion(each) for each in document["suspicions"]),
-            "groups": tuple(GroupState(**{**_own_names(each), "factors": tuple(each["factors"])}) for each in document["groups"]),
-            "floors": tuple(FloorState(**{**_own_names(each), "percents": tuple(each["percents"])}) for each in document["floors"]),
-            "cause": _cause(document["cause"]) if document["cause"] else None,
-            "ceilings": tuple(CeilingChange(**each) for each in document.get("ceilings", ())),
-            "changes": tuple(map(_change, document["changes"])),
-        }
+    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them.
+
+    Raises msgspec.ValidationError for an object of another shape.
+    """
+    others = {**document, "reasons": (), "notes": (), "cause": None, "changes": ()}
+    plain = msgspec.convert(others, Verdict, strict=False)  # 6.0 is an integer of the schema, too
+    return replace(
+        plain,
+        reasons=_facts(document["reasons"], document.get("reason_facts"), REASONS),
+        notes=_facts(document["notes"], document.get("note_facts"), NOTES),
+        cause=_cause(document["cause"]) if document["cause"] else None,
+        changes=tuple(map(_change, document["changes"])),
     )
-
-
-_DERIVED = ("schema", "exit_code", "outcomes", "reason_facts", "note_facts")
 
 
 def _facts(texts: Sequence[str], facts: Sequence[Any] | None, kinds: Any) -> tuple[Fact, ...]:
@@ -315,27 +285,18 @@ def _fact(text: str, fact: Any, kinds: Any) -> Any:
         return Text(text)
 
 
-def _cause(told: Mapping[str, Any]) -> LikelyCause:
+def _cause(stored: Mapping[str, Any]) -> LikelyCause:
     try:
-        found: LikelyCause = decode(told.get("fact"), CAUSES)
+        found: LikelyCause = decode(stored.get("fact"), CAUSES)
     except msgspec.ValidationError:
-        return StoredCause(told["kind"], told["sentence"])
+        return StoredCause(stored["kind"], stored["sentence"])
     return found
 
 
-def _change(value: Mapping[str, Any]) -> Change:
-    item = Item(value["kind"], tuple(value["path"])) if value.get("path") else Item.of(value["kind"], value["what"])
-    plausible = _fact(value["plausible"], value.get("plausible_fact"), PLAUSIBLE) if value["plausible"] else None
-    announced = _announced(value)
-    return Change(item, value["before"], value["after"], plausible, announced, value.get("times", 1), value.get("explains", False))
-
-
-def _suspicion(value: Mapping[str, Any]) -> Suspicion:
-    return Suspicion(**{**_own_names(value), "factors": tuple(value["factors"]), "announced": _announced(value)})
-
-
-def _announced(value: Mapping[str, Any]) -> Announcement | None:
-    return Announcement(**value["announced"]) if value["announced"] else None
+def _change(stored: Mapping[str, Any]) -> Change:
+    item = Item(stored["kind"], tuple(stored["path"])) if stored.get("path") else Item.of(stored["kind"], stored["what"])
+    plausible = _fact(stored["plausible"], stored.get("plausible_fact"), PLAUSIBLE) if stored["plausible"] else None
+    return replace(msgspec.convert({**stored, "item": item, "plausible": None}, Change, strict=False), plausible=plausible)
 
 
 # The exit code for a verdict or a failure, in the caller's style.
@@ -398,8 +359,11 @@ def read_verdict(path: Path) -> Verdict:
     misfit = _misfit(value)
     if misfit is not None:
         raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
-    verdict = from_json(value)
-    if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
+    try:
+        verdict = from_json(value)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {error}; {_REMEDY}") from error
+    if verdict.result == PASSED and (verdict.reasons or any(map(verdict.count, (CONFIRMED, SUSPECTED, UNDECIDED)))):
         raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
     return verdict
 
@@ -412,34 +376,23 @@ def schema() -> dict[str, Any]:
 
 
 def _misfit(value: dict[str, Any]) -> str | None:
-    """Return the first invalid value with its place; None if all are valid."""
+    """Return the first invalid value with its place: "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"; None if all are valid."""
     from jsonschema import Draft202012Validator
 
     checks = Draft202012Validator(schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
-    error = next(iter(checks.iter_errors(value)), None)
-    return None if error is None else _sentence(_innermost(error))
-
-
-def _innermost(error: ValidationError) -> ValidationError:
-    """Return the error of the first form, for a value that fits none of several forms, the last of which is null."""
-    return next((inner for inner in error.context or () if list(inner.schema_path)[:1] == [0]), error)
-
-
-def _sentence(error: ValidationError) -> str:
-    """Return "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"."""
-    place = _place(error.absolute_path)
+    error: Any = next(iter(checks.iter_errors(value)), None)
+    if error is None:
+        return None
+    # of a value that fits none of several forms, the last of which is null, the error of the first form
+    error = next((inner for inner in error.context or () if list(inner.schema_path)[:1] == [0]), error)
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    place = _shown(place.removeprefix("."))[1:-1] or "it"
     if error.validator == "required":
-        lacking = next(name for name in error.validator_value if name not in error.instance)  # type: ignore[union-attr,operator]
-        return f"{place} lacks {lacking}"
+        return f"{place} lacks {next(name for name in error.validator_value if name not in error.instance)}"
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = error.schema.get("properties", {})  # type: ignore[union-attr]
+        known = error.schema.get("properties", {})
         return f"{place} has {_shown(next(name for name in error.instance if name not in known))}, which is unknown"
     return f"{place} is {_shown(error.instance)}, where {error.validator} {_shown(error.validator_value)} is wanted"
-
-
-def _place(path: Iterable[Any]) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return _shown(place.removeprefix("."))[1:-1] or "it"
 
 
 def _shown(value: Any) -> str:

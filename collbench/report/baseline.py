@@ -9,9 +9,10 @@ from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 
+from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Case
+from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.baseline import Baseline, scheme_of, times_of
 from collbench.gate.diff import BaselineDiff, Shift
 from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
@@ -38,22 +39,9 @@ def baseline_lines(baseline: Baseline, format: str, width: int | None = None) ->
     cases = baseline.cases
     learned, left_out = filter_baseline(baseline)
     limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
-    sentences = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
-    yield from _json(cases, limits) if format == "json" else _table(baseline, cases, limits, sentences, width)
-
-
-def after_adding(path: Path, held: int) -> str:
-    """Return how many allocations the baseline has, and the next command."""
-    there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
-    if held < FEWEST:
-        return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
-    few = f" (better {ENOUGH})" if held < ENOUGH else ""
-    return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
-
-
-def _table(
-    baseline: Baseline, cases: Sequence[Case], limits: BaselineLimits, sentences: Sequence[str], width: int | None
-) -> Iterator[Line]:
+    if format == "json":
+        yield from _json(cases, limits)
+        return
     names, visible = _names(cases), limits.visible()
     held: list[Column[Allocation]] = [
         Column("", "", lambda each: f"  {each.name}"),
@@ -68,9 +56,19 @@ def _table(
         Column("", "smallest slowdown visible", lambda number: _visible(float(visible[number])), right=True),
     ]
     title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
-    yield from table_lines(Frame(held, baseline.allocations, title=title, foot=sentences), width)
+    foot = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
+    yield from table_lines(Frame(held, baseline.allocations, title=title, foot=foot), width)
     yield Line("")
     yield from table_lines(Frame(columns, range(len(cases)), names_hidden=True), width)
+
+
+def after_adding(path: Path, held: int) -> str:
+    """Return how many allocations the baseline has, and the next command."""
+    there, folder = f"{path} has {plural(held, 'allocation')}", quote(str(path))
+    if held < FEWEST:
+        return f"{there}; a verdict needs {FEWEST}, better {ENOUGH}: collbench baseline add {folder} RUN…"
+    few = f" (better {ENOUGH})" if held < ENOUGH else ""
+    return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
 def _time(centre: float) -> str:
@@ -107,15 +105,14 @@ def _percent(share: float) -> str:
     return format_percent(100 * share) if share < 9 else f"{share + 1:.0f} times"
 
 
-def _names(cases: Sequence[Case]) -> list[str]:
+def _names(cases: Sequence[CaseKey]) -> list[str]:
     """Return the name of each case: operation, size, backend, and all else that differs between the cases."""
     differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({case[place] for case in cases}) > 1]
     shown = [*(COLUMNS.index(name) for name in _FIRST), *differing]
-    return [" ".join(_word(place, case[place]) for place in shown) for case in cases]
+    return [" ".join(_word(COLUMNS[place], case[place]) for place in shown) for case in cases]
 
 
-def _word(place: int, value: object) -> str:
-    name = COLUMNS[place]
+def _word(name: str, value: object) -> str:
     if name == "size_bytes":
         return format_size(value) if isinstance(value, int) and value else NOTHING
     if name == "in_place":
@@ -123,7 +120,7 @@ def _word(place: int, value: object) -> str:
     return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
 
 
-def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
+def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
     visible = limits.visible()
     for number, case in enumerate(cases):
         centre, factor = float(limits.centre[number]), float(visible[number])
@@ -132,7 +129,7 @@ def _json(cases: Sequence[Case], limits: BaselineLimits) -> Iterator[Line]:
             "time_s": exp(centre) if isfinite(centre) else None,
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
-        yield Line(json.dumps({**dict(zip(COLUMNS, case, strict=True)), **figures}))
+        yield Line(json.dumps({**case._asdict(), **figures}))
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
@@ -186,7 +183,10 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
     frame = Frame([*columns, Column("", "course", lambda each: course(each, letters, most))], listed)
     layout = TextLayout(frame, width)
     head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
-    head.append(Line(_reading(allocations, letters, most), "foot"))
+    last = f" (the last {most})" if allocations > most else ""
+    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
+    course_of = f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured"
+    head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
     yield Line(layout.heading(), "head")
     for each in listed:
@@ -219,9 +219,8 @@ def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:
     """Yield a sentence for each step, and one for the allocations in which it was not measured."""
     yield from (describe_step(history, step) for step in series.steps)
-    missing = history.missing(series)
-    if missing:
-        yield missing
+    if history.missing(series):
+        yield history.missing(series)
 
 
 def describe_step(history: History, step: LevelChange) -> str:
@@ -252,12 +251,6 @@ def day(began_utc: str) -> str:
     return began_utc[:10]
 
 
-def _reading(allocations: int, letters: str, most: int) -> str:
-    last = f" (the last {most})" if allocations > most else ""
-    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
-    return f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured. trend: the last level over the first"
-
-
 def course(series: CaseHistory, letters: str, most: int = MOST_ALLOCATIONS) -> str:
     """Return a letter for each of the last allocations, the first letter for the fastest; at least two floors high, so noise stays flat."""
     values = [float(each) for each in series.values[-most:]]
@@ -272,7 +265,7 @@ def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Li
     """Yield an object for each series: its subject, values by allocation, and steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
-        columns = dict(zip(COLUMNS, each.about.case, strict=True)) if each.about.case else {}
+        columns = each.about.case._asdict() if each.about.case else {}
         found = {
             "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
             "time_s" if each.about.case else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
@@ -306,8 +299,11 @@ def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     beyond = worst_first([each for each in moves.moved if each.beyond])
     cases = [each for each in moves.moved if each.about.kind == CELL]
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
-        yield Line(printable(f"{name}: {_about_diff(side)}"), "head")
-    yield Line(_how_many(cases), "head")
+        last = side[-1]
+        many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
+        yield Line(printable(f"{name}: {many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"), "head")
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
+    yield Line(f"{plural(len(cases), 'case')}: {count_text(count_outcomes(each.outcome for each in cases), notes)}", "head")
     yield from (Line(printable(_describe_shift(each)), "doubtful") for each in beyond[:_MOST])
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
@@ -316,22 +312,9 @@ def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
 
 
-def _how_many(cases: Sequence[Shift]) -> str:
-    """Return how many cases have each of the four outcomes."""
-    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    return f"{plural(len(cases), 'case')}: {count_text(count_outcomes(each.outcome for each in cases), notes)}"
-
-
 def worst_first(moved: Sequence[Shift]) -> list[Shift]:
     """Return the largest changes first, slower or faster."""
     return sorted(moved, key=lambda each: -abs(log(each.factor)))
-
-
-def _about_diff(side: Sequence[Allocation]) -> str:
-    """Return "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; for a single one "2026-11-12 on node1, node2"."""
-    last = side[-1]
-    many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
-    return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
 
 
 def _describe_shift(each: Shift) -> str:
@@ -351,19 +334,14 @@ def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:
             yield f"only in {name}: {', '.join(each.name for each in only[:_DIFF_MOST_NAMED])}{more}"
 
 
-def _summary(moves: BaselineDiff) -> dict[str, int]:
-    """Return the number of cases with each outcome."""
-    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
-    return {each.value.replace(" ", "_"): number for each, number in counts.items()}
-
-
 def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
+    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
     found = {
         "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
-        "margin": MARGIN, "summary": _summary(moves),
+        "margin": MARGIN, "summary": {each.value.replace(" ", "_"): number for each, number in counts.items()},
         "moved": [
-            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.case or (), strict=False)),
+            {"kind": each.about.kind, "name": each.about.name, "cell": each.about.case._asdict() if each.about.case else {},
              "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
             for each in moves.moved
         ],

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import count, islice
 from pathlib import Path
 from shlex import quote
 
@@ -114,11 +115,6 @@ def name_of(part: Suspicion | FloorState | GroupState) -> str:
     return short(part.name, LONGEST_NAME)
 
 
-def of_suspicion(each: Suspicion) -> str:
-    """Return "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)", and the announcement."""
-    return f"{slower_in_each(each.factors)} (limit {slower(each.limit)}){_by(each.announced)}"
-
-
 def of_group(each: GroupState) -> str:
     """Return "+3.0 % (limit +1.0 %); worst: allreduce 64 MiB mpi +12.0 % (limit +2.0 %); 3 of 10 cases missing"."""
     judged = f"{slower_in_each(each.factors)} (limit {slower(each.limit)})" if each.limit is not None else "cases judged one by one"
@@ -199,8 +195,10 @@ def cleared(verdict: Verdict) -> list[Suspicion]:
 
 
 def of(each: Suspicion | FloorState) -> str:
-    """Return the figures of either."""
-    return of_floor(each) if isinstance(each, FloorState) else of_suspicion(each)
+    """Return the figures: "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)", and the announcement; of a floor as `of_floor` does."""
+    if isinstance(each, FloorState):
+        return of_floor(each)
+    return f"{slower_in_each(each.factors)} (limit {slower(each.limit)}){_by(each.announced)}"
 
 
 def announced(by: Announcement | None) -> str:
@@ -252,7 +250,11 @@ def _parts(verdict: Verdict, width: int | None) -> Iterator[Line]:
 
 def _open(verdict: Verdict, width: int | None) -> Iterator[Line]:
     listed = {each.name for each in verdict.groups if each.state != PASSED}  # below, with their worst cases
-    parts = [each for each in open_ones(verdict) if not (_is_unannounced_group(each) and each.name in listed)]
+    parts = [
+        each
+        for each in open_ones(verdict)
+        if not (each.name in listed and isinstance(each, Suspicion) and each.kind == "group" and each.announced is None)
+    ]
     if parts:
         yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
         yield from _records([(each.state, name_of(each), of(each)) for each in parts[:_MOST_OPEN]], width)
@@ -260,19 +262,12 @@ def _open(verdict: Verdict, width: int | None) -> Iterator[Line]:
         yield Line(f"  and {len(parts) - _MOST_OPEN} more: see --out FILE")
     again = cleared(verdict)
     if again:
-        yield Line(f"  cleared (not slower again): {', '.join(name_of(each) for each in again[:3])}{_more(again, 3)}")
-    yield from _unknown([each for each in verdict.floors if each.state == UNDECIDED], width)
-
-
-def _is_unannounced_group(each: Suspicion | FloorState) -> bool:
-    return isinstance(each, Suspicion) and each.kind == "group" and each.announced is None
-
-
-def _unknown(floors: Sequence[FloorState], width: int | None) -> Iterator[Line]:
-    """Yield the cases with an unknown share of the expected bandwidth."""
-    yield from _records([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]], width)
-    if len(floors) > _MOST_UNKNOWN:
-        yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")
+        more = f" and {len(again) - 3} more" if len(again) > 3 else ""
+        yield Line(f"  cleared (not slower again): {', '.join(name_of(each) for each in again[:3])}{more}")
+    unknown = [each for each in verdict.floors if each.state == UNDECIDED]  # their share of the expected bandwidth
+    yield from _records([(UNDECIDED, name_of(each), of_floor(each)) for each in unknown[:_MOST_UNKNOWN]], width)
+    if len(unknown) > _MOST_UNKNOWN:
+        yield Line(f"  and {len(unknown) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")
 
 
 def _changes(verdict: Verdict) -> Iterator[Line]:
@@ -299,10 +294,6 @@ def _groups(verdict: Verdict, width: int | None) -> Iterator[Line]:
 def _records(records: Sequence[tuple[str, str, str]], width: int | None) -> Iterator[Line]:
     """Yield the lines of (state, name, figures)."""
     return table_lines(Frame(_COLUMNS, records, style=lambda each: "wrong" if each[0] == CONFIRMED else "doubtful"), width)
-
-
-def _more(found: Sequence[object], shown: int) -> str:
-    return f" and {len(found) - shown} more" if len(found) > shown else ""
 
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
@@ -356,7 +347,10 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     stack = STACK if verdict.mode == "paired" else ()  # these may differ
     unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
-        yield from _kept(verdict, typed)
+        if len(verdict.candidates) == 1 and not typed.slowed:  # the later ones of three may hold suspects alone
+            why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
+            yield f"next: add it to the baseline{why}:"
+            yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}")
     elif verdict.result == WRONG_DATA:
         yield from ("next: show the cases with wrong data:", CommandText(f"  {_command('report', *map(str, typed.runs))}"))
     elif verdict.result == REGRESSION:
@@ -390,21 +384,13 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     if typed.slowed or not known:
         return
     added: list[str] = []
-    for name, count, words in known:
+    for name, launches, words in known:
         folder = _fresh_names(name, 1)[0]
         added.append(folder)
         while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
-        yield f"next: measure {plural(count, 'more launch')} in {name}{while_it_runs}:"
-        yield CommandText(f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, count, typed)}")
+        yield f"next: measure {plural(launches, 'more launch')} in {name}{while_it_runs}:"
+        yield CommandText(f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, launches, typed)}")
     yield from ("and judge all together:", CommandText(f"  {typed.judge(*added)}"))
-
-
-def _kept(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
-    """Yield how to add a good allocation; the later ones of three may hold suspects alone."""
-    if len(verdict.candidates) == 1 and not typed.slowed:
-        why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
-        yield f"next: add it to the baseline{why}:"
-        yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}")
 
 
 def _announcing(verdict: Verdict, typed: GateCommand, change: Change, number: int) -> Iterator[str]:
@@ -437,13 +423,8 @@ def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 def _fresh_names(first: str, more: int) -> list[str]:
     """Return names of folders that do not exist here."""
-    found: list[str] = []
-    number = 1
-    while len(found) < more:
-        name = f"{first[:_LONGEST_NAME]}-again-{number}"
-        found += [name] if not Path(name).exists() else []
-        number += 1
-    return found
+    names = (f"{first[:_LONGEST_NAME]}-again-{number}" for number in count(1))
+    return list(islice((name for name in names if not Path(name).exists()), more))
 
 
 def _measured(name: str, typed: GateCommand) -> str:
@@ -456,12 +437,12 @@ def _measured(name: str, typed: GateCommand) -> str:
     return _started(["run", suite, *allocation, "--quiet", "--out"], name, _LAUNCHES, typed)
 
 
-def _started(words: Sequence[str], folder: str, count: int, typed: GateCommand) -> str:
+def _started(words: Sequence[str], folder: str, launches: int, typed: GateCommand) -> str:
     """Return the command for so many launches into a folder."""
     if typed.launcher in (None, "local"):
-        return _command(*words, folder, *(["--launches", str(count)] if count > 1 else []))
+        return _command(*words, folder, *(["--launches", str(launches)] if launches > 1 else []))
     start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)
-    return f"for n in {' '.join(map(str, range(1, count + 1)))}; do {start} {_command(*words)} {quote(folder)}/launch-$n; done"
+    return f"for n in {' '.join(map(str, range(1, launches + 1)))}; do {start} {_command(*words)} {quote(folder)}/launch-$n; done"
 
 
 def _command(*words: str) -> str:

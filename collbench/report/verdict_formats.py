@@ -221,6 +221,7 @@ def _is_earlier(option: str, path: Path) -> bool:
 # whole. An undecided one is an error, since a skipped test looks like a passed one.
 
 _MOST_LINES = 60
+_OPEN = (CONFIRMED, SUSPECTED, UNDECIDED)
 _NAMES = {
     "verdict": "the verdict",
     "comparable": "comparable: software, clocks, machine state",
@@ -247,22 +248,14 @@ def junit(verdict: Verdict) -> str:
         raise UsageError("--junit needs junitparser: pip install 'collbench[report]'") from error
     suite: Any = TestSuite("collbench gate")
     suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # the runs are of many hosts
-    for name, value in _properties(verdict).items():
-        suite.add_property(name, value)
+    suite.add_property("result", verdict.result)
+    suite.add_property("baseline", short(verdict.baseline))
+    suite.add_property("candidates", ", ".join(short(name, 80) for name in verdict.candidates[:6]))
+    suite.add_property("collbench", short(verdict.collbench, 40))
     suite.add_testcases([_written(case, verdict) for case in _cases(verdict)])
     suite.append(SystemOut("\n".join(_everything(verdict))))
     suite.append(SystemErr(""))
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8") + "\n"
-
-
-def _properties(verdict: Verdict) -> dict[str, str]:
-    candidates = ", ".join(short(name, 80) for name in verdict.candidates[:6])
-    return {
-        "result": verdict.result,
-        "baseline": short(verdict.baseline),
-        "candidates": candidates,
-        "collbench": short(verdict.collbench, 40),
-    }
 
 
 def _cases(verdict: Verdict) -> Iterator[_Case]:
@@ -273,23 +266,14 @@ def _cases(verdict: Verdict) -> Iterator[_Case]:
     whole = next((each for each in open_ones(verdict) if isinstance(each, Suspicion) and each.kind == "whole"), None)
     yield _Case("verdict", _NAMES["whole"], whole.state if whole else PASSED, of(whole) if whole else "")
     for group in verdict.groups:
-        yield _Case("groups", name_of(group), group.state, of_group(group), _cases_of(group.name, verdict))
-    yield from _floors(verdict.asked, verdict.floors)
-
-
-def _floors(all_floors: Sequence[str], floors: Sequence[FloorState]) -> Iterator[_Case]:
-    """Yield a case for each --min-percent, with the state of its worst case."""
-    for asked in dict.fromkeys([*all_floors, *(each.asked for each in floors)]):
-        cases = [each for each in floors if each.asked == asked]
-        state = next((state for state in (CONFIRMED, SUSPECTED, UNDECIDED) if state in {each.state for each in cases}), PASSED)
-        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cases if each.state in (CONFIRMED, SUSPECTED, UNDECIDED)]
+        own = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group.name]
+        more = [*own, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]  # its cases are in the verdict's own case
+        yield _Case("groups", name_of(group), group.state, of_group(group), more)
+    for asked in dict.fromkeys([*verdict.asked, *(each.asked for each in verdict.floors)]):  # with the state of its worst case
+        cases = [each for each in verdict.floors if each.asked == asked and each.state in _OPEN]
+        state = next((state for state in _OPEN if state in {each.state for each in cases}), PASSED)
+        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cases]
         yield _Case("floors", short(asked, 60), state, bad[0] if bad else "", sentences(bad, _MOST_LINES))
-
-
-def _cases_of(group: str, verdict: Verdict) -> list[str]:
-    """Return the lines about a group itself and the changes; its cases are in the verdict's own case."""
-    found = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group]
-    return [*found, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]
 
 
 def _everything(verdict: Verdict) -> list[str]:
@@ -324,7 +308,18 @@ _STATUS_LONGEST = 400  # characters; old NRPE transfers 1,024 bytes
 
 def status_lines(verdict: Verdict) -> list[Line]:
     """Return "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
-    return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {_text(verdict)} | {_figures(verdict)}")]
+    worst = next(open_ones(verdict), None)
+    first = [verdict.cause.render()] if verdict.cause is not None else []
+    first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
+    text = _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
+    unknown = sum(each.state == UNDECIDED for each in verdict.groups)
+    figures = {  # value;warning;critical;minimum
+        CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
+        ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
+        "cells": f"{verdict.cases};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
+    }  # fmt: skip
+    shown = " ".join(f"{name}={figure}" for name, figure in figures.items())
+    return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {text} | {shown}")]
 
 
 def of_failure(sentence: str) -> Line:
@@ -332,28 +327,9 @@ def of_failure(sentence: str) -> Line:
     return Line(f"COLLBENCH UNKNOWN - {_plain(sentence)}")
 
 
-def _text(verdict: Verdict) -> str:
-    """Return the result, the likely cause, the worst suspect and the reasons."""
-    worst = next(open_ones(verdict), None)
-    first = [verdict.cause.render()] if verdict.cause is not None else []
-    first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
-    return _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
-
-
 def _plain(text: str) -> str:
     """Return the text on one line, without the bar that begins the figures."""
     return short(text, _STATUS_LONGEST).replace("|", "/")
-
-
-def _figures(verdict: Verdict) -> str:
-    """Return counts with their thresholds: value;warning;critical;minimum."""
-    unknown = sum(each.state == UNDECIDED for each in verdict.groups)
-    counts = {
-        CONFIRMED: f"{verdict.count(CONFIRMED)};;0;0", SUSPECTED: f"{verdict.count(SUSPECTED)};0;;0",
-        ACCEPTED: f"{verdict.count(ACCEPTED)};0;;0", "groups": f"{len(verdict.groups)};;;0", "unknown_groups": f"{unknown};;;0",
-        "cells": f"{verdict.cases};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
-    }  # fmt: skip
-    return " ".join(f"{name}={figure}" for name, figure in counts.items())
 
 
 # Markdown for a pull request or the summary of a GitHub step: the result, the worst 20 rows, the rest folded.
@@ -398,12 +374,13 @@ def _first(verdict: Verdict) -> Iterator[str]:
         yield from ("", f"The first {_MOST_ROWS} of {len(found)}, confirmed and worst first; all are below.")
     if verdict.changes:
         since = "Changes from the old stack to the new one" if verdict.mode == "paired" else "Changes since the last good allocation"
-        yield from ("", f"**{since}**, the most plausible cause first:", "", *items(_changes(verdict, 0, _MOST_CHANGES)))
+        yield from (
+            "",
+            f"**{since}**, the most plausible cause first:",
+            "",
+            *items(of_change(each) for each in verdict.changes[:_MOST_CHANGES]),
+        )
     yield from ("", escaped_line(judged(verdict)))
-
-
-def _changes(verdict: Verdict, first: int, most: int) -> list[str]:
-    return [of_change(each) for each in verdict.changes[first : first + most]]
 
 
 def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
@@ -429,7 +406,7 @@ def _folded(verdict: Verdict) -> Iterator[list[str]]:
             len(unknown),
         )
     if len(verdict.changes) > _MOST_CHANGES:
-        yield _details("All changes", items(_changes(verdict, 0, _MOST_FOLDED)), len(verdict.changes))
+        yield _details("All changes", items(of_change(each) for each in verdict.changes[:_MOST_FOLDED]), len(verdict.changes))
     if verdict.notes or len(verdict.reasons) > _MOST_REASONS:
         more = [*verdict.reasons[_MOST_REASONS:], *verdict.notes]
         yield _details(f"Notes ({len(more)})", items(sentences(more, _MOST_FOLDED)), len(more))
@@ -487,33 +464,20 @@ def _samples(verdict: Verdict) -> Iterator[Sample]:
         yield Sample("gate_suspicions", {"state": state}, verdict.count(state))
     yield Sample("gate_unannounced_changes", {}, sum(each.announced is None for each in verdict.changes))
     for group in verdict.groups:
-        yield from _of_group(group)
+        labels = {name: short(str(getattr(group, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
+        yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), group.state)
+        yield from _by_allocation("gate_group_time", labels, group.factors)
+        yield Sample("gate_group_limit", labels, group.limit)
+        yield Sample("gate_group_missing_cells", labels, group.missing)
     for each in verdict.suspicions:
-        yield from _of_suspicion(each)
+        labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_case(each)}
+        yield from _by_allocation("gate_suspicion_time", labels, each.factors)
+        yield Sample("gate_suspicion_limit", labels, each.limit)
     for floor in verdict.floors:
-        yield from _of_floor(floor)
-
-
-def _of_group(each: GroupState) -> Iterator[Sample]:
-    labels = {name: short(str(getattr(each, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
-    yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), each.state)
-    yield from _by_allocation("gate_group_time", labels, each.factors)
-    yield Sample("gate_group_limit", labels, each.limit)
-    yield Sample("gate_group_missing_cells", labels, each.missing)
-
-
-def _of_suspicion(each: Suspicion) -> Iterator[Sample]:
-    labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_case(each)}
-    yield from _by_allocation("gate_suspicion_time", labels, each.factors)
-    yield Sample("gate_suspicion_limit", labels, each.limit)
-
-
-def _of_floor(each: FloorState) -> Iterator[Sample]:
-    optional = {"model": each.model, "limited_by": each.limited_by}
-    known = {name: short(text, _LONGEST) for name, text in optional.items() if text is not None}
-    labels = {"name": short(each.name, _LONGEST), "asked": short(each.asked, _LONGEST), "state": each.state, **known, **_case(each)}
-    yield from _by_allocation("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in each.percents])
-    yield Sample("gate_of_ceiling_wanted", labels, each.wanted / 100)
+        known = {name: short(text, _LONGEST) for name in ("model", "limited_by") if (text := getattr(floor, name)) is not None}
+        labels = {"name": short(floor.name, _LONGEST), "asked": short(floor.asked, _LONGEST), "state": floor.state, **known, **_case(floor)}
+        yield from _by_allocation("gate_of_ceiling", labels, [None if percent is None else percent / 100 for percent in floor.percents])
+        yield Sample("gate_of_ceiling_wanted", labels, floor.wanted / 100)
 
 
 def _case(each: Suspicion | FloorState) -> dict[str, str]:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.analysis.launches import CaseKey, case_of
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Figures, add_all, scheme_of
 from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
@@ -118,7 +118,7 @@ def _rows(count: int) -> Iterator[Row]:
     yield from (row for row, _ in zip(every, range(count), strict=False))
 
 
-def _allocation(number: int, names: Sequence[Case], times_s: Figures) -> Allocation:
+def _allocation(number: int, names: Sequence[CaseKey], times_s: Figures) -> Allocation:
     launches = len(times_s)
     measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(names, times_s.T, strict=True)}
     began = f"2026-01-{1 + number % 28:02d}T{number % 24:02d}:00:00Z"

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.analysis.launches import CaseKey, case_of
+from collbench.gate.allocation import Allocation, CaseTimes
 from tests.results.rows import make_row
 
 SIZES = (8, 64, 1024, 2 << 20, 16 << 20, 64 << 20, 256 << 20)
 Factor = Callable[[int, str, int], float | None]
 
 
-def case(size: int, backend: str = "mpi", **changes: Any) -> Case:
+def case(size: int, backend: str = "mpi", **changes: Any) -> CaseKey:
     """An all-reduce."""
     return case_of(make_row(size, backend=backend, **changes))
 

@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.analysis.launches import CaseKey, case_of
+from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import Floor
@@ -22,7 +22,7 @@ SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
 FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
 
 
-def case(size: int) -> Case:
+def case(size: int) -> CaseKey:
     return case_of(make_row(size))
 
 
@@ -45,3 +45,16 @@ def judged(
 
 def slow(name: str, factor: float = 1.1, size: int = 64 << 20, launches: int = 5) -> Allocation:
     return allocation(name, {size: factor}, launches)
+
+
+def with_case(whole: Allocation, size: int, *medians_s: float | None, wrong: int = 0, na: str | None = None) -> Allocation:
+    """The allocation with other times of one case."""
+    return replace(whole, cases={**whole.cases, case(size): CaseTimes(medians_s, wrong, na)})
+
+
+def without_case(whole: Allocation, size: int) -> Allocation:
+    return replace(whole, cases={name: measured for name, measured in whole.cases.items() if name != case(size)})
+
+
+def base(*allocations: Allocation) -> Baseline:
+    return Baseline(Path("base"), allocations)

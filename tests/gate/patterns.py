@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import case_of
-from collbench.gate.allocation import COLUMNS, Case
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.gate.baseline import scheme_of
 from collbench.gate.judge import group_states, suspicions_of
 from collbench.gate.rule import exceed, learn
@@ -23,7 +22,7 @@ SMALL = (8, 64, 512, 4096)
 
 def cases(
     backends: Sequence[str] = ("gloo", "mpi"), operations: Sequence[str] = ("allreduce",), sizes: Sequence[int] = LARGE, **changes: Any
-) -> list[Case]:
+) -> list[CaseKey]:
     """A case for each of them, over two nodes."""
     actual = {"nodes": 2, "device": "cpu", **changes}
     return [case_of(make_row(size, backend=name, operation=what, **actual)) for name in backends for what in operations for size in sizes]
@@ -35,14 +34,14 @@ class Judged:
 
     suspicions: list[Suspicion]
     groups: list[GroupState]
-    cases: list[Case]
+    cases: list[CaseKey]
 
 
-def judged(listed: list[Case], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
+def judged(listed: list[CaseKey], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
     """Six good allocations and three in which each case takes `slower(its columns)` times as long; ln of times with such noise."""
     random = np.random.default_rng(seed)
     spread = noise * np.where([case[-1] > 16 << 10 for case in listed], 1.0, 2.0)
-    factors = np.log([slower(dict(zip(COLUMNS, case, strict=True))) for case in listed])
+    factors = np.log([slower(case._asdict()) for case in listed])
     limits = learn(random.normal(0.0, spread, (6, len(listed))), scheme_of(listed))
     excess = exceed(limits, factors + random.normal(0.0, spread, (3, len(listed))))
     suspicions = suspicions_of(limits, excess, listed)

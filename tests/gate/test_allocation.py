@@ -6,13 +6,11 @@ import json
 import re
 from math import exp
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, _broke_off, allocation_from, allocations_in
+from collbench.gate.allocation import allocation_from, allocations_in
 from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
@@ -21,7 +19,7 @@ from tests.results.rows import COPY, make_row, make_times, not_measured, store
 def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> None:
     (found,) = allocations_in([launches(tmp_path / "night", "night-1", {8: 1e-6, 1024: 4e-6}, {8: 3e-6}, {8: 2e-6, 1024: 5e-6})])
     assert (found.name, found.launches, found.unfinished) == ("night-1", 3, 0)
-    by_size = {case[COLUMNS.index("size_bytes")]: measured for case, measured in found.cases.items()}
+    by_size = {case.size_bytes: measured for case, measured in found.cases.items()}
     assert by_size[8].medians_s == (1e-6, 3e-6, 2e-6)
     assert by_size[1024].medians_s == (4e-6, None, 5e-6)
     assert exp(by_size[8].time or 0) == pytest.approx(2e-6)
@@ -41,16 +39,12 @@ def test_a_case_that_no_launch_could_measure_has_its_reason(tmp_path: Path) -> N
     assert [(measured.na, measured.time is None) for measured in found.cases.values()] == [("no GPU", True), (None, False)]
 
 
-def test_wrong_elements_are_summed(tmp_path: Path) -> None:
+def test_wrong_elements_are_summed_even_if_a_later_row_is_right(tmp_path: Path) -> None:
     for number, wrong in ((1, 0), (2, 5)):
-        launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", wrong=wrong)
-    (found,) = allocations_in([tmp_path])
-    assert [measured.wrong for measured in found.cases.values()] == [5]
-
-
-def test_wrong_data_counts_even_if_a_later_row_is_right(tmp_path: Path) -> None:
-    (found,) = allocations_in([store(tmp_path / "a", [make_row(8, wrong=5), make_row(8)])])
-    assert [measured.wrong for measured in found.cases.values()] == [5]
+        launch(tmp_path / "night" / f"launch-{number}", {8: 1e-6}, "night", wrong=wrong)
+    for path in (tmp_path / "night", store(tmp_path / "a", [make_row(8, wrong=5), make_row(8)])):
+        (found,) = allocations_in([path])
+        assert [measured.wrong for measured in found.cases.values()] == [5]
 
 
 def test_launches_of_different_software_are_rejected(tmp_path: Path) -> None:
@@ -119,10 +113,18 @@ def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp
     assert (shown.percent, shown.percents) == (None, (None,) * 4)
 
 
-@pytest.mark.parametrize(("code", "wrong", "unfinished"), [(0, 0, 0), (130, 0, 1), (4, 0, 1), (4, 3, 0)])
-def test_a_launch_with_a_failing_exit_code_is_unfinished(tmp_path: Path, code: int, wrong: int, unfinished: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "wrong", "finished", "unfinished"),
+    [(0, 0, True, 0), (None, 0, True, 0), (130, 0, True, 1), (4, 0, True, 1), (4, 3, True, 0), (0, 0, False, 1), (4, 3, False, 1)],
+)
+def test_a_launch_without_a_regular_end_is_unfinished(
+    tmp_path: Path, code: int | None, wrong: int, finished: bool, unfinished: int
+) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
-    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong), exit_code=code)
+    second = launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong)
+    edit_info(second, exit_code=code)
+    if not finished:
+        (second / "run.json").write_text((second / "run.json").read_text().replace('"finished_utc"', '"ignored"'))
     assert allocations_in([tmp_path])[0].unfinished == unfinished
 
 
@@ -153,15 +155,6 @@ def test_an_allocation_name_that_is_not_a_file_name_is_rejected(tmp_path: Path) 
 def test_a_run_without_a_row_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "a"))):
         allocations_in([store(tmp_path / "a", [])])
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "wrong", "finished", "broke"),
-    [(0, 0, True, False), (None, 0, True, False), (0, 0, False, True), (4, 0, True, True), (4, 7, True, False), (4, 7, False, True)],
-)
-def test_a_launch_without_a_regular_end_is_unfinished(exit_code: int | None, wrong: int, finished: bool, broke: bool) -> None:
-    run: Any = SimpleNamespace(info={"exit_code": exit_code}, rows=[make_row(8, wrong=wrong)], finished=finished)
-    assert _broke_off(run) is broke
 
 
 def test_an_allocation_began_with_its_first_launch(tmp_path: Path) -> None:

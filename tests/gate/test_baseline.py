@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import allocations_in
-from collbench.gate.baseline import CaseGroup, add_all, drop, load, scheme_of, times_of
+from collbench.gate.allocation import COLUMNS, allocation_from, allocations_in
+from collbench.gate.baseline import Baseline, CaseGroup, Scheme, add_all, drop, head_of, known_median, load, scheme_of, size_class, times_of
+from collbench.gate.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
+from collbench.report.baseline import baseline_lines
+from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
+from tests.gate.judging import BASE, allocation, base, judged, slow, with_case
 from tests.results.rows import make_row, not_measured, store
 
 FILE = "night-1.allocation.jsonl"
@@ -59,15 +66,15 @@ def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, n
     assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
 
 
-def test_wrong_data_and_unfinished_launches_are_not_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"unfinished": 1}, "allocation bad has 1 "), ({"slowed": "by=10%"}, r"bad .*\(by=10%\)")],
+)
+def test_what_is_not_good_is_not_added(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        add_all(tmp_path / "base", [allocation("bad", **changes)])
     with pytest.raises(UsageError, match="allocation bad has 3 "):
-        add_all(tmp_path / "base", allocations_in([launch(tmp_path / "bad", {8: 1e-6}, wrong=3)]))
-    torn = launch(tmp_path / "torn", {8: 1e-6})
-    info = json.loads((torn / "run.json").read_text())
-    del info["finished_utc"]
-    (torn / "run.json").write_text(json.dumps(info))
-    with pytest.raises(UsageError, match="allocation torn has 1 "):
-        add_all(tmp_path / "base", allocations_in([torn]))
+        add_all(tmp_path / "base", [with_case(allocation("bad"), 8, *[1e-6] * 5, wrong=3)])
     assert not (tmp_path / "base").exists()
 
 
@@ -90,26 +97,50 @@ def _line(number: int, change: Callable[[Any], Any]) -> Edit:
     return lambda lines: [json.dumps(change(json.loads(line))) if at == number else line for at, line in enumerate(lines)]
 
 
+def _head(**changes: Any) -> Edit:
+    return _line(0, lambda head: {**head, **changes})
+
+
+def _column(name: str, value: Any) -> Edit:
+    return _line(1, lambda case: [value if column == name else each for column, each in zip((*COLUMNS, "", "", ""), case, strict=True)])
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
         (lambda lines: [], "first line .*schema"),
         (lambda lines: ["[]", *lines[1:]], "first line .*schema"),
-        (_line(0, lambda head: {**head, "schema": 2}), "schema 2"),
-        (_line(0, lambda head: {**head, "name": "night-2"}), "'name' .*'night-2'"),
-        (_line(0, lambda head: {**head, "launches": -1}), "'launches' .*'-1'"),
-        (_line(0, lambda head: {**head, "began_utc": "soon"}), "'began_utc' .*'soon'"),
-        (_line(0, lambda head: {**head, "facts": {"software": {"nccl": 2}}}), "'facts'"),
+        (_head(schema=2), "schema 2"),
+        (_head(name="night-2"), "'name' .*'night-2'"),
+        (_head(launches=-1), "'launches' .*'-1'"),
+        (_head(launches=4), "4 .*2 state probes"),
+        (_line(0, lambda head: {name: value for name, value in head.items() if name != "launches"}), "'launches' .*'None'"),
+        (_head(began_utc="soon"), "'began_utc' .*'soon'"),
+        (_head(facts={"software": {"nccl": 2}}), "'facts'"),
+        (_head(facts={"weather": {"rain": "yes"}}), "'facts'"),
+        (_head(facts={"software": {"mpi": "\ud800"}}), "surrogate"),
+        (_head(imported="yes"), "'imported' .*'yes'"),
+        (_head(jobs=[7]), "'jobs'"),
+        (_head(canary_s=[float("nan")] * 2), "malformed"),
+        (_head(ceilings=[["allreduce", "mpi"]]), "'ceilings'"),
+        (_head(ceilings=[["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]), "'ceilings'"),
+        (_head(columns=[]), r"'columns' .*'\[\]'"),
         (lambda lines: lines[:1], "no case"),
-        (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
-        (_line(0, lambda head: {**head, "columns": []}), r"'columns' .*'\[\]'"),
+        (lambda lines: [*lines, lines[1]], "1 of its lines"),
+        (lambda lines: [*lines, "{"], "truncated"),
         (_line(1, lambda case: case[:-1]), "line 2 "),
+        (_line(1, lambda case: [*case[:-4], 10**400, *case[-3:]]), "line 2 "),
         (_line(1, lambda case: [*case[:-3], [-1.0, 1e-6], 0, None]), "line 2 "),
         (_line(2, lambda case: [*case[:-3], [1e-6], 0, None]), "line 3 "),
-        (_line(1, lambda case: [{"a": 1}, *case[1:]]), "line 2 "),
-        (lambda lines: [*lines, "{"], "Expecting property name"),
+        (_column("operation", {"a": 1}), "line 2 "),
+        (_column("nodes", "two"), "line 2 "),
+        (_column("in_place", 1), "line 2 "),
+        (_column("backend", None), "line 2 "),
+        (_column("size_bytes", True), "line 2 "),
+        (_column("backend", "n\x1b[2Jccl"), "line 2 "),
+        (_column("mode", []), "line 2 "),
     ],
-)  # fmt: skip
+)
 def test_the_error_of_an_altered_file_has_the_place(
     tmp_path: Path, night: Path, edit: Callable[[list[str]], list[str]], words: str
 ) -> None:
@@ -146,12 +177,6 @@ def test_one_allocation_under_two_names_counts_once(tmp_path: Path, night: Path)
         load(tmp_path / "base")
 
 
-def test_a_deliberately_slowed_allocation_is_not_added(tmp_path: Path, night: Path) -> None:
-    (one,) = allocations_in([night])
-    with pytest.raises(UsageError, match=r"night-1 .*\(by=10%\)"):
-        add_all(tmp_path / "base", [replace(one, slowed="by=10%")])
-
-
 def test_imported_and_measured_allocations_need_two_baselines(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
     other = replace(one, name="other", began_utc="2026-11-01T00:00:00Z", imported=True)
@@ -166,3 +191,210 @@ def test_a_baseline_without_a_start_comes_first(tmp_path: Path, night: Path) -> 
     names = {"a": "2026-11-02T00:00:00+02:00", "b": "", "c": "2026-11-01T23:00:00Z"}
     add_all(tmp_path / "base", [replace(one, name=name, began_utc=began) for name, began in names.items()])
     assert [each.name for each in load(tmp_path / "base").allocations] == ["b", "a", "c"]
+
+
+# The file of an allocation: written completely or not at all, replaces nothing; an altered file is one error or can be judged.
+
+
+GOOD = "good-0.allocation.jsonl"
+
+
+def no_links(monkeypatch: pytest.MonkeyPatch, why: int = errno.EPERM) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+class TestWithoutLinks:
+    @pytest.fixture(autouse=True)
+    def _no_links(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        no_links(monkeypatch)
+
+    def test_the_file_is_written(self, tmp_path: Path) -> None:
+        add_all(tmp_path, [allocation("good-0")])
+        assert load(tmp_path).allocations == [allocation("good-0")]
+        assert [each.name for each in tmp_path.iterdir()] == [GOOD]
+
+    def test_it_replaces_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / GOOD).write_text("another file")
+        with pytest.raises(UsageError, match="good-0"):
+            add_all(tmp_path, [allocation("good-0")])
+        assert (tmp_path / GOOD).read_text() == "another file"
+
+    def test_an_incomplete_file_is_removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers = iter([None, OSError(errno.ENOSPC, "No space left on device")])  # the draft is the first
+
+        def full(_: int) -> None:
+            error = next(answers)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(UsageError, match=os.strerror(errno.ENOSPC)):
+            add_all(tmp_path, [allocation("good-0")])
+        assert not list(tmp_path.iterdir())
+
+
+def test_ceilings_are_stored_and_a_file_without_them_is_read(tmp_path: Path) -> None:
+    was = LinkCeiling("allreduce", "mpi", "all", 2, 2, None, "ring", 1e9, "NIC eth0 10 Gb/s")
+    add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
+    assert load(tmp_path).allocations[0].ceilings == (was,)
+    file = tmp_path / GOOD
+    file.write_text(file.read_text().replace('"ceilings":', '"unknown":').replace('"ceilings" :', '"unknown":'))
+    assert load(tmp_path).allocations[0].ceilings == ()
+
+
+def test_a_link_that_was_made_despite_an_error_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        real(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", twice)
+    add_all(tmp_path, [allocation("good-0")])
+    assert [each.name for each in load(tmp_path).allocations] == ["good-0"]
+
+
+def test_the_error_of_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_links(monkeypatch, errno.EROFS)
+    with pytest.raises(UsageError, match=os.strerror(errno.EROFS)):
+        add_all(tmp_path, [allocation("good-0")])
+
+
+def written(folder: Path) -> Path:
+    (file,) = add_all(folder, [allocation("good-0", launches=3)])
+    return file
+
+
+ODD = st.sampled_from(
+    [None, True, -1, 0, 3, 2**70, 1e-300, 1e308, "", "x", "\x1b[2J", "2026-11-12T00:00:00+14:00", "0001-01-01", [], [1e-6] * 3, {}]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), ODD), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, edits: list[tuple[int, int, Any]]) -> None:
+    (tmp_path / GOOD).unlink(missing_ok=True)
+    file = written(tmp_path)
+    actual = [json.loads(line) for line in file.read_text().splitlines()]
+    for line, place, value in edits:
+        names = list(actual[line]) if line == 0 else range(len(actual[line]))
+        actual[line][names[place % len(names)]] = value
+    file.write_text("\n".join(map(json.dumps, actual)))
+    try:
+        (odd,) = load(tmp_path).allocations
+        around = Baseline(tmp_path, [*(allocation(f"good-{number}", launches=3) for number in range(1, 5)), odd])
+        verdict = judged(allocation("new"), baseline=around)
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert verdict.result in ("passed", "no verdict", "wrong data")
+        assert json.dumps(verdict.as_json())
+        assert [line.text for line in baseline_lines(around, "table")]
+
+
+def test_a_file_with_too_many_values_is_rejected_before_it_fills_the_memory(tmp_path: Path) -> None:
+    add_all(tmp_path, [allocation("good-0")])
+    head = (tmp_path / GOOD).read_bytes().partition(b"\n")[0]
+    for more, words in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
+        (tmp_path / GOOD).write_bytes(head + b"\n" + more + b"\n")
+        with pytest.raises(UsageError, match=rf"good-0.*{words}"):
+            load(tmp_path)
+
+
+def test_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / GOOD)
+    with pytest.raises(UsageError, match="pipe"):
+        load(tmp_path)
+    assert head_of(tmp_path / GOOD) is None
+
+
+# Classes by size, groups, and medians over what is known.
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")],
+)
+def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
+    assert size_class(size) == name
+
+
+def test_the_text_of_a_group() -> None:
+    assert str(CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
+
+
+def test_members_and_medians_of_groups_that_are_mixed() -> None:
+    a, b = CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "large")
+    scheme = Scheme.of_cases([a, b, a, b, a])
+    assert [cases.tolist() for cases in scheme.members] == [[0, 2, 4], [1, 3]]
+    values = np.array([1.0, 10.0, 3.0, np.nan, 2.0])
+    assert scheme.medians(values).tolist() == [2.0, 10.0]
+    assert scheme.means(values).tolist() == [2.0, 10.0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_the_known_median_is_numpys_over_what_is_known(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float64)
+    known = array[np.isfinite(array)]
+    found = known_median(array)
+    assert np.isnan(found) if not len(known) else float(found) == pytest.approx(float(np.median(known)))
+
+
+# Allocations of one job of the scheduler are not independent: noise repeats within a job.
+
+
+JOB = ("Slurm job testbed-12",)
+
+
+def jobs_of(folder: Path, *environments: Any) -> tuple[str, ...]:
+    runs = [store(folder / str(n), [make_row(8)], allocation_id="night", environment=each) for n, each in enumerate(environments)]
+    return allocation_from([read_run(each) for each in runs]).jobs
+
+
+def test_a_job_is_identified_by_its_cluster_and_number(tmp_path: Path) -> None:
+    slurm = {"SLURM_JOB_ID": "12", "SLURM_CLUSTER_NAME": "testbed"}
+    assert jobs_of(tmp_path / "a", slurm, slurm) == JOB
+    assert jobs_of(tmp_path / "b", {"PBS_JOBID": "7.head"}, {"LSB_JOBID": "9"}) == ("PBS job 7.head", "LSF job 9")
+    assert jobs_of(tmp_path / "c", {}, None, {"SLURM_CLUSTER_NAME": "testbed"}, {"SLURM_JOB_ID": 12}, {"SLURM_JOB_ID": "1" * 300}) == ()
+
+
+def test_three_allocations_of_one_job_confirm_no_regression() -> None:
+    own = judged(*(replace(slow(name), jobs=(f"Slurm job {name}",)) for name in "abc"))
+    assert own.result == "regression"
+    verdict = judged(*(replace(slow(name), jobs=JOB) for name in "abc"))
+    assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
+    assert verdict.reasons[0] == SameJob("a", "b", *JOB)
+
+
+def test_launches_of_one_allocation_may_be_of_many_jobs() -> None:
+    """srun outside an allocation makes a job for each launch."""
+    assert judged(replace(allocation("new"), jobs=("Slurm job 1", "Slurm job 2"))).result == "passed"
+
+
+def test_a_candidate_of_a_job_of_the_baseline_is_not_fresh() -> None:
+    verdict = judged(allocation("new", jobs=JOB), baseline=base(replace(BASE.allocations[0], jobs=JOB), *BASE.allocations[1:]))
+    assert verdict.result == "no verdict"
+    assert verdict.reasons[0] == SameJobAsBaseline("new", "good-0", *JOB)
+
+
+def test_a_baseline_accepts_a_job_once_and_the_verdict_notes_a_repeated_one(tmp_path: Path) -> None:
+    first, second = (replace(allocation(f"good-{number}", launches=number + 1), jobs=JOB) for number in range(2))
+    add_all(tmp_path, [first])
+    assert load(tmp_path).allocations == [first]
+    with pytest.raises(UsageError, match=r"good-0 and good-1 .*testbed-12"):
+        add_all(tmp_path, [second])
+    verdict = judged(allocation("new"), baseline=base(first, second, *BASE.allocations[2:]))
+    assert verdict.notes[0] == BaselineOfOneJob("good-0", "good-1", *JOB)
+
+
+def test_a_baseline_of_an_older_collbench_has_no_jobs(tmp_path: Path) -> None:
+    (file,) = add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
+    head, *cases = file.read_text().splitlines()
+    actual = json.loads(head)
+    assert actual.pop("jobs") == list(JOB)
+    file.write_text("\n".join([json.dumps(actual), *cases]))
+    assert load(tmp_path).allocations == [allocation("good-0")]

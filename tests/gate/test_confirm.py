@@ -62,10 +62,7 @@ def test_a_skew_has_a_key() -> None:
 
 def test_a_case_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
     new = case_of(make_row(1 << 30))
-    below = [
-        FloorState("x", dict(zip(COLUMNS, each, strict=True)), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected")
-        for each in (CELLS[1], new)
-    ]
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CELLS[1], new)]
     assert suspects(made_up(result="no verdict", floors=tuple(below)), CELLS) == [CELLS[1], new]
 
 

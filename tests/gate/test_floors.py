@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Case, CaseTimes, ShownFigures
+from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
@@ -23,12 +23,12 @@ BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")
 M = 1 << 20
 
 
-def case(size: int = 64 * M, **changes: Any) -> Case:
+def case(size: int = 64 * M, **changes: Any) -> CaseKey:
     return case_of(make_row(size, **{"backend": "mpi", **changes}))
 
 
 def allocation(
-    name: str, percents: Mapping[Case, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
+    name: str, percents: Mapping[CaseKey, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
 ) -> Allocation:
     shown = {each: ShownFigures(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
     return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: CaseTimes((1e-3,) * 5) for each in percents}, shown)

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from collbench.gate.history import CaseHistory, History, history
-from tests.gate.histories import case, nights, upgraded
+from collbench.errors import UsageError
+from collbench.gate.baseline import CaseGroup, Figures, Scheme, add_all
+from collbench.gate.history import (
+    CELL,
+    GROUP,
+    WHOLE,
+    CaseHistory,
+    History,
+    HistoryMatrix,
+    SeriesSubject,
+    common,
+    dated_in,
+    distinct_names,
+    drawn,
+    history,
+    history_matrix,
+    median_variance,
+    scatter,
+    steps,
+    typical,
+)
+from collbench.gate.rule import floors_of
+from collbench.gate.self_test import Cluster, Noise, default_scheme
+from tests.gate.allocations import launch, launches
+from tests.gate.histories import SIZES, case, nights, upgraded
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -56,8 +86,7 @@ def test_a_case_that_was_never_measured_has_no_level() -> None:
 
 
 def test_one_allocation_is_a_history_without_a_change() -> None:
-    found = history("base", nights(1))
-    assert [each.trend for each in found.series] == [1.0] * len(found.series)
+    assert {each.trend for each in history("base", nights(1)).series} == {1.0}
 
 
 def test_a_step_has_the_change_of_the_machine_state() -> None:
@@ -68,3 +97,282 @@ def test_a_step_has_the_change_of_the_machine_state() -> None:
     assert history("base", slower).state(step) == ""
     unknown = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
     assert unknown.state(step) == ""
+
+
+# Allocations as series: names, what is common, and how much is chance.
+
+
+def test_all_cases_come_first_then_groups_then_cases() -> None:
+    sheet = history_matrix(nights(4))
+    assert [about.name for about in sheet.abouts if about.kind != CELL] == [
+        "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
+        "allreduce on mpi, small messages", "allreduce on mpi, large messages",
+    ]  # fmt: skip
+    assert [about.case for about in sheet.abouts if about.kind == CELL] == [
+        case(size, backend) for backend in ("gloo", "mpi") for size in SIZES
+    ]
+    assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
+    assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
+
+
+def test_two_cases_are_not_a_group() -> None:
+    sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
+    assert [about.kind for about in sheet.abouts] == [CELL, CELL]
+
+
+def test_cases_of_one_name_are_distinguished() -> None:
+    alike = [case(8), case(8, mode="batched"), case(64)]
+    assert distinct_names(alike) == ["allreduce 8 B mpi (mode isolated)", "allreduce 8 B mpi (mode batched)", "allreduce 64 B mpi"]
+
+
+def test_missing_values_do_not_change_the_common_part() -> None:
+    cases, slower = np.array([0.0, 5.0, 10.0, -3.0]), np.array([0.0, 0.1, 0.1, 0.0, 0.2])
+    times = cases + slower[:, None]
+    whole = common(times)
+    assert whole - whole[0] == pytest.approx(slower)
+    times[1, 0] = times[4, 2] = np.nan
+    times[2, :2] = np.nan
+    partly = common(times)
+    assert np.isnan(partly[2])
+    assert np.delete(partly - partly[0], 2) == pytest.approx(np.delete(slower, 2))
+
+
+def test_a_case_is_drawn_to_its_group_but_never_below_what_it_shows_itself() -> None:
+    scheme = Scheme.of_cases([CaseGroup("mpi", "allreduce", "large")] * 4)
+    values = np.zeros((6, 4))
+    values[:, 3] = np.nan
+    found = drawn(np.array([1.0, 1.0, 4.0, np.nan]), values, scheme)
+    assert found == pytest.approx([(8 * 2 + 5) / 13, (8 * 2 + 5) / 13, 4.0, 2.0])
+
+
+def test_the_variance_of_a_median_follows_from_the_launches() -> None:
+    launches = np.array([[0.0, 0.1, 0.2], [0.1, np.nan, np.nan]])
+    assert median_variance(launches) == pytest.approx([np.pi / 2 * 0.01 / 3, np.nan], nan_ok=True)
+
+
+def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
+    quiet = nights(8, seed=seed)
+    nervous = nights(8, seed=seed)
+    for each in nervous:
+        measured = each.cases[case(64 << 20)]
+        each.cases[case(64 << 20)] = measured._replace(
+            medians_s=tuple(time * f for time, f in zip(measured.medians_s, (0.9, 1, 1.1), strict=True))
+        )
+    place = next(number for number, about in enumerate(history_matrix(quiet).abouts) if about.case == case(64 << 20))
+    assert history_matrix(nervous).variance()[place] > 20 * history_matrix(quiet).variance()[place]
+
+
+def test_too_few_allocations_have_no_limits() -> None:
+    sheet = history_matrix(nights(6))
+    assert np.isnan(sheet.variance([0, 1])).all()
+    assert np.isfinite(sheet.variance([0, 1, 2])).all()
+    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CELL}
+
+
+# Steps in series: found where they are, at their place, and hardly ever where nothing changed.
+
+
+FLOOR = np.array([0.02])
+
+
+def series(*levels: tuple[int, float], noise: float = 0.003, seed: int = 0) -> Figures:
+    """[allocations × 1] so many of each level."""
+    values = np.concatenate([np.full(count, level) for count, level in levels])
+    return np.asarray(values + np.random.default_rng(seed).normal(0, noise, len(values)))[:, None]
+
+
+def places(values: Figures, floor: Figures = FLOOR) -> list[tuple[int, int]]:
+    (found,) = steps(values, scatter(values), floor)
+    return [(step.before, step.at) for step in found]
+
+
+def test_a_step_is_found_at_its_place_with_its_size_and_interval() -> None:
+    values = series((10, 0.0), (10, 0.05))
+    ((step,),) = steps(values, scatter(values), FLOOR)
+    assert (step.before, step.at) == (9, 10)
+    assert step.change == pytest.approx(0.05, abs=3 * step.error)
+    assert step.error == pytest.approx(0.003 * sqrt(np.pi / 2 * 2 / 10), rel=0.4)
+    assert step.limit == 0.02
+
+
+QUIET = {"noise": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("values", "floor", "expected"),
+    [
+        (series((7, 0.0), (6, 0.05), (7, 0.0)), FLOOR, [(6, 7), (12, 13)]),  # up and down again
+        (series((5, 0.0), (5, -0.1)), FLOOR, [(4, 5)]),  # faster
+        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR, []),  # significant, but small
+        (series((10, 0.0), (10, 0.015), **QUIET), FLOOR / 2, [(9, 10)]),
+        # a level takes three allocations
+        (series((8, 0.0), (2, 0.1), (8, 0.0)), FLOOR, []),
+        (series((8, 0.0), (2, 0.1)), FLOOR, []),
+        (series((3, 0.0), (3, 0.1)), FLOOR, [(2, 3)]),
+        (series((3, 0.0), (2, 0.1)), FLOOR, []),
+        (np.full((8, 1), np.nan), FLOOR, []),
+    ],
+)
+def test_where_a_series_has_steps(values: Figures, floor: Figures, expected: list[tuple[int, int]]) -> None:
+    assert places(values, floor) == expected
+
+
+def test_unmeasured_allocations_neither_make_nor_hide_a_step() -> None:
+    values = series((10, 0.0), (10, 0.05))
+    values[[0, 4, 9, 10, 11, 19]] = np.nan
+    assert places(values) == [(8, 12)]
+
+
+def test_the_largest_square_is_left_out_and_the_rest_made_up_for() -> None:
+    random = np.random.default_rng(1)
+    squares = random.normal(0, 1, (19, 4000)) ** 2
+    assert typical(squares).mean() == pytest.approx(1.0, abs=0.03)
+    squares[3] = 1e6
+    assert typical(squares).mean() == pytest.approx(1.25, abs=0.05)  # now the largest by chance is kept
+    assert np.isnan(typical(np.array([[1.0]]))).all()
+
+
+def test_a_step_does_not_count_as_scatter() -> None:
+    with_a_step, without = scatter(series((10, 0.0), (10, 0.5))), scatter(series((20, 0.0)))
+    assert (with_a_step / without).item() == pytest.approx(1.0, abs=0.5)  # with the step it were 1500
+
+
+@given(st.lists(st.floats(-60, 60) | st.just(float("nan")), min_size=1, max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_for_any_values_steps_are_in_order_and_between_measured_allocations(values: list[float]) -> None:
+    column = np.array(values)[:, None]
+    (found,) = steps(column, scatter(column), FLOOR)
+    ends = [place for step in found for place in (step.before, step.at)]
+    assert ends == sorted(set(ends))
+    assert np.isfinite(column[ends, 0]).all()
+    assert all(abs(step.change) > step.limit for step in found)
+
+
+def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
+    """[allocations × launches × cases] ln of time, three launches each."""
+    noise, cases = cluster.noise, len(cluster.launch)
+    between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
+    return np.asarray(cluster.launches(count, 3, random) + between[:, None, :])
+
+
+def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
+    """As `history_matrix` makes it of allocations."""
+    times, floors = np.median(launches, axis=1), floors_of(scheme)
+    abouts = (
+        SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
+        *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of),
+    )  # fmt: skip
+    columns = np.column_stack([common(times), *(common(times[:, members]) for members in scheme.members), times])
+    return HistoryMatrix(
+        abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cases]), median_variance(np.moveaxis(launches, 1, 2))
+    )
+
+
+def table(trials: int, count: int, seed: int) -> dict[str, float]:
+    """How often something is marked where nothing changed, and how often a change in the middle is, at its place."""
+    scheme, random = default_scheme(), np.random.default_rng(seed)
+    cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
+    found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
+    for _ in range(trials):
+        launches = made_up(Cluster.draw(Noise(), scheme, random), count, random)
+        quiet = _marks(sheet(scheme, launches))
+        found["false case"] += any(quiet[cases:])
+        found["false group"] += any(quiet[:cases])
+        chosen = int(random.choice(large))
+        group = int(scheme.of[chosen])
+        for percent, members, marked in ((5, [chosen], cases + chosen), (10, [chosen], cases + chosen),
+                                         (2, scheme.members[group], 1 + group), (5, scheme.members[group], 1 + group)):  # fmt: skip
+            slower = launches.copy()
+            slower[count // 2 :, :, members] += log(1 + percent / 100)
+            kind = "case" if marked >= cases else "group"
+            found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in _marks(sheet(scheme, slower))[marked])
+    return {name: number / trials for name, number in found.items()}
+
+
+def _marks(made: HistoryMatrix) -> list[list[int]]:
+    return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
+
+
+def test_a_sample_of_simulated_histories() -> None:
+    """The whole table is the next test's."""
+    shares = table(2, 20, seed=3)
+    assert shares["false group"] == 0
+    assert shares["group 5 %"] == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("count", "false_case", "least"),
+    [
+        (20, 0.03, {"case 5 %": 0.85, "case 10 %": 0.95, "group 2 %": 0.8, "group 5 %": 0.99}),
+        (8, 0.03, {"case 10 %": 0.75, "group 5 %": 0.95}),
+    ],
+)
+def test_simulated_histories(count: int, false_case: float, least: dict[str, float]) -> None:
+    shares = table(300, count, seed=1)
+    print(count, shares)
+    assert shares["false case"] <= false_case
+    assert shares["false group"] <= 0.01
+    for name, share in least.items():
+        assert shares[name] >= share, name
+
+
+# The allocations of a history: a baseline, or runs in a folder, in the order of their start.
+
+
+def began(run: Path, value: Any) -> Path:
+    """Set the start of a run, and return it."""
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, "started_utc": value}))
+    return run
+
+
+def test_a_baseline_and_its_notes(tmp_path: Path) -> None:
+    allocations = nights(10)
+    add_all(tmp_path / "base", allocations)
+    found, notes = dated_in(tmp_path / "base")
+    assert ([each.name for each in found], notes) == ([f"night-{number}" for number in range(1, 11)], [])
+    add_all(tmp_path / "other", [*allocations[:5], replace(allocations[5], canary_s=(6e-8, 2.6e-7, 6e-8))])
+    (note,) = dated_in(tmp_path / "other")[1]
+    assert note.startswith("night-6: ") and "state probe" in note
+
+
+def test_runs_and_folders_of_launches(tmp_path: Path) -> None:
+    began(launch(tmp_path / "z", {8: 1e-6}, "first"), "2026-11-01T03:00:00+00:00")
+    for run in sorted(launches(tmp_path / "a", "second", {8: 1e-6}, {8: 1e-6}).iterdir()):
+        began(run, f"2026-11-02T0{run.name[-1]}:00:00+00:00")
+    (tmp_path / "notes").mkdir()
+    found, notes = dated_in(tmp_path)
+    assert [(each.name, each.launches) for each in found] == [("first", 1), ("second", 2)]
+    assert len(notes) == 1 and notes[0].startswith("2 allocations: ")
+    assert [each.name for each in dated_in(tmp_path / "a")[0]] == ["second"]
+
+
+def test_unreadable_runs_are_left_out_with_a_note(tmp_path: Path) -> None:
+    launch(tmp_path / "good", {8: 1e-6}, "good")
+    (launches(tmp_path / "torn", "torn", {8: 1e-6}) / "launch-2").mkdir()
+    found, notes = dated_in(tmp_path)
+    assert [each.name for each in found] == ["good"]
+    assert notes[0].startswith("left out: ") and "launch-2" in notes[0]
+
+
+def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
+    began(launch(tmp_path / "undated", {8: 1e-6}, "undated"), None)
+    launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
+    found, notes = dated_in(tmp_path)
+    assert ([each.name for each in found], [note.split(": ")[0] for note in notes[:2]]) == (["wrong"], ["undated", "wrong"])
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda folder: None, "there "),
+        (lambda folder: folder.mkdir(), "neither"),
+        (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
+        (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
+    ],
+)
+def test_a_folder_without_a_history_is_rejected(tmp_path: Path, made: Any, words: str) -> None:
+    made(tmp_path / "there")
+    with pytest.raises(UsageError, match=words):
+        dated_in(tmp_path / "there")

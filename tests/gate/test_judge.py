@@ -5,36 +5,64 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
+import numpy as np
 import pytest
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.analysis.outcome import Outcome
-from collbench.gate.allocation import CaseTimes, ShownFigures
-from collbench.gate.baseline import Baseline
+from collbench.errors import UsageError
+from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
+from collbench.gate.baseline import Baseline, scheme_of
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import read_floor
-from collbench.gate.judge import result_of
+from collbench.gate.judge import group_states, result_of
 from collbench.gate.reasons import (
+    AnotherCluster,
+    BaselineWithoutProbe,
+    BaselineWithoutStart,
     BeganBeforeBaseline,
     BeganInFuture,
     CaseNames,
+    ColumnDiffers,
+    ExpiredAnnouncement,
+    FewLaunches,
+    GateNote,
+    GateReason,
     IncompleteCases,
     MissingCases,
     NoHistory,
     ShortBaseline,
+    SlowedOnPurpose,
+    SlowerLater,
     StillSuspected,
+    UncheckedCases,
     UnexpectedChange,
     UnfinishedLaunches,
+    UnstableCases,
     UnusedAnnouncement,
+    WithoutHistory,
+    WithoutProbe,
+    WithoutStart,
     WrongCases,
 )
-from collbench.gate.verdict import PASSED, from_json
-from tests.gate.judging import BASE, FACTS, SIZES, allocation, case, judged, slow
+from collbench.gate.rule import exceed, learn
+from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, from_json
+from tests.gate.judging import BASE, FACTS, SIZES, allocation, base, case, judged, slow, with_case, without_case
 from tests.gate.verdicts import suspicion
-from tests.results.rows import NIC
+from tests.results.rows import NIC, make_row
+
+SCATTERED = (1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6)
+HALF_ELSEWHERE = {**FACTS, "topology": {"nic": "100 Gb/s"}, "hosts": {"names": "node1, node7"}}
+ELSEWHERE = {**FACTS, "topology": {"nic": "100 Gb/s"}, "hosts": {"names": "node7, node8"}}
+OTHER_NIC = UnexpectedChange(Difference(Item.of("topology", "nic"), "400 Gb/s", "100 Gb/s"))
+
+
+def in_mode(name: CaseKey, size: int | None, mode: str) -> CaseKey:
+    """The case in another mode if it has this size; None: any."""
+    return name._replace(mode=mode) if size in (None, name.size_bytes) else name
 
 
 class TestResults:
@@ -84,87 +112,79 @@ class TestResults:
         assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
 
 
-class TestNoPass:
-    def test_a_short_history_gives_no_verdict(self) -> None:
-        short = Baseline(Path("base"), BASE.allocations[:3])
-        verdict = judged(*(slow(name) for name in "abc"), baseline=short)
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == ShortBaseline("base", 3, 4)
+NEWEST, SMALL_CASE = BASE.allocations[-1], CaseNames(("allreduce 8 B nccl",))
+MORE = with_case(NEWEST, 2048, 3e-6, 3e-6, 3e-6)
+INCOMPLETE_AGAIN = with_case(with_case(allocation("b"), 64 << 20, None, None, None, None, 64e-3), 8, None, 1e-6, 1e-6, 1e-6, 1e-6)
+SINGLE = [replace(each, cases={case(size): CaseTimes((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)]
+AT_NIGHT, LATER = "2026-11-22T23:00:00+00:00", "2026-11-23T01:00:00+00:00"
+MODES = replace(allocation("new"), cases={in_mode(name, 8, "pipelined"): each for name, each in allocation("new").cases.items()})
+JUDGED: dict[str, tuple[list[Allocation], Baseline, str, tuple[GateReason, ...]]] = {
+    "short history": ([allocation("new")], base(*BASE.allocations[:3]), UNDECIDED, (ShortBaseline("base", 3, 4),)),
+    "no case with a history": ([allocation("new")], base(*SINGLE), UNDECIDED, (NoHistory("base", 4),)),
+    "missing case": ([without_case(allocation("new"), 8)], BASE, UNDECIDED, (MissingCases("new", SMALL_CASE),)),
+    "case without a time": (
+        [with_case(allocation("new"), 8, *[None] * 5, na="no GPU")], BASE, UNDECIDED, (MissingCases("new", SMALL_CASE, "no GPU"),),
+    ),
+    "case in another mode": (
+        [MODES], BASE, UNDECIDED, (MissingCases("new", SMALL_CASE, differs=ColumnDiffers("mode", "pipelined", "isolated")),),
+    ),
+    "regression with another case missing": (
+        [without_case(slow("a"), 8), slow("b"), slow("c")], BASE, REGRESSION, (MissingCases("a", SMALL_CASE),),
+    ),
+    "case of the last good allocation": (
+        [allocation("new")], base(*BASE.allocations[:-1], MORE), UNDECIDED, (MissingCases("new", CaseNames(("allreduce 2 KiB nccl",))),),
+    ),
+    "case of an earlier good allocation": ([allocation("new")], base(MORE, *BASE.allocations[:-1]), PASSED, ()),
+    "unfinished launches": ([allocation("new", unfinished=2)], BASE, UNDECIDED, (UnfinishedLaunches("new", 2, 5),)),
+    "case missing in some launches": (
+        [with_case(allocation("new"), 8, 1e-6, None, None, None, None)], BASE, UNDECIDED, (IncompleteCases("new", SMALL_CASE),),
+    ),
+    "incomplete confirmation": (
+        [slow("a"), INCOMPLETE_AGAIN, allocation("c")], BASE, UNDECIDED, (IncompleteCases("b", CaseNames(("allreduce 64 MiB nccl",))),),
+    ),
+    "began before the baseline": (
+        [allocation("new"), replace(allocation("old"), began_utc="2026-11-11")], BASE, UNDECIDED,
+        (BeganBeforeBaseline("old", "2026-11-11", "good-5", "2026-11-12"),),
+    ),
+    "began in the future": ([allocation("new", began_utc=LATER)], BASE, UNDECIDED, (BeganInFuture("new", LATER, "2026-11-21"),)),
+    "began today in another time zone": ([allocation("new", began_utc=AT_NIGHT)], BASE, PASSED, ()),
+    # what later allocations have, or lack, besides suspects decides nothing
+    "unstable case": ([with_case(allocation("a"), 8, *SCATTERED)], BASE, UNDECIDED, (UnstableCases("a", SMALL_CASE),)),
+    "unstable case later": ([allocation("a"), with_case(allocation("b"), 8, *SCATTERED)], BASE, PASSED, ()),
+    "incomplete case later": ([allocation("a"), with_case(allocation("b"), 8, 1e-6, None, 1e-6, 1e-6, 1e-6)], BASE, PASSED, ()),
+    "slow in every launch, not unstable": (
+        [with_case(allocation(name), 64 << 20, *(0.067 * by for by in (1.3, 2.0, 3.0, 1.5, 4.0))) for name in "abc"], BASE, REGRESSION, (),
+    ),
+    "another cluster": (
+        [replace(allocation("new"), facts=ELSEWHERE)], BASE, UNDECIDED,
+        (AnotherCluster("new", ("node7", "node8"), "base", ("node1",)), OTHER_NIC),
+    ),
+    "a host in common": ([replace(allocation("new"), facts=HALF_ELSEWHERE)], BASE, UNDECIDED, (OTHER_NIC,)),
+    "other nodes with equal machines": ([replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})], BASE, PASSED, ()),
+}  # fmt: skip
 
-    def test_four_allocations_are_a_thin_baseline(self) -> None:
-        assert judged(allocation("new"), baseline=Baseline(Path("base"), BASE.allocations[:4])).thin
 
-    def test_a_missing_case_never_passes(self) -> None:
-        whole = allocation("new")
-        torn = replace(whole, cases={name: measured for name, measured in whole.cases.items() if name != case(8)})
-        verdict = judged(torn)
-        assert verdict.result == "no verdict"
-        assert verdict.reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",))),)
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_result_and_its_reasons(name: str) -> None:
+    candidate, baseline, result, reasons = JUDGED[name]
+    verdict = judged(*candidate, baseline=baseline)
+    assert (verdict.result, verdict.reasons) == (result, reasons)
 
-    def test_a_case_that_could_not_be_measured_is_missing_with_its_reason(self) -> None:
-        whole = allocation("new")
-        torn = replace(whole, cases={**whole.cases, case(8): CaseTimes((None,) * 5, 0, "no GPU")})
-        assert judged(torn).reasons == (MissingCases("new", CaseNames(("allreduce 8 B nccl",)), "no GPU"),)
 
-    def test_a_regression_is_reported_with_another_case_missing(self) -> None:
-        without = {name: measured for name, measured in slow("a").cases.items() if name != case(8)}
-        verdict = judged(replace(slow("a"), cases=without), slow("b"), slow("c"))
-        assert (verdict.result, len(verdict.reasons)) == ("regression", 1)
+def test_a_short_history_blocks_a_regression() -> None:
+    assert judged(*map(slow, "abc"), baseline=base(*BASE.allocations[:3])).result == UNDECIDED
+    assert judged(allocation("new"), baseline=base(*BASE.allocations[:4])).thin
+    assert judged(allocation("new"), baseline=base(*SINGLE)).cases == 0
 
-    def test_a_launch_that_broke_off_never_passes(self) -> None:
-        verdict = judged(allocation("new", unfinished=2))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (UnfinishedLaunches("new", 2, 5),))
 
-    def test_a_case_that_broke_in_some_launches_never_passes(self) -> None:
-        whole = allocation("new")
-        torn = replace(whole, cases={**whole.cases, case(8): CaseTimes((1e-6, None, None, None, None))})
-        verdict = judged(torn)
-        assert verdict.result == "no verdict"
-        assert verdict.reasons == (IncompleteCases("new", CaseNames(("allreduce 8 B nccl",))),)
+def test_the_group_of_an_incomplete_confirmation_has_no_verdict() -> None:
+    assert [each.state for each in judged(slow("a"), INCOMPLETE_AGAIN, allocation("c")).groups] == ["passed", "no verdict"]
 
-    def test_an_incomplete_confirmation_clears_no_suspect(self) -> None:
-        fast = allocation("b")
-        torn = {
-            **fast.cases,
-            case(64 << 20): CaseTimes((None, None, None, None, 64e-3)),
-            case(8): CaseTimes((None, 1e-6, 1e-6, 1e-6, 1e-6)),
-        }
-        verdict = judged(slow("a"), replace(fast, cases=torn), allocation("c"))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons == (IncompleteCases("b", CaseNames(("allreduce 64 MiB nccl",))),)
-        assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
 
-    def test_a_case_of_the_last_good_allocation_may_not_be_missing(self) -> None:
-        newest = BASE.allocations[-1]
-        more = replace(newest, cases={**newest.cases, case(2048): CaseTimes((3e-6,) * 3)})
-        later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
-        assert judged(allocation("new"), baseline=later).reasons == (MissingCases("new", CaseNames(("allreduce 2 KiB nccl",))),)
-        earlier = Baseline(Path("base"), [more, *BASE.allocations[:-1]])
-        assert judged(allocation("new"), baseline=earlier).result == "passed"
-
-    def test_a_baseline_in_which_no_case_has_a_history_gives_no_verdict(self) -> None:
-        each_its_own = [
-            replace(each, cases={case(size): CaseTimes((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
-        ]
-        verdict = judged(allocation("new"), baseline=Baseline(Path("base"), each_its_own))
-        assert (verdict.result, verdict.cases) == ("no verdict", 0)
-        assert verdict.reasons == (NoHistory("base", 4),)
-
-    def test_a_clock_in_the_past_gives_no_verdict(self) -> None:
-        verdict = judged(allocation("new"), replace(allocation("old"), began_utc="2026-11-11"))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == BeganBeforeBaseline("old", "2026-11-11", "good-5", "2026-11-12")
-
-    def test_a_clock_in_the_future_gives_no_verdict(self) -> None:
-        verdict = judged(allocation("new", began_utc="2026-11-23T01:00:00+00:00"))
-        assert verdict.reasons == (BeganInFuture("new", "2026-11-23T01:00:00+00:00", "2026-11-21"),)
-        assert judged(allocation("new", began_utc="2026-11-22T23:00:00+00:00")).result == "passed"
-
-    def test_wrong_data_come_before_everything(self) -> None:
-        whole = slow("new")
-        verdict = judged(replace(whole, cases={**whole.cases, case(8): CaseTimes((1e-6,) * 5, 7)}))
-        assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == WrongCases("new", CaseNames(("allreduce 8 B nccl",)))
+def test_wrong_data_come_before_everything() -> None:
+    verdict = judged(with_case(slow("new"), 8, *[1e-6] * 5, wrong=7))
+    assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
+    assert verdict.reasons[0] == WrongCases("new", SMALL_CASE)
 
 
 NEW = {**FACTS, "software": {"nccl": "2.30"}}
@@ -213,11 +233,8 @@ class TestChanges:
         assert verdict.notes == (UnusedAnnouncement("ops", "fewer CTAs", "software", "nccl*"),)
         changed = judged(replace(slow("a"), facts=NEW), expected=(announced,))
         assert (changed.result, changed.suspicions[0].state) == ("passed", "accepted")
-        half = Baseline(Path("base"), [*BASE.allocations[:-1], replace(BASE.allocations[-1], facts=NEW)])
+        half = base(*BASE.allocations[:-1], replace(BASE.allocations[-1], facts=NEW))
         assert judged(replace(slow("a"), facts=NEW), expected=(announced,), baseline=half).suspicions[0].state == "accepted"
-
-    def test_other_hosts_are_no_change(self) -> None:
-        assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
 
 
 class TestFloors:
@@ -226,7 +243,7 @@ class TestFloors:
     def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
         asked = (read_floor("ring:80@64M"),)
         nights = [replace(allocation(name), shown={case(64 << 20): self.BELOW}) for name in "abc"]
-        verdict = judged(*nights, asked=asked, baseline=Baseline(Path("base"), BASE.allocations[:3]))
+        verdict = judged(*nights, asked=asked, baseline=base(*BASE.allocations[:3]))
         assert (verdict.result, verdict.floors[0].state) == ("regression", "confirmed")
         assert judged(nights[0], asked=asked).result == "no verdict"
 
@@ -239,11 +256,11 @@ class TestFloors:
 def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() -> None:
     was = LinkCeiling("allreduce", "nccl", "all", 4, 1, None, "ring", 50e9, "NIC 4×100 Gb/s")
     now = was._replace(bytes_per_s=25e9, limited_by="NIC 2×100 Gb/s")
-    base = Baseline(Path("base"), [allocation(f"good-{number}", launches=3, ceilings=(was,)) for number in range(6)])
-    given = judged(allocation("night", ceilings=(now,)), baseline=base)
+    before = base(*(allocation(f"good-{number}", launches=3, ceilings=(was,)) for number in range(6)))
+    given = judged(allocation("night", ceilings=(now,)), baseline=before)
     assert given.result == PASSED
     assert given.ceilings == (CeilingChange("allreduce", "nccl", "ring", 50e9, 25e9, "NIC 4×100 Gb/s", "NIC 2×100 Gb/s"),)
-    assert judged(allocation("night", ceilings=(was,)), baseline=base).ceilings == ()
+    assert judged(allocation("night", ceilings=(was,)), baseline=before).ceilings == ()
     assert from_json(json.loads(json.dumps(given.as_json()))) == given
 
 
@@ -256,29 +273,6 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     confirmed = judged(*(slow(f"night-{number}") for number in range(3)))
     assert confirmed.outcomes[Outcome.SLOWER] == 1
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
-
-
-class TestLaterAllocations:
-    """Allocations after the first measure suspects again: what else they hold, or lack, decides nothing."""
-
-    SCATTERED = CaseTimes((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
-
-    def test_unstable_cases_that_are_not_suspects_do_not_prevent_passing(self) -> None:
-        later = allocation("b")
-        assert judged(allocation("a"), replace(later, cases={**later.cases, case(8): self.SCATTERED})).result == "passed"
-        first = allocation("a")
-        assert judged(replace(first, cases={**first.cases, case(8): self.SCATTERED})).result == "no verdict"
-
-    def test_incomplete_cases_that_are_not_suspects_do_not_prevent_passing(self) -> None:
-        later = allocation("b")
-        torn = {**later.cases, case(8): CaseTimes((1e-6, None, 1e-6, 1e-6, 1e-6))}
-        assert judged(allocation("a"), replace(later, cases=torn)).result == "passed"
-
-    def test_a_case_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
-        scattered = CaseTimes(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
-        each = [replace(allocation(name), cases={**allocation(name).cases, case(64 << 20): scattered}) for name in "abc"]
-        verdict = judged(*each)
-        assert (verdict.result, verdict.reasons) == ("regression", ())
 
 
 @pytest.mark.parametrize(
@@ -304,3 +298,117 @@ def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
         )
         == result
     )
+
+
+# The state of each group: its worst case, what is missing, what its suspicions are.
+
+
+SIZES_GROUPS = (8, 64 << 20, 128 << 20, 256 << 20)
+CELLS = [case_of(make_row(size)) for size in SIZES_GROUPS]
+USUAL = np.log([1e-6, 1e-3, 2e-3, 4e-3])
+
+
+def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: list[bool] | None = None) -> dict[str, object]:
+    """By class of sizes the group's state, for an allocation slower by these factors; NaN: not measured. The third case scatters."""
+    history = USUAL + np.array([[0.0, 0.0, 0.1 * (-1) ** number, 0.0] for number in range(6)])
+    limits = learn(history, scheme_of(CELLS))
+    excess = exceed(limits, (USUAL + np.log(factors))[None, :])
+    case = CELLS[1]._asdict()
+    found = group_states(
+        limits, excess, CELLS, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
+    )
+    return {each.size_class: each for each in found}
+
+
+def test_the_worst_case_is_the_one_nearest_to_its_own_limit() -> None:
+    large = states([1.0, 1.05, 1.08, 1.0])["large"]
+    assert (large.worst, large.worst_factor, large.cases, large.missing) == ("allreduce 64 MiB nccl", pytest.approx(1.05), 3, 0)
+
+
+def test_a_group_without_a_figure_has_no_worst_case() -> None:
+    large = states([1.0, np.nan, np.nan, np.nan])["large"]
+    assert (large.worst, large.worst_factor, large.missing, large.factors, large.state) == (None, None, 3, (None,), "no verdict")
+
+
+@pytest.mark.parametrize(
+    ("factors", "suspicions", "undecided", "state"),
+    [
+        ([1.0] * 4, (), None, "passed"),
+        ([1.0, np.nan, 1.0, 1.0], (), None, "no verdict"),
+        ([1.0] * 4, (), [False, False, True, False], "no verdict"),
+        ([1.0] * 4, (), [True, False, False, False], "passed"),
+        ([1.0] * 4, ("suspected",), None, "suspected"),
+        ([1.0, np.nan, 1.0, 1.0], ("suspected", "confirmed"), None, "confirmed"),
+        ([1.0] * 4, ("cleared",), None, "passed"),
+    ],
+)
+def test_the_state_of_a_group(factors: list[float], suspicions: tuple[str, ...], undecided: list[bool] | None, state: str) -> None:
+    assert states(factors, suspicions, undecided)["large"].state == state
+
+
+UNCHECKED = {case(size): ShownFigures(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
+PROBELESS = [replace(each, canary_s=(None,) * 3) for each in BASE.allocations]
+NOTED: dict[str, tuple[list[Allocation], Baseline, tuple[GateNote, ...]]] = {
+    "nothing": ([allocation("new")], BASE, ()),
+    "slowed on purpose": ([allocation("new", slowed="by=10%")], BASE, (SlowedOnPurpose("new", "by=10%"),)),
+    "no state probe": ([allocation("new", canary_s=(None, 6e-8, None, 6e-8, 6e-8))], BASE, (WithoutProbe("new", 2, 5),)),
+    "no state probe in the baseline": ([allocation("new")], base(*PROBELESS), (BaselineWithoutProbe(6, 6),)),
+    "no start": ([allocation("new", began_utc="")], BASE, (WithoutStart("new", several=False),)),
+    "no start on both sides": (
+        [slow("a"), slow("b"), replace(slow("c"), began_utc="")],
+        base(replace(BASE.allocations[0], began_utc=""), *BASE.allocations[1:]),
+        (BaselineWithoutStart(1, 6, "good-0"), WithoutStart("c", several=True)),
+    ),
+    "few launches": ([allocation("a", launches=1), allocation("b", launches=2)], BASE, (FewLaunches("a", 1, 3),)),
+    "case without a history": (
+        [with_case(allocation("new"), 2048, *[1e-6] * 5)], BASE, (WithoutHistory("new", 1, CaseNames(("allreduce 2 KiB nccl",))),),
+    ),
+    "data not checked": ([allocation("new", shown=UNCHECKED)], BASE, (UncheckedCases("new", SMALL_CASE),)),
+    "slower in all but the first": ([allocation("a"), slow("b"), slow("c")], BASE, (SlowerLater("a", ("allreduce 64 MiB nccl",)),)),
+    "slower in one but the first": ([allocation("a"), slow("b"), allocation("c")], BASE, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_notes(name: str) -> None:
+    candidate, baseline, notes = NOTED[name]
+    assert judged(*candidate, baseline=baseline).notes == notes
+
+
+def test_an_announcement_that_expired_is_noted() -> None:
+    (note,) = judged(allocation("new"), expected=(ExpectedChange("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes
+    assert note == ExpiredAnnouncement("ops", "upgrade", "2026-11-01")
+
+
+# Candidates that cannot be compared with the baseline.
+
+AT_ONCE = allocation("a", began_utc="2026-11-20T10:00:00Z")
+BY_HOUR = base(*(replace(each, began_utc=f"2026-11-12T0{n}:00Z") for n, each in enumerate(BASE.allocations)))
+PIPED = replace(allocation("new"), cases={in_mode(name, None, "pipelined"): each for name, each in allocation("new").cases.items()})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "words"),
+    [
+        ([allocation("good-3")], BASE, r"allocation good-3 .*base"),
+        ([replace(BY_HOUR.allocations[0], name="new")], BY_HOUR, r"allocation new .*good-0"),
+        ([slow("a"), slow("b"), slow("b")], BASE, "--allocation"),
+        ([replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})], BASE, "new and base "),
+        ([AT_ONCE, replace(AT_ONCE, name="b", began_utc="2026-11-20T11:00:00+01:00")], BASE, "a and b "),
+        ([PIPED], BASE, r"mode .*pipelined.*isolated"),
+        ([allocation("new", imported=True)], BASE, r"new .*imported.*base"),
+    ],
+)
+def test_what_cannot_be_compared_is_rejected(candidate: list[Allocation], baseline: Baseline, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        judged(*candidate, baseline=baseline)
+
+
+def test_imported_allocations_are_judged_by_imported_ones() -> None:
+    imported = base(*(replace(each, imported=True) for each in BASE.allocations))
+    assert judged(allocation("new", imported=True), baseline=imported).result == "passed"
+
+
+def test_an_announced_change_is_not_another_cluster() -> None:
+    announced = ExpectedChange("topology", "nic", "slower NICs", "ops", date(2026, 12, 1))
+    assert judged(replace(allocation("new"), facts=ELSEWHERE), expected=(announced,)).result == "passed"

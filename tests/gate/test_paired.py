@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import case_of
+from collbench.analysis.launches import CaseKey, case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Case, CaseTimes
+from collbench.gate.allocation import Allocation, CaseTimes
+from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
 from collbench.gate.changes import ExpectedChange
-from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
+from collbench.gate.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
 from collbench.gate.reasons import (
     CaseNames,
     EqualStacks,
+    GateNote,
+    GateReason,
     IncompleteCases,
     MissingCases,
     NewCases,
@@ -40,8 +47,9 @@ from collbench.gate.reasons import (
     WithoutProbe,
     WrongCases,
 )
+from collbench.gate.rule import exceed, slower
 from collbench.gate.verdict import Verdict
-from tests.results.rows import make_row
+from tests.results.rows import make_row, make_times, store
 
 TODAY = date(2026, 11, 21)
 SIZES = (8, 1 << 20, 64 << 20, 128 << 20, 256 << 20)
@@ -51,7 +59,7 @@ HOSTS = {"names": "node1, node2"}
 OLD, NEW = ({"hosts": HOSTS, "software": {"nccl": version}} for version in ("2.29", "2.30"))
 
 
-def case(size: int) -> Case:
+def case(size: int) -> CaseKey:
     return case_of(make_row(size))
 
 
@@ -92,8 +100,8 @@ def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> Si
     held: Allocation = getattr(allocation_pairs, stack_name)
     times = held.cases[case(LARGE)].medians_s
     torn = CaseTimes(tuple(None if number in launches else time for number, time in enumerate(times)))
-    changed = replace(held, cases={**held.cases, case(LARGE): torn})
-    return replace(allocation_pairs, old=changed) if stack_name == "old" else replace(allocation_pairs, new=changed)
+    changed: dict[str, Any] = {stack_name: replace(held, cases={**held.cases, case(LARGE): torn})}
+    return replace(allocation_pairs, **changed)
 
 
 class TestResults:
@@ -148,147 +156,104 @@ class TestResults:
         assert (verdict.result, verdict.suspicions[0].state) == ("passed", "accepted")
 
 
-class TestChanges:
-    def test_another_software_is_listed_and_blocks_nothing(self) -> None:
-        verdict = judged(turns())
-        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
-
-    def test_equal_stacks_are_noted(self) -> None:
-        verdict = judged(turns(new={"facts": OLD}))
-        assert (verdict.result, verdict.notes) == ("passed", (EqualStacks(),))
-
-    def test_other_nodes_block(self) -> None:
-        verdict = judged(turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}}))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == OtherHosts("a", "node1, node2", "node3, node4")
-
-    def test_another_topology_blocks_unless_it_was_announced(self) -> None:
-        changed = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
-        verdict = judged(changed)
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),),
-        )  # fmt: skip
-        announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
-        assert judged(changed, expected=[announced]).result == "passed"
-
-    def test_a_stack_that_is_another_one_in_the_second_allocation_blocks(self) -> None:
-        verdict = judged(turns("a", 1.1), turns("b", 1.1, new={"facts": {**NEW, "software": {"nccl": "2.31"}}}))
-        changed = StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31"))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (changed,))
-
-    def test_a_deliberate_slowdown_is_noted(self) -> None:
-        verdict = judged(turns(new={"slowed": "by=10%"}))
-        assert verdict.notes == (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)
-
-
-class TestSideBySide:
-    def test_the_order_within_a_pair_is_free(self) -> None:
-        first, second = minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)
-        assert judged(turns(starts=(first, second))).result == "passed"
-
-    def test_launches_are_paired_by_time_not_by_their_numbers(self) -> None:
-        """Those that take 1.0, 1.2 … times as long on both sides belong together."""
-        shuffled = turns()
-        times = shuffled.new.cases[case(LARGE)].medians_s
-        again = replace(shuffled.new, cases={case(LARGE): CaseTimes(tuple(reversed(times)))})
-        both = in_pairs(shuffled.old, again, minutes(0, 2, 4, 6, 8), minutes(9, 7, 5, 3, 1))
-        assert both.differences([case(LARGE)])[:, 0] == pytest.approx([0] * 5)
-
-    def test_one_stack_after_the_other_is_not_side_by_side(self) -> None:
-        verdict = judged(turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9))))
-        assert (verdict.result, verdict.suspicions) == ("no verdict", ())
-        assert verdict.reasons[0] == NotInterleaved("a")
-
-    def test_a_launch_that_does_not_say_when_it_began(self) -> None:
-        verdict = judged(turns(starts=(minutes(0, 2, 4, 6, 8), minutes(1, 3, None, 7, 9))))
-        assert verdict.reasons[0] == StartUnknown("a")
-
-    def test_launches_without_a_partner(self) -> None:
-        both = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
-        assert both.problem == UnequalLaunches("a", 5, 6)
-
-    def test_too_few_pairs(self) -> None:
-        verdict = judged(turns(slower=1.1, pairs=4))
-        assert (verdict.result, verdict.reasons[0]) == ("no verdict", PairsNeeded("a", 4, 5))
-
-    def test_other_allocations(self) -> None:
-        verdict = judged(in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), minutes(0, 2, 4, 6, 8), minutes(1, 3, 5, 7, 9)))
-        assert verdict.reasons[0] == OtherAllocation("a", "b")
-
-    def test_pairs_in_another_state_of_the_machine_are_left_out_and_replaced(self) -> None:
-        slow = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]
-        verdict = judged(turns("a", slow, None, old={"canaries": (4,)}, new={"canaries": (5,)}))
-        assert (verdict.result, verdict.suspicions, verdict.notes) == ("passed", (), (PairsLeftOut("a", 2, 7),))
-
-    def test_pairs_that_were_left_out_have_to_be_replaced(self) -> None:
-        assert judged(turns(old={"canaries": (4,)})).reasons == (PairsNeeded("a", 4, 5),)
-
-    def test_more_than_two_are_too_many(self) -> None:
-        verdict = judged(turns(pairs=9, new={"canaries": (1, 3, 5)}))
-        assert verdict.reasons[0] == PairsStateChanged("a", 3, 9)
-
-    def test_without_a_canary_the_state_is_not_known(self) -> None:
-        verdict = judged(turns(new={"canary_s": (None,) * 5}))
-        assert verdict.notes == (WithoutProbe("a (new stack)", 5, 5),)
+STARTS = minutes(0, 2, 4, 6, 8)
+LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
+OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
+NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
+OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
+FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"canaries": (4,)}, new={"canaries": (5,)})
+UNEQUAL = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
+OTHER_NAME = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
+ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
+JUDGED: dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]] = {
+    "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
+    "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
+    "other nodes": (
+        [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
+        "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
+    ),
+    "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
+    "another stack in the second allocation": (
+        [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
+        "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
+    ),
+    "allocations of one job": (
+        [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
+    ),
+    "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
+    "one stack after the other": (
+        [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
+    ),
+    "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
+    "launches without a partner": ([UNEQUAL], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
+    "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
+    "other allocations": ([OTHER_NAME], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
+    "pairs in another machine state": ([FLIPPED_PAIRS], "passed", (), (PairsLeftOut("a", 2, 7),)),
+    "pairs to be replaced": ([turns(old={"canaries": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
+    "too many pairs in another state": ([turns(pairs=9, new={"canaries": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
+    "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
+    "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
+    "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
+    "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
+    "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
+    "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
+    "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
+}  # fmt: skip
 
 
-class TestFigures:
-    def test_missing_cases_give_no_verdict(self) -> None:
-        verdict = judged(lacking(turns(), "new", *range(5)))
-        assert (verdict.result, verdict.reasons) == ("no verdict", (MissingCases("a (new stack)", CaseNames(("allreduce 64 MiB nccl",))),))
-
-    @pytest.mark.parametrize("name", ["old", "new"])
-    def test_a_case_missing_in_one_launch_gives_no_verdict(self, name: str) -> None:
-        verdict = judged(lacking(turns(), name, 2))
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict",
-            (IncompleteCases(f"a ({name} stack)", CaseNames(("allreduce 64 MiB nccl",))),),
-        )
-        assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
-
-    def test_cases_of_the_new_stack_only_are_noted(self) -> None:
-        verdict = judged(lacking(turns(), "old", *range(5)))
-        assert (verdict.result, verdict.cases) == ("passed", 4)
-        assert verdict.notes == (NewCases(1, CaseNames(("allreduce 64 MiB nccl",))),)
-
-    @pytest.mark.parametrize("name", ["old", "new"])
-    def test_wrong_data_come_before_everything(self, name: str) -> None:
-        both = turns(slower=1.1)
-        held: Allocation = getattr(both, name)
-        wrong = replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})
-        verdict = judged(replace(both, old=wrong) if name == "old" else replace(both, new=wrong))
-        assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-        assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
-
-    def test_a_launch_that_broke_off_never_passes(self) -> None:
-        verdict = judged(turns(old={"unfinished": 1}))
-        assert (verdict.result, verdict.reasons) == (
-            "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),),
-        )  # fmt: skip
-
-    def test_wide_limits_are_noted(self) -> None:
-        verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
-        assert verdict.result == "passed"
-        assert verdict.notes == (WideLimits(CaseNames(("allreduce 64 MiB nccl",))),)
-
-    def test_nothing_in_common_is_no_verdict(self) -> None:
-        both = turns()
-        others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
-        verdict = judged(replace(both, new=replace(both.new, cases=others)))
-        assert (verdict.result, verdict.cases) == ("no verdict", 0)
-        assert verdict.reasons[1] == NoPairs("a", 4)
-
-    def test_launches_without_a_time_are_rejected(self) -> None:
-        nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
-        with pytest.raises(UsageError, match="allocation a "):
-            judged(turns(old=nothing, new=nothing))
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_result_with_its_reasons_and_notes(name: str) -> None:
+    both, result, reasons, notes = JUDGED[name]
+    verdict = judged(*both)
+    assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
 
 
-def test_two_allocations_of_one_job_repeat_nothing() -> None:
-    jobs = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-    verdict = judged(turns("a", 1.1, **jobs), turns("b", 1.1, **jobs))
-    assert verdict.result == "no verdict"
-    assert verdict.reasons[0] == SameJob("a", "b", "Slurm job 7")
+def test_the_groups_and_cases_of_incomplete_stacks() -> None:
+    for name in ("old", "new"):
+        assert [group.state for group in judged(lacking(turns(), name, 2)).groups] == ["passed", "passed", "no verdict"]
+    assert judged(lacking(turns(), "old", *range(5))).cases == 4
+
+
+def test_another_software_is_listed_and_blocks_nothing() -> None:
+    assert [each.sentence() for each in judged(turns()).changes] == ["software nccl: 2.29 → 2.30"]
+
+
+def test_an_announced_topology_blocks_nothing() -> None:
+    announced = ExpectedChange("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
+    assert judged(OTHER_RATE, expected=[announced]).result == "passed"
+
+
+def test_launches_are_paired_by_time_not_by_their_numbers() -> None:
+    """Those that take 1.0, 1.2 … times as long on both sides belong together."""
+    shuffled = turns()
+    times = shuffled.new.cases[case(LARGE)].medians_s
+    again = replace(shuffled.new, cases={case(LARGE): CaseTimes(tuple(reversed(times)))})
+    both = in_pairs(shuffled.old, again, STARTS, minutes(9, 7, 5, 3, 1))
+    assert both.differences([case(LARGE)])[:, 0] == pytest.approx([0] * 5)
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_wrong_data_come_before_everything(name: str) -> None:
+    both = turns(slower=1.1)
+    held: Allocation = getattr(both, name)
+    wrong: dict[str, Any] = {name: replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})}
+    verdict = judged(replace(both, **wrong))
+    assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
+    assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
+
+
+def test_nothing_in_common_is_no_verdict() -> None:
+    both = turns()
+    others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
+    verdict = judged(replace(both, new=replace(both.new, cases=others)))
+    assert (verdict.result, verdict.cases) == ("no verdict", 0)
+    assert verdict.reasons[1] == NoPairs("a", 4)
+
+
+def test_launches_without_a_time_are_rejected() -> None:
+    nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
+    with pytest.raises(UsageError, match="allocation a "):
+        judged(turns(old=nothing, new=nothing))
 
 
 def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
@@ -299,3 +264,161 @@ def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> 
         assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCases)]
     well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
     assert [reason for reason in well.reasons if isinstance(reason, MissingCases)]
+
+
+# The rule for pairs of launches on figures that can be computed by hand.
+
+
+OF_LARGE, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
+ONE_GROUP = Scheme.of_cases([OF_LARGE] * 3)
+OWN = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
+
+
+def pairs(*cases: Figures, allocations: int = 2) -> Figures:
+    """[allocations × pairs × cases], the same in each allocation."""
+    return np.stack([np.stack(cases, axis=1)] * allocations)
+
+
+def drawn_in(count: int) -> float:
+    """By what drawing in the outermost values of so many normal ones lessens their variance: of five 0.3465, by quadrature."""
+    values = np.sort(np.random.default_rng(5).normal(size=(200_000, count)), axis=1)
+    return float(np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
+
+
+def test_pairs_without_noise_have_the_minimum_limits_of_a_baseline() -> None:
+    limits = learn_pairs(np.zeros((2, 5, 9)), Scheme.of_cases([SMALL] * 3 + [MID] * 3 + [OF_LARGE] * 3))
+    assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
+    assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
+    assert np.exp(limits.whole) == pytest.approx(1.015)
+    assert (limits.centre == 0).all()
+
+
+def test_two_cases_are_no_group() -> None:
+    limits = learn_pairs(np.zeros((2, 5, 2)), Scheme.of_cases([OF_LARGE] * 2))
+    assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
+
+
+def test_the_spread_is_drawn_in_and_towards_the_median_of_the_groups() -> None:
+    """−0.3 and 0.3 count as −0.1 and 0.1: a variance of 0.01, of eight degrees; the group adds eight with a median of 0."""
+    limits = learn_pairs(pairs(OWN, OWN * 0, OWN * 0), ONE_GROUP)
+    variance = 0.01 / drawn_in(5) / 2
+    assert limits.cases == pytest.approx([4 * 1.2533 * np.sqrt(variance / 5), np.log(1.02), np.log(1.02)], rel=0.02)
+
+
+def test_one_pair_that_is_far_off_changes_nothing() -> None:
+    usual = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
+    off = np.array([-0.1, -0.05, 0.0, 0.05, 5.0])
+    assert learn_pairs(pairs(off, off, off), ONE_GROUP).cases == pytest.approx(learn_pairs(pairs(usual, usual, usual), ONE_GROUP).cases)
+
+
+def test_common_noise_of_pairs_widens_the_limits_of_groups_and_of_all_cases() -> None:
+    limits = learn_pairs(pairs(OWN, OWN, OWN), ONE_GROUP)
+    common = 4 * 1.2533 * np.sqrt(0.01 / drawn_in(5) / 5)
+    assert limits.groups == pytest.approx([common], rel=0.02)
+    assert limits.whole == pytest.approx(common, rel=0.02)
+
+
+def test_a_case_in_too_few_pairs_is_not_judged() -> None:
+    differences = np.zeros((2, 5, 3))
+    differences[0, :2, 1] = np.nan
+    limits = learn_pairs(differences, ONE_GROUP)
+    assert limits.judged.tolist() == [True, False, True]
+    assert limits.groups.tolist() == [np.inf]
+
+
+def test_a_second_allocation_with_suspects_alone_leaves_the_limits_of_the_others() -> None:
+    both = pairs(OWN, OWN, OWN)
+    alone = both.copy()
+    alone[1, :, 1:] = np.nan
+    assert learn_pairs(alone, ONE_GROUP).cases == pytest.approx(learn_pairs(both, ONE_GROUP).cases)
+
+
+def test_slower_is_what_exceeds_in_both_allocations() -> None:
+    differences = np.zeros((2, 5, 3))
+    differences[:, :, 0] = np.log(1.03)
+    differences[0, :, 1] = np.log(1.03)
+    found = slower(exceed(learn_pairs(differences, ONE_GROUP), known_median(np.moveaxis(differences, 1, -1))))
+    assert found.cases.tolist() == [True, False, False]
+    assert not found.whole
+
+
+def test_nothing_known_is_no_limit() -> None:
+    limits = learn_pairs(np.full((1, 5, 3), np.nan), ONE_GROUP)
+    assert not limits.judged.any()
+    assert not exceed(limits, np.full((1, 3), np.nan)).cases_over.any()
+
+
+# Folders of launches of two stacks, read as pairs.
+
+
+SIZE = 64 << 20
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync nothing to the disk: it takes nearly all of the time."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+
+
+def launches(folder: Path, allocation: str, slower: float = 1.0) -> tuple[Path, Path]:
+    """Store five interleaved launches of an old and of a new stack."""
+    for number in range(5):
+        for second, (stack, factor) in enumerate((("old", 1.0), ("new", slower))):
+            store(
+                folder / allocation / stack / f"launch-{number + 1}",
+                [make_row(SIZE, time_s=make_times(1e-3 * (1 + number) * factor))],
+                allocation_id=allocation, collbench="0.1.0", backends={"nccl": {"version": stack}},
+                started_utc=f"2026-11-20T10:{2 * number + second:02d}:00Z",
+            )  # fmt: skip
+    return folder / allocation / "old", folder / allocation / "new"
+
+
+def edit(run: Path, **changes: object) -> None:
+    info = {**json.loads((run / "run.json").read_text()), **changes}
+    (run / "run.json").write_text(json.dumps(info))
+
+
+def test_folders_of_launches_are_judged(tmp_path: Path) -> None:
+    first, second = (launches(tmp_path, name, 1.1) for name in "ab")
+    verdict = judge_paired([first[0], second[0]], [first[1], second[1]], (), date(2026, 11, 21))
+    assert (verdict.result, verdict.baseline) == ("regression", f"{first[0]}, {second[0]}")
+    assert verdict.suspicions[0].factors == pytest.approx((1.1, 1.1))
+    assert [(each.before, each.after) for each in verdict.changes] == [("old", "new")]
+
+
+def test_launches_are_paired_by_their_start_not_by_their_number(tmp_path: Path) -> None:
+    old, new = launches(tmp_path, "a")
+    (new / "launch-1").rename(new / "launch-9")
+    (both,) = side_by_side([old], [new])
+    assert both.order.tolist() == [[0, 1, 2, 3, 4], [4, 0, 1, 2, 3]]
+    assert both.differences(list(both.old.cases))[:, 0] == pytest.approx([0] * 5)
+
+
+def test_a_launch_counts_once(tmp_path: Path) -> None:
+    old, _ = launches(tmp_path, "a")
+    with pytest.raises(UsageError, match="twice"):
+        side_by_side([old], [old])
+
+
+def test_an_allocation_counts_once(tmp_path: Path) -> None:
+    first, second = launches(tmp_path, "a"), launches(tmp_path, "b")
+    for launch in (launch for stack in second for launch in stack.iterdir()):
+        edit(launch, allocation_id="a", id=f"b-{launch.parent.name}-{launch.name}")
+    with pytest.raises(UsageError, match="--paired: allocation a "):
+        side_by_side([first[0], second[0]], [first[1], second[1]])
+
+
+def test_a_folder_is_of_one_allocation(tmp_path: Path) -> None:
+    old, new = launches(tmp_path, "a")
+    edit(new / "launch-5", allocation_id="b")
+    with pytest.raises(UsageError, match=r"new .*\(a, b\)"):
+        side_by_side([old], [new])
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, '{"started_utc": 7}'])
+def test_a_launch_with_an_invalid_run_json_is_rejected(tmp_path: Path, text: str) -> None:
+    old, new = launches(tmp_path, "a")
+    (new / "launch-2" / "run.json").write_text(text)
+    with pytest.raises(UsageError):
+        side_by_side([old], [new])

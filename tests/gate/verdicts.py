@@ -7,7 +7,6 @@ from typing import Any
 
 from collbench.analysis.differences import Item
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import COLUMNS
 from collbench.gate.plausible import LinkOfAll, SlowMessages
 from collbench.gate.reasons import CaseNames, LaunchesLeftOut, MissingCases
 from collbench.gate.verdict import Announcement, Change, FloorState, GroupState, Suspicion, Verdict
@@ -18,7 +17,7 @@ PASSED: dict[str, Any] = {
     "changes": (), "baseline": "base", "allocations": 6, "thin": False, "candidates": ("new",), "cases": 6, "judged_on": "2026-11-21",
     "collbench": "0.1.0",
 }  # fmt: skip
-CELL = dict(zip(COLUMNS, case_of(make_row(64 << 20, backend="mpi")), strict=True))
+CELL = case_of(make_row(64 << 20, backend="mpi"))._asdict()
 LINK = "NIC 4×100 Gb/s"
 ANNOUNCED = Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from collbench.analysis.differences import Item
 from collbench.gate.plausible import StoredCause

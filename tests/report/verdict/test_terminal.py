@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collbench.gate.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
