@@ -67,14 +67,11 @@ def _peak(members: list[Row]) -> Peak:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
     fast = [row for row in sound if known(row.busbw_bytes_per_s) and not is_shown_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
-    best = max(fast, key=_rate) if fast else min(sound, key=_time, default=members[0])
+    best = min(sound, key=_time, default=members[0])
+    if fast:
+        best = max(fast, key=lambda row: (row.busbw_bytes_per_s or 0, row.size_bytes))
     sized = [row for row in sound if row.size_bytes]
-    least = min((row.size_bytes for row in sized), default=None)
-    return Peak(best, min((row for row in sized if row.size_bytes == least), key=_time, default=None), len(members), len(sound))
-
-
-def _rate(row: Row) -> tuple[float, int]:
-    return row.busbw_bytes_per_s or 0, row.size_bytes
+    return Peak(best, min(sized, key=lambda row: (row.size_bytes, _time(row)), default=None), len(members), len(sound))
 
 
 def _time(row: Row) -> float:
