@@ -392,12 +392,12 @@ def _both_lines(manager: str, name: str, reason: str) -> dict[str, str]:
 def _command_lines(drain: Mapping[str, Any]) -> list[str]:
     if drain["no_line"]:
         return [drain["no_line"], *([CommandText(f"  {drain['look_up']}")] if drain["look_up"] else [])]
-    ways = (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"]))
-    shown = [(start, way) for start, way in ways if way and way["line"]]
-    return [row for start, way in shown for row in (
-        f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}"),
-        f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}"),
-    )]  # fmt: skip
+    rows: list[str] = []
+    for start, way in (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"])):
+        if way and way["line"]:
+            rows += [f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}")]
+            rows += [f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}")]
+    return rows
 
 
 def _name(text: str) -> str:
@@ -528,7 +528,8 @@ def check_apply(env: Mapping[str, str], run: Run = run_here) -> str:
         raise UsageError("--apply: this host has both Slurm and Kubernetes, and neither started this launch: start it with srun or in "
                          "pods, or omit --apply and run the commands of recommendation.json")  # fmt: skip
     if not answer:
-        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but {_no_answer(results)}: start the "
+        failed = " and ".join(f"{TOOLS[name]} does not work ({why})" for name, (_, why) in results.items()) or "neither is installed here"
+        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but {failed}: start the "
                          "hunt on a host with one of them, or omit --apply and run the commands of recommendation.json there")  # fmt: skip
     return answer[0]
 
@@ -551,12 +552,19 @@ def apply(
     refused = _not_applicable(content)
     found, why = (None, "") if refused else nodes(content["manager"], env, run)
     if found is None:
-        return _refused(refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json")
+        refused = refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json"
+        return Applied(refused=f"no node is drained: {refused}")
     there = {node.name: node for node in found}
-    new = [each for each in content["drains"] if not _drained(there, each)]
-    refused = _over_the_cap(cap, len(new), found, content["manager"])
-    if refused:
-        return _refused(refused)
+    drained = {node.name for node in found if node.drained}
+    new, own, most = sum(each["node"] not in drained for each in content["drains"]), _own(found), cap.of(len(found))
+    if new and own + new > most:
+        how = "drained by collbench" if content["manager"] == SLURM else "cordoned"
+        before = f", {plural(own, 'node')} already {how}" if own else ""
+        return Applied(refused=(
+            f"no node is drained: {plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of "
+            f"{plural(len(found), 'node')}; check for a common cause, then run the commands of recommendation.json, or use a larger "
+            "--max-drain"
+        ))  # fmt: skip
     applied, drainer = Applied(), _Drainer(content["manager"], cap, env, run, there, note)
     for each in content["drains"]:
         try:
@@ -572,16 +580,6 @@ def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*(each["why"] for each in entries), *(f"undo: {each['undo']}" for each in entries if each["undo"])]
 
 
-def _refused(why: str) -> Applied:
-    return Applied(refused=f"no node is drained: {why}")
-
-
-def _no_answer(results: Mapping[str, tuple[Any, str]]) -> str:
-    if not results:
-        return "neither is installed here"
-    return " and ".join(f"{TOOLS[name]} does not work ({why})" for name, (_, why) in results.items())
-
-
 def _not_applicable(content: Mapping[str, Any]) -> str:
     """Return why a recommendation drains no node; "" where it drains some."""
     if content["result"] != CONFIRMED:
@@ -594,25 +592,8 @@ def _not_applicable(content: Mapping[str, Any]) -> str:
     return "" if known else "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
 
 
-def _drained(there: Mapping[str, ManagedNode], drain: Mapping[str, Any]) -> bool:
-    node = there.get(drain["node"])
-    return node is not None and node.drained
-
-
-def _over_the_cap(cap: Cap, new: int, found: list[ManagedNode], manager: str) -> str:
-    own, most = sum(node.drained_by_collbench for node in found), cap.of(len(found))
-    if not new or own + new <= most:
-        return ""
-    before = f", {plural(own, 'node')} already {'drained by collbench' if manager == SLURM else 'cordoned'}" if own else ""
-    return (
-        f"{plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of {plural(len(found), 'node')}; check for a "
-        "common cause, then run the commands of recommendation.json, or use a larger --max-drain"
-    )
-
-
-def _left(node: ManagedNode, drain: Mapping[str, Any]) -> dict[str, Any]:
-    reason = f" ({node.reason})" if node.reason else ""
-    return _entry(drain, LEFT, f"{node.name} is already drained{reason}; left unchanged")
+def _own(found: Iterable[ManagedNode]) -> int:
+    return sum(node.drained_by_collbench for node in found)
 
 
 @dataclass(frozen=True)
@@ -632,21 +613,22 @@ class _Drainer:
 
     def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
         """Drain one node, unless it is already drained, or the cap would be exceeded by now; return the entry with the outcome."""
-        name = drain["node"]
-        if _drained(self.there, drain):
-            return _left(self.there[name], drain)
+        name, earlier = drain["node"], self.there.get(drain["node"])
+        if earlier is not None and earlier.drained:
+            reason = f" ({earlier.reason})" if earlier.reason else ""
+            return _entry(drain, LEFT, f"{name} is already drained{reason}; left unchanged")
         if not name or not is_name(name):
             return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
-        command, tool = self._command(drain), TOOLS[self.manager]
+        command, tool = drain_command(self.manager, name, drain["reason"]), TOOLS[self.manager]
         by_hand = f"run by hand, with the needed permissions: {line(command)}"
-        if name not in self.there:
+        if earlier is None:
             return _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
         self.note(_entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known")
                   | {"undo": line(undo_command(self.manager, name))})  # fmt: skip
         outcome = self.run(command, self.env)
         now = nodes(self.manager, self.env, self.run)[0] or []  # the node's state counts, not the exit code of the command
         if any(node.name == name and node.drained for node in now):
-            return self._revert(drain) if sum(node.drained_by_collbench for node in now) > self.cap.of(len(now)) else self._done(drain)
+            return self._revert(drain) if _own(now) > self.cap.of(len(now)) else self._done(drain)
         why = outcome.why or f"{tool} reported success, but the node is not drained"
         return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
 
@@ -661,9 +643,6 @@ class _Drainer:
 
     def _done(self, drain: Mapping[str, Any], why: str = "") -> dict[str, Any]:
         return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_command(self.manager, drain["node"]))}
-
-    def _command(self, drain: Mapping[str, Any]) -> list[str]:
-        return drain_command(self.manager, drain["node"], drain["reason"])
 
 
 def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:

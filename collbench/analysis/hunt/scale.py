@@ -275,9 +275,14 @@ class _Growing:
                 break
             self.room -= 1
             others = self._others({place for part in parts for place in part} | set(taken), size)
-            parts, pieces = self._pieces(parts, size, len(others))
-            if not pieces:
+            # other places must complete the group of each piece; the worst parts first
+            most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, len(others)) > 1), 0)
+            if most < len(parts):
+                self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
+            if not most:
                 break
+            parts = parts[:most]
+            pieces = [piece for part in parts for piece in _divided(part, _cuts(parts, size, len(others)))]
             groups = _filled(pieces, size, others)
             answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
             by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
@@ -298,14 +303,6 @@ class _Growing:
         """Return the members of fast groups of this size, in random order."""
         healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
         return self.random.sample(healthy, len(healthy))
-
-    def _pieces(self, parts: Sequence[Part], size: int, others: int) -> tuple[list[Part], list[Part]]:
-        """Return (the parts that can be divided now, the worst first; their pieces). Other places must complete the group of each piece."""
-        most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, others) > 1), 0)
-        if most < len(parts):
-            self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
-        kept = list(parts[:most])
-        return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
 
     def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
         """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
