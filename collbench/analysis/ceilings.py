@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from collbench.analysis.differences import topology_of
-from collbench.analysis.launches import known
+from collbench.analysis.launches import grouped, known
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -147,9 +147,7 @@ def share_hosts(before: Run, after: Run) -> bool:
 
 def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's."""
-    fell: dict[tuple[str, str, str], list[CeilingChange]] = {}
-    for each in changes:
-        fell.setdefault((each.operation, each.backend, each.model), []).append(each)
+    fell = grouped(changes, lambda each: (each.operation, each.backend, each.model))
     found = []
     for row in rows:
         own, ceiling, bound = row.ceiling, _before(fell, name, row, row.ceiling), _before(fell, name, row, row.hard_bound)

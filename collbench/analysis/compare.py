@@ -10,7 +10,19 @@ from typing import Any
 
 from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
-from collbench.analysis.launches import WHERE_NONE, Launches, case_of, check_once, is_time, known, runs_in, sentence, time_of, together
+from collbench.analysis.launches import (
+    WHERE_NONE,
+    Launches,
+    case_of,
+    check_once,
+    grouped,
+    is_time,
+    known,
+    runs_in,
+    sentence,
+    time_of,
+    together,
+)
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
 from collbench.results.reader import Run
@@ -217,11 +229,7 @@ def _side(runs: Sequence[Run], path: Path) -> Launches:
 
 def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows of each case, one per launch."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for run in runs:
-        for case, row in {case_of(row): row for row in run.rows}.items():
-            found.setdefault(case, []).append(row)
-    return found
+    return grouped((row for run in runs for row in {case_of(row): row for row in run.rows}.values()), case_of)
 
 
 def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CaseRatio:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from collbench.analysis.launches import Launches, forced
+from collbench.analysis.launches import Launches, forced, grouped
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_size
@@ -157,18 +157,13 @@ def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
         detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")
         yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are wrong{detail}", _where(wrong, rows))
     yield from _flagged(rows)
-    reasons: dict[str, list[tuple[str, Row]]] = {}
-    for each in rows:
-        if each[1].na is not None:
-            reasons.setdefault(each[1].na, []).append(each)
+    reasons = grouped((each for each in rows if each[1].na is not None), lambda each: each[1].na)
     yield from (Concern(MISSING, f"not measured: {reason}", _where(those, rows)) for reason, those in reasons.items())
 
 
 def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
-    by_flag: dict[str, list[tuple[str, Row]]] = {}
-    for each in rows:
-        for flag in dict.fromkeys(each[1].flags):
-            by_flag.setdefault(flag, []).append(each)
+    flagged = [(flag, each) for each in rows for flag in dict.fromkeys(each[1].flags)]
+    by_flag = {flag: [each for _, each in those] for flag, those in grouped(flagged, lambda pair: pair[0]).items()}
     covered = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
     for flag in (*DOUBTS, *REMARKS):
         if flag in by_flag and flag not in covered:

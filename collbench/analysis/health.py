@@ -13,11 +13,11 @@ interval, nor a quiet row of a backend that has noisy rows at other large sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TypeVar
 
 from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.launches import grouped
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.machine.doctor.finding import Finding
 from collbench.reason import Fact
@@ -25,8 +25,6 @@ from collbench.results.flags import DOUBTFUL
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
-T = TypeVar("T")
-K = TypeVar("K")
 # Bytes; smaller messages do not reach the bandwidth of a healthy system. Inside a host 4 MiB may stay in a cache, and so be copied faster
 # than any library can exchange them.
 LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
@@ -246,7 +244,7 @@ class CheckVerdict(Fact, frozen=True):
 
 def verdict_of(rows: Sequence[Row], findings: Sequence[Finding], failed: RunFailedEarly | None = None, reason: str = "") -> CheckVerdict:
     """Return the verdict. `failed`: how the run failed, if it did; `reason`: why nothing was measured, if known."""
-    series = [_series(members) for members in _grouped(rows, lambda row: (row.operation, row.backend))]
+    series = [_series(members) for members in grouped(rows, lambda row: (row.operation, row.backend)).values()]
     wrong = [WrongDataReceived(f"{each.operation} over {each.backend} at {format_size(each.size_bytes)}", each.detail)
              for each in series if each.reach is Reach.WRONG]  # fmt: skip
     severe = [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
@@ -270,7 +268,7 @@ def _of_bandwidth(series: Sequence[SeriesCheck]) -> list[Cause]:
     """Return what the rates show: for each operation that of a backend that reaches the share, else of one that may, else the fastest."""
     best = [
         min(members, key=lambda each: (_BEST_FIRST.index(each.reach), -(each.percent or 0)))
-        for members in _grouped(series, lambda each: each.operation)
+        for members in grouped(series, lambda each: each.operation).values()
     ]
     by_reach = {reach: tuple(each for each in best if each.reach is reach) for reach in Reach}
     noisy, unknown = (tuple(each.operation for each in by_reach[reach]) for reach in (Reach.NOISY, Reach.UNKNOWN))
@@ -350,11 +348,3 @@ def _described(row: Row, reach: Reach) -> SeriesCheck:
         row.operation, row.backend, reach, row.size_bytes, row.busbw_bytes_per_s, rate, row.percent_of_ceiling,
         low, high, share_of(row), ceiling.limited_by if ceiling else "", row.time_s.p50 if row.time_s else None, row.checked,
     )  # fmt: skip
-
-
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> list[list[T]]:
-    """Return the items by key, in the order in which the keys first occur."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())

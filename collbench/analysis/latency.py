@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from collbench.analysis.launches import case_of, time_of
+from collbench.analysis.launches import case_of, grouped, time_of
 from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
@@ -65,10 +65,7 @@ def series_of(row: Row) -> tuple[Any, ...]:
 
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:
     """Return one fit for each series of `rows` that allows it, in the order in which the series first occur."""
-    series: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        series.setdefault(series_of(row), []).append(row)
-    fits = (_line_fit(members) for members in series.values())
+    fits = (_line_fit(members) for members in grouped(rows, series_of).values())
     return [each for each in fits if each is not None]
 
 

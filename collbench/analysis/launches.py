@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
@@ -20,12 +20,23 @@ from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row, Times
 from collbench.untrusted import list_of
 
+T = TypeVar("T")
+K = TypeVar("K")
+
 # The identity of a case: only rows of the same case are combined or compared.
 
 # the meaning of None in these fields; in others it means that the case does not have them
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}
 _NAMED = attrgetter(*SERIES, "size_bytes")
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items by key, in the order in which the keys first occur."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def case_of(row: Row) -> tuple[Any, ...]:
