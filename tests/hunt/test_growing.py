@@ -11,7 +11,6 @@ from collbench.analysis.hunt.facts import (
     FastWithout,
     GroupNotMeasured,
     GrowingNeedsMore,
-    HuntNote,
     NoSlowPiece,
     PartsNotDivided,
     SizeSlow,
@@ -21,15 +20,17 @@ from collbench.analysis.hunt.facts import (
 )
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.scale import _Growing, measure_growing, most_rounds, sizes
+from collbench.reason import Fact
 from tests.hunt.made_up import MadeUp, Played, play
 
-Looked = Played[tuple[list[Suspect], list[HuntNote]]]
+Looked = Played[tuple[list[Suspect], list[Fact]]]
 
 
 def looked(made: MadeUp, seed: int = 0) -> Looked:
-    played = play(measure_growing(made.log(), range(made.n), Options(), Random(seed)), made)
+    log = made.log()
+    played = play(measure_growing(log, range(made.n), Options(), Random(seed)), made)
     assert len(played.asks) <= most_rounds(made.n, Options())
-    return played
+    return Played((played.result, log.notes), played.asks)
 
 
 def named(played: Looked) -> list[int]:
@@ -93,7 +94,7 @@ def test_a_whole_group_slower_than_its_parts_gives_no_suspect() -> None:
 
 
 def test_a_slow_path_within_a_group_gives_no_suspect() -> None:
-    notes: list[HuntNote] = []
+    notes: list[Fact] = []
     for seed in range(30):
         hints, actual = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
         assert hints == [], seed
@@ -169,7 +170,7 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n: int, most: i
 
 def test_it_can_be_switched_off() -> None:
     played = play(measure_growing(MadeUp(16).log(), range(16), Options(growing=False), Random(0)), MadeUp(16))
-    assert (played.asks, played.result) == ([], ([], []))
+    assert (played.asks, played.result) == ([], [])
 
 
 def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:

@@ -197,11 +197,13 @@ class HuntLog:
     names      of the places
     exchanges  every request with its result, in order
     hosts      the host of each place; (): each place is its own host
+    notes      what the stages left undecided
     """
 
     names: tuple[str, ...]
     exchanges: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
     hosts: tuple[str, ...] = ()
+    notes: list[Fact] = field(default_factory=list)
 
     def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.

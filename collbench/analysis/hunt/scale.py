@@ -190,17 +190,18 @@ def most_rounds(n: int, options: Options) -> int:
 
 def measure_growing(
     log: HuntLog, places: Sequence[int], options: Options, random: draws.Random
-) -> Generator[RoundRequest, RoundResult, tuple[list[Suspect], list[HuntNote]]]:
-    """Return (suspects of kind "scale", each of one place and confirmed as described above; notes). Below eight places only a note."""
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return suspects of kind "scale", each of one place and confirmed as described above. Below eight places there is only a note."""
     if not options.growing:
-        return [], []
+        return []
     if not sizes(len(places)):
-        return [], [GrowingNeedsMore(len(places), LEAST_SIZE)]
+        log.notes.append(GrowingNeedsMore(len(places), LEAST_SIZE))
+        return []
     found = _Growing(log, random, list(places), _dividing(len(places)))
     for size in sizes(len(places)):
         yield from found.at(size)
     yield from found.whole()
-    return sorted(found.suspects, key=lambda each: each.ratio), found.notes
+    return sorted(found.suspects, key=lambda each: each.ratio)
 
 
 @dataclass
@@ -218,7 +219,6 @@ class _Growing:
     places: list[int]
     room: int
     suspects: list[Suspect] = field(default_factory=list)
-    notes: list[HuntNote] = field(default_factory=list)
     healthy: dict[int, int] = field(default_factory=dict)
     typical: float | None = None
     unsettled: bool = False
@@ -241,19 +241,19 @@ class _Growing:
         for turn in ("once", "again")[: 1 + min(1, self.room)]:
             answer = yield from self._request([tuple(sorted(self.places))], f"{all_places}, {turn}")
             if not answer.figures[0].speed:
-                self.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
+                self.log.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
                 return
             best = max(best, answer.figures[0].speed / self.typical)
             if best > WHOLE:
                 return
-        self.notes.append(WholeSlow(len(self.places), best))
+        self.log.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first, and store the others' speed. If most are slow, return none: they cannot be divided."""
         by_group = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if by_group[group][0] < SLOW), key=lambda group: by_group[group][0])
         healthy = [group for group in groups if by_group[group][0] >= SLOW]
-        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
+        self.log.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
         self.healthy |= {place: size for group in healthy for place in group}
         if len(slow) > len(healthy):
             self._leave(TooManySlowGroups(len(slow), len(groups), size))
@@ -261,7 +261,7 @@ class _Growing:
         if healthy:
             typical = float(np.median([speed for group in healthy if (speed := by_group[group][1].speed)]))
             if self.typical and typical < WHOLE * self.typical:
-                self.notes.append(SizeSlow(size, typical / self.typical))
+                self.log.notes.append(SizeSlow(size, typical / self.typical))
             self.typical = typical
         return slow
 
@@ -296,7 +296,7 @@ class _Growing:
 
     def _leave(self, note: HuntNote) -> None:
         """Add a note about slow groups with an unknown cause. Then the figure of all places together shows nothing new."""
-        self.notes.append(note)
+        self.log.notes.append(note)
         self.unsettled = True
 
     def _others(self, suspected: Collection[int], size: int) -> list[int]:
@@ -310,9 +310,9 @@ class _Growing:
             of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
-                self.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
+                self.log.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
             elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.notes.append(NoSlowPiece(size, len(part)))
+                self.log.notes.append(NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
@@ -334,7 +334,7 @@ class _Growing:
             for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
                 suspects[place] |= {*group} - {place}
                 if not ratio < SLOW:
-                    self.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
+                    self.log.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
                     del suspects[place]
                 elif number + 1 == _CONFIRMATIONS:
                     evidence = (SlowAtScale(1 + _CONFIRMATIONS, size, exp(ratio)), FastWithout(self.healthy.get(place, 0)))

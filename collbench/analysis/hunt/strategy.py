@@ -24,7 +24,6 @@ from collbench.analysis.hunt.facts import (
     DividedPairs,
     Evidence,
     GroupSweep,
-    HuntNote,
     ManyPaths,
     MorePairsNotMeasured,
     OneEndpoint,
@@ -83,14 +82,15 @@ def _hunt_few(names: tuple[str, ...]) -> Hunt:
     log, n = HuntLog(names), len(names)
     for number in range(rounds(n)):
         yield from log.request(RoundRequest(PAIRS, circle_round(n, number), f"round {number + 1} of {rounds(n)}"))
-    notes: list[HuntNote] = []
     for _, (a, b), figure in log.figures():
-        known = figure.speed and PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s)
-        notes.append(known or PairNotMeasured(names[a], names[b], figure.na or ""))
+        if figure.speed is None:
+            log.notes.append(PairNotMeasured(names[a], names[b], figure.na or ""))
+        else:
+            log.notes.append(PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
     wrong = wrong_data(log)
-    notes += _wrong(wrong, wrong, names)
+    log.notes += _wrong(wrong, wrong, names)
     why = OneEndpoint() if n < 2 else TooFewEndpoints(2 if n == 2 else 3)
-    return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(notes), why, typical_speed(log))
+    return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 
 # Whether some pairs are slow because of the network's structure. Then a place in one of them is not slow.
@@ -255,50 +255,74 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
     if len(names) < LEAST_PLACES:
         return (yield from _hunt_few(tuple(names)))
     log, shares = HuntLog(tuple(names), hosts=tuple(hosts or names)), _shares(len(names), options)
-    random, leaf_of = draws.Random(f"hunt, {options.seed}"), options.leaf_of or ()
-    own_notes: list[Fact] = []
-    if shares.by_groups:
-        own_notes.append(GroupSweep())
-        members = yield from sweep.sweep_groups(log, options, random)
-        found = judging.candidates_of_groups(members, len(names), _unknown_speeds(log, shares))
-    else:
-        own_notes += [PairsInstead(sweep.LEAST_PLACES)] if options.method == "groups" else []
-        yield from sweep.sweep_pairs(log, options, shares.sweep, random)
-        found = judging.find_candidates(log.matrix(), _unknown_speeds(log, shares))
+    random = draws.Random(f"hunt, {options.seed}")
+    found = yield from _sweep(log, options, shares, random)
     too_many = _too_many(found, len(names), len(_unknown_speeds(log, shares)))
     if too_many:
         known = [_open(each, too_many) for each in found.places]
     else:
-        check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
-        done = yield from check.run(shares.cross_check)
-        own_notes += [] if done else [RoundsUsedUp(shares.cross_check)]
-        own_notes += [PathsNotRetested(check.left_out)] if check.left_out else []
-        gone = _unknown_speeds(log, shares)
-        known = [each for each in demote_common(suspects(check, names), log, check.alike) if not set(each.places) & gone.keys()]
-        confirmed = [each for each in known if each.state == CONFIRMED and len(each.places) == 1]
-        if _MOST_CONFIRMED_SHARE * len(confirmed) > len(names):
-            own_notes.append(why := TooManySuspects(len(confirmed), len(names)))
-            known = [_inconclusive(each, why) if each in confirmed else each for each in known]
-        known += [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown())) for place, why in gone.items()]
+        known = yield from _cross_check(log, found, options, shares, random)
         if options.growing and not any(each.state == CONFIRMED for each in known):
-            healthy = _not_suspects(known, len(names))
-            needed = scale.most_rounds(len(healthy), options)
-            if needed > shares.growing:
-                own_notes.append(StageSkipped("growing", needed, shares.growing))
-            else:
-                at_scale, more_notes = yield from scale.measure_growing(log, healthy, options, random)
-                known, own_notes = [*known, *at_scale], [*own_notes, *more_notes]
+            known += yield from _grow(log, _not_suspects(known, len(names)), options, shares, random)
         if options.isolate and any(each.state == CONFIRMED for each in known):
-            needed = scale.most_rounds_isolation(options)
-            if needed > shares.isolation:
-                own_notes.append(StageSkipped("isolation", needed, shares.isolation))
-            else:
-                known = yield from scale.measure_isolation(log, known, _not_suspects(known, len(names)), options)
-    own_notes += notes(log, known, found)
-    remarked = [_with_remarks(each, log, leaf_of) for each in known]
+            known = yield from _isolate(log, known, options, shares)
+    all_notes = (*log.notes, *notes(log, known, found))
+    remarked = [_with_remarks(each, log, options.leaf_of or ()) for each in known]
     ordered = sorted(remarked, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
     middle = found.middle or typical_speed(log)
-    return HuntVerdict(log.names, tuple(ordered), log.rounds(), shares.all_of_them, tuple(own_notes), too_many, middle, log.hosts)
+    return HuntVerdict(log.names, tuple(ordered), log.rounds(), shares.all_of_them, all_notes, too_many, middle, log.hosts)
+
+
+def _sweep(log: HuntLog, options: Options, shares: _Shares, random: draws.Random) -> Generator[RoundRequest, RoundResult, SweepResult]:
+    """Return the candidates, and the healthy places to compare them with."""
+    if shares.by_groups:
+        log.notes.append(GroupSweep())
+        members = yield from sweep.sweep_groups(log, options, random)
+        return judging.candidates_of_groups(members, len(log.names), _unknown_speeds(log, shares))
+    if options.method == "groups":
+        log.notes.append(PairsInstead(sweep.LEAST_PLACES))
+    yield from sweep.sweep_pairs(log, options, shares.sweep, random)
+    return judging.find_candidates(log.matrix(), _unknown_speeds(log, shares))
+
+
+def _cross_check(
+    log: HuntLog, found: SweepResult, options: Options, shares: _Shares, random: draws.Random
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects after their repeated measurement, and the places of unknown speed. At most a third is confirmed."""
+    check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
+    done = yield from check.run(shares.cross_check)
+    if not done:
+        log.notes.append(RoundsUsedUp(shares.cross_check))
+    if check.left_out:
+        log.notes.append(PathsNotRetested(check.left_out))
+    gone = _unknown_speeds(log, shares)
+    known = [each for each in demote_common(suspects(check, log.names), log, check.alike) if not set(each.places) & gone.keys()]
+    confirmed = [each for each in known if each.state == CONFIRMED and len(each.places) == 1]
+    if _MOST_CONFIRMED_SHARE * len(confirmed) > len(log.names):
+        too_many = TooManySuspects(len(confirmed), len(log.names))
+        log.notes.append(too_many)
+        known = [_inconclusive(each, too_many) if each in confirmed else each for each in known]
+    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown())) for place, why in gone.items()]
+
+
+def _grow(
+    log: HuntLog, healthy: Sequence[int], options: Options, shares: _Shares, random: draws.Random
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects that growing groups find, if there are rounds for them."""
+    needed = scale.most_rounds(len(healthy), options)
+    if needed > shares.growing:
+        log.notes.append(StageSkipped("growing", needed, shares.growing))
+        return []
+    return (yield from scale.measure_growing(log, healthy, options, random))
+
+
+def _isolate(log: HuntLog, known: list[Suspect], options: Options, shares: _Shares) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects with their slow parts, if there are rounds to measure them alone."""
+    needed = scale.most_rounds_isolation(options)
+    if needed > shares.isolation:
+        log.notes.append(StageSkipped("isolation", needed, shares.isolation))
+        return known
+    return (yield from scale.measure_isolation(log, known, _not_suspects(known, len(log.names)), options))
 
 
 def _unknown_speeds(log: HuntLog, shares: _Shares) -> dict[int, Evidence]:
@@ -370,8 +394,6 @@ def _shares(n: int, options: Options) -> _Shares:
 
 
 # The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
-
-PairsFigures = Mapping[tuple[int, int], GroupFigure]
 
 
 def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
