@@ -492,10 +492,6 @@ class Applied:
         """Return the commands that return the drained nodes to service."""
         return [each["undo"] for each in self.entries if each["undo"]]
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return "applied" of recommendation.json."""
-        return self.entries
-
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""
         return [self.refused] if self.refused else lines_of(self.entries)

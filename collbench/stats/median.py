@@ -94,10 +94,7 @@ class Median:
 
 
 def median(samples: NDArray[np.float64]) -> Median:
-    """Return the median of a series in measurement order, its interval widened for autocorrelation of sign(x - median).
-
-    Invalid samples are left out: `unsound` counts them.
-    """
+    """Return the median of the valid samples of a series in measurement order; autocorrelation of sign(x - median) widens its interval."""
     series = sound(samples)
     n = len(series)
     if n == 0:
@@ -105,18 +102,13 @@ def median(samples: NDArray[np.float64]) -> Median:
     ordered = np.sort(series)
     memory, cosines = _memory(series, middle(ordered))
     low, high = _interval(ordered, _reach(n, memory, cosines))
-    return Median(middle(ordered), low, high, n, _worth(n, memory))
+    return Median(middle(ordered), low, high, n, None if memory is None else n / max(memory, 1.0))
 
 
 def sound(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the valid samples in their order: finite and not negative."""
     series = np.asarray(samples, np.float64)
     return series[np.isfinite(series) & (series >= 0)]
-
-
-def unsound(samples: NDArray[np.float64]) -> int:
-    """Return the number of invalid samples: NaN, infinite or negative."""
-    return len(samples) - len(sound(samples))
 
 
 def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
@@ -155,10 +147,6 @@ def _memory(samples: NDArray[np.float64], centre: float) -> tuple[float | None, 
         return None, 0
     cosines = max(int(0.25 * n ** (2 / 3)), min(n // 3, 6))
     return float(np.mean(_cosine_coefficients(signs, cosines) ** 2)) / variance, cosines
-
-
-def _worth(n: int, memory: float | None) -> float | None:
-    return None if memory is None else n / max(memory, 1.0)
 
 
 def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:

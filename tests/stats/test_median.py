@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.results.reader import read_run
-from collbench.stats.median import Median, median, quantiles, sound, unsound
+from collbench.stats.median import Median, median, quantiles, sound
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -144,11 +144,10 @@ def test_two_ticks_in_any_order_are_worth_nearly_all_their_samples():
     assert (median(random.permutation(ticks)).ci_low, median(ticks[::-1]).ci_high) == (250.0, 260.0)
 
 
-def test_samples_of_a_broken_clock_are_left_out_and_counted():
+def test_samples_of_a_broken_clock_are_left_out():
     clean = np.random.default_rng(4).normal(10, 1, 100)
     broken = np.insert(clean, [3, 50, 70, 99], [np.nan, np.inf, -np.inf, -1e-9])
     assert median(broken) == median(clean)
-    assert (unsound(broken), unsound(clean)) == (4, 0)
     assert sound(broken).tolist() == clean.tolist()
     assert quantiles(broken) == quantiles(clean)
 
@@ -171,7 +170,7 @@ odd = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e-6, 2e
 @given(st.lists(odd, max_size=80))
 def test_for_any_samples_the_interval_holds_the_median(values):
     known = median(np.array(values))
-    assert known.n == len(values) - unsound(np.array(values))
+    assert known.n == len(sound(np.array(values)))
     assert np.isfinite(known.value) or max(map(abs, values)) > 1e300
     assert (known.ci_low is None) == (known.ci_high is None) == (known.n < 6)
     if known.ci_low is not None and np.isfinite(known.value):
