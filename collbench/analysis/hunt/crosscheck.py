@@ -11,7 +11,6 @@ import random as draws
 from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp
 
 from collbench.analysis.hunt.facts import ControlsAsSlow, EndNotCleared, NotRetested, SlowOnce
 from collbench.analysis.hunt.judging import (
@@ -25,7 +24,6 @@ from collbench.analysis.hunt.judging import (
     SweepResult,
     judge_trials,
     many_as_slow,
-    mean_depth,
 )
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
@@ -86,16 +84,11 @@ class PathCheck(Check):
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the path as a suspect in its current state."""
-        a, b = self.places
-        evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
-        of_ends = [*self.of_end(a), *self.of_end(b)]
+        of_ends = [trial for place in self.places for trial in self.of_end(place)]
+        evidence: list[Fact] = [trial.evidence(names) for trial in self.again]
         evidence += [*(trial.evidence(names, end=True) for trial in of_ends), *self._reason(names)]
-        partners = tuple(trial.partner for trial in of_ends if trial.depths)
-        trials = [trial for trial in self.again if trial.depths]
-        if not trials:
-            return Suspect("path", (a, b), self.state(), self.candidate.ratio, partners=partners, evidence=tuple(evidence))
-        ratio, (low, high) = exp(-mean_depth(self.candidate, trials)[0]), self.repeats.interval
-        return Suspect("path", (a, b), self.state(), ratio, low, high, partners, tuple(evidence))
+        trials, partners = [trial for trial in self.again if trial.depths], [trial.partner for trial in of_ends if trial.depths]
+        return self.suspect_of("path", self.state(), trials, partners, evidence)
 
     @property
     def _pair(self) -> str:

@@ -12,7 +12,7 @@ The result can only make a place a suspect. `significance` confirms it: enough r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 from statistics import fmean
@@ -406,6 +406,11 @@ class Check:
         """Return whether the trials show more than chance."""
         return self.repeats.outcome(self.chance, self.candidate.least)
 
+    def suspect_of(self, kind: str, state: str, trials: Sequence[Trial], partners: Iterable[int], evidence: Iterable[Fact]) -> Suspect:
+        """Return it as a suspect with the ratio of these trials, or of the sweep without any."""
+        ratio = exp(-mean_depth(self.candidate, trials)[0]) if trials else self.candidate.ratio
+        return Suspect(kind, self.places, state, ratio, *self.repeats.interval, tuple(partners), (*self.candidate.why, *evidence))
+
 
 @dataclass
 class PlaceCheck(Check):
@@ -528,12 +533,9 @@ class PlaceCheck(Check):
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the place as a suspect in its current state."""
-        state, counted = self.state(), self.repeats
-        evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
-        if not self._healthy_trials():
-            return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=evidence)
-        low, high = counted.interval
-        return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), evidence)
+        state = self.state()
+        evidence = (*(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
+        return self.suspect_of(self._kind(), state, self._healthy_trials(), self.partners(), evidence)
 
     def path(self, names: Sequence[str]) -> Candidate | None:
         """Return the path that may be slow instead of the place, as a candidate with its own rounds; else None."""
