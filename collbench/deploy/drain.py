@@ -561,11 +561,12 @@ def apply(
             f"{plural(len(found), 'node')}; check for a common cause, then run the commands of recommendation.json, or use a larger "
             "--max-drain"
         ))  # fmt: skip
-    applied, drainer = Applied(), _Drainer(content["manager"], cap, env, run, there, note)
+    applied = Applied()
     for each in content["drains"]:
         try:
-            applied.entries.append(entry := drainer.drain(each))
-            note(entry)
+            for entry in _drain_node(each, there.get(each["node"]), content["manager"], cap=cap, env=env, run=run):
+                applied.entries += [] if entry["action"] == BEGUN else [entry]
+                note(entry)
         except CollbenchError as error:  # report the drains even if they can no longer be stored
             raise RunFailed(f"{error}; so far: {'; '.join(applied.lines()) or 'no node is drained'}") from error
     return applied
@@ -592,53 +593,43 @@ def _own(found: Iterable[ManagedNode]) -> int:
     return sum(node.drained_by_collbench for node in found)
 
 
-@dataclass(frozen=True)
-class _Drainer:
-    """Drains nodes one by one.
+def _drain_node(
+    drain: Mapping[str, Any], earlier: ManagedNode | None, manager: str, *, cap: Cap, env: Mapping[str, str], run: Run
+) -> Iterator[dict[str, Any]]:
+    """Drain one node, unless it is already drained, or the cap would be exceeded by now. Yield an entry before that, and the outcome.
 
-    there  the nodes as they were before, by name
-    note   as in `apply`
+    earlier  the node as it was before; None: the manager has no node of that name
     """
-
-    manager: str
-    cap: Cap
-    env: Mapping[str, str]
-    run: Run
-    there: Mapping[str, ManagedNode]
-    note: Callable[[dict[str, Any]], None]
-
-    def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """Drain one node, unless it is already drained, or the cap would be exceeded by now; return the entry with the outcome."""
-        name, earlier = drain["node"], self.there.get(drain["node"])
-        if earlier is not None and earlier.drained:
-            reason = f" ({earlier.reason})" if earlier.reason else ""
-            return _entry(drain, LEFT, f"{name} is already drained{reason}; left unchanged")
-        if not name or not is_name(name):
-            return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
-        command, tool = drain_command(self.manager, name, drain["reason"]), TOOLS[self.manager]
-        by_hand = f"run by hand, with the needed permissions: {line(command)}"
-        if earlier is None:
-            return _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
-        self.note(_entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known")
-                  | {"undo": line(undo_command(self.manager, name))})  # fmt: skip
-        outcome = self.run(command, self.env)
-        now = nodes(self.manager, self.env, self.run)[0] or []  # the node's state counts, not the exit code of the command
-        if any(node.name == name and node.drained for node in now):
-            return self._revert(drain) if _own(now) > self.cap.of(len(now)) else self._done(drain)
+    name, tool = drain["node"], TOOLS[manager]
+    if earlier is not None and earlier.drained:
+        reason = f" ({earlier.reason})" if earlier.reason else ""
+        yield _entry(drain, LEFT, f"{name} is already drained{reason}; left unchanged")
+        return
+    if not name or not is_name(name):
+        yield _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
+        return
+    command, undo = drain_command(manager, name, drain["reason"]), {"undo": line(undo_command(manager, name))}
+    by_hand = f"run by hand, with the needed permissions: {line(command)}"
+    if earlier is None:
+        yield _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
+        return
+    yield _entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known") | undo
+    outcome = run(command, env)
+    now = nodes(manager, env, run)[0] or []  # the node's state counts, not the exit code of the command
+    if not any(node.name == name and node.drained for node in now):
         why = outcome.why or f"{tool} reported success, but the node is not drained"
-        return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
-
-    def _revert(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a node to service that exceeds the cap, because another hunt has drained nodes since this one checked."""
-        name, over = drain["node"], f"another hunt drained nodes at the same time, and --max-drain {self.cap.text} is exceeded"
-        outcome = self.run(undo_command(self.manager, name), self.env)
-        now, _ = nodes(self.manager, self.env, self.run, name)
-        if now and now[0].name == name and not now[0].drained:
-            return _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
-        return self._done(drain, f", and could not be returned to service ({outcome.why or 'unknown cause'}): {over}")
-
-    def _done(self, drain: Mapping[str, Any], why: str = "") -> dict[str, Any]:
-        return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_command(self.manager, drain["node"]))}
+        yield _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
+    elif _own(now) <= cap.of(len(now)):
+        yield _entry(drain, DRAINED, f"{name} is drained") | undo
+    else:
+        over = f"another hunt drained nodes at the same time, and --max-drain {cap.text} is exceeded"
+        outcome = run(undo_command(manager, name), env)
+        after, _ = nodes(manager, env, run, name)
+        if after and after[0].name == name and not after[0].drained:
+            yield _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
+        else:
+            why = outcome.why or "unknown cause"
+            yield _entry(drain, DRAINED, f"{name} is drained, and could not be returned to service ({why}): {over}") | undo
 
 
 def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:
