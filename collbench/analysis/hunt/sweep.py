@@ -401,12 +401,12 @@ def rounds(n: int, options: Options) -> int:
     """
     every = n - 1 + n % 2
     count = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
-    return max(min(count, every), len(cover_rounds(options)))
+    return max(min(count, every), len(packed(options.cover or ())))
 
 
 def least_rounds(n: int, options: Options) -> int:
     """Return the fewest rounds that give a result for every place, and the required cover."""
-    return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(cover_rounds(options)))
+    return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(packed(options.cover or ())))
 
 
 def partners(n: int) -> int:
@@ -414,14 +414,9 @@ def partners(n: int) -> int:
     return _PARTNERS + max(0, ((n - 1) // _UP_TO).bit_length())
 
 
-def cover_rounds(options: Options) -> list[Round]:
-    """Return the pairs that the schedule must contain, packed into rounds."""
-    return list(packed(options.cover or ()))
-
-
 def sweep_pairs(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
     """Run `number` rounds: first those of the cover, with new pairs of the free places, then random round-robin rounds."""
-    n, covering = len(log.names), cover_rounds(options)
+    n, covering = len(log.names), packed(options.cover or ())
     met = {pair for pairs in covering for pair in pairs}
     plan: list[Round] = []
     for pairs in covering:
