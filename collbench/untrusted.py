@@ -15,7 +15,9 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 _MOST_PARTS = 32
@@ -55,6 +57,16 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def list_of(value: Any, kind: type[T]) -> list[T]:
+    """Return the items of a JSON list that have this type; [] for a value that is not a list."""
+    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    """Return a JSON object; {} for a value that is not an object."""
+    return value if isinstance(value, dict) else {}
 
 
 def values_in(text: bytes) -> int:

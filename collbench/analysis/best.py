@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 from collbench.analysis.compare import inverse, median_of
-from collbench.analysis.latency import reason, series_of
-from collbench.analysis.launches import forced, is_time, known, time_of
+from collbench.analysis.latency import reason
+from collbench.analysis.launches import forced, grouped, is_time, known, time_of
 from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
@@ -45,10 +45,7 @@ class Peak:
 
 def peaks(rows: Iterable[Row]) -> list[Peak]:
     """Return one peak for each operation over each backend, in the order in which they first occur."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(getattr(row, name) for name in _APART), []).append(row)
-    return [_peak(members) for members in groups.values()]
+    return [_peak(members) for members in grouped(rows, attrgetter(*_APART)).values()]
 
 
 def differing(best: Iterable[Peak]) -> list[str]:
@@ -67,14 +64,11 @@ def _peak(members: list[Row]) -> Peak:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
     fast = [row for row in sound if known(row.busbw_bytes_per_s) and not is_shown_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
-    best = max(fast, key=_rate) if fast else min(sound, key=_time, default=members[0])
+    best = min(sound, key=_time, default=members[0])
+    if fast:
+        best = max(fast, key=lambda row: (row.busbw_bytes_per_s or 0, row.size_bytes))
     sized = [row for row in sound if row.size_bytes]
-    least = min((row.size_bytes for row in sized), default=None)
-    return Peak(best, min((row for row in sized if row.size_bytes == least), key=_time, default=None), len(members), len(sound))
-
-
-def _rate(row: Row) -> tuple[float, int]:
-    return row.busbw_bytes_per_s or 0, row.size_bytes
+    return Peak(best, min(sized, key=lambda row: (row.size_bytes, _time(row)), default=None), len(members), len(sound))
 
 
 def _time(row: Row) -> float:
@@ -161,17 +155,15 @@ class JudgedChoice:
 
 def judged(rows: Iterable[Row]) -> list[JudgedChoice]:
     """Return one judgement for each series with a forced choice, in the order in which they first occur."""
-    series: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        own = (value for name, value in zip(SERIES, series_of(row), strict=True) if name not in _CHOICE)
-        series.setdefault(tuple(own), []).append(row)
+    series = grouped(rows, attrgetter(*(name for name in SERIES if name not in _CHOICE)))
     return [_judged(members) for members in series.values() if any(forced(row) for row in members)]
 
 
 def _judged(members: Sequence[Row]) -> JudgedChoice:
     losses, as_good, unknown, within = [], [], [], 0.0
     for size in sorted({row.size_bytes for row in members}):
-        sound = [row for row in members if row.size_bytes == size and _sound(row)]
+        sound = [row for row in members if row.size_bytes == size and not reason(row) and not row.wrong]
+        sound = [row for row in sound if median_of(row).ci_low is not None]
         own, others = next((row for row in sound if not forced(row)), None), [row for row in sound if forced(row)]
         if own is None or not others:
             unknown.append(size)
@@ -179,16 +171,9 @@ def _judged(members: Sequence[Row]) -> JudgedChoice:
             losses.append(found)
         else:
             as_good.append(size)
-            within = max(within, *(_may_lose(own, other) for other in others))
+            ratios = [inverse(_ratio(other, own)) for other in others]
+            within = max(within, *(1 - (each.value if each.low is None else each.low) for each in ratios))
     return JudgedChoice(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
-
-
-def _sound(row: Row) -> bool:
-    """Return whether the row has a time that is one number, an interval around it, and right data."""
-    if reason(row) or row.wrong:
-        return False
-    times = median_of(row)
-    return times.ci_low is not None and times.ci_high is not None
 
 
 def _loss(own: Row, others: Sequence[Row]) -> Loss | None:
@@ -200,11 +185,6 @@ def _loss(own: Row, others: Sequence[Row]) -> Loss | None:
     if ratio.low is None or ratio.high is None or ratio.high >= 1:
         return None
     return Loss(better, 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
-
-
-def _may_lose(own: Row, other: Row) -> float:
-    ratio = inverse(_ratio(other, own))
-    return 1 - (ratio.value if ratio.low is None else ratio.low)
 
 
 def _ratio(before: Row, after: Row) -> Ratio:

@@ -5,16 +5,17 @@ Only ceilings from links are compared. A measured reference varies with the load
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from collbench.analysis.differences import topology_of
-from collbench.analysis.launches import known
+from collbench.analysis.launches import grouped, known
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_rate
+from collbench.untrusted import list_of
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
 _FELL = 0.99  # a change to more than this share of the old rate is rounding
@@ -90,27 +91,20 @@ class CeilingDrops:
 
 def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
     """Return "expected bandwidth of allreduce on gloo, mpi: 0.120 → 0.0956 GB/s (-20 %), limited by NIC …", one for each rate."""
-    groups: dict[tuple[Any, ...], list[CeilingChange]] = {}
-    for each in _rings_first(changes):
-        groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each)
-    return [
-        f"expected bandwidth of {operation} on {_listed(each.backend for each in those)}: "
-        f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %), limited by {limited}"
-        for (operation, before, after, limited), those in groups.items()
-    ]
-
-
-def _rings_first(changes: Iterable[CeilingChange]) -> list[CeilingChange]:
-    """Return the changes, without those of a hard limit if its ring reference fell, too."""
     known_changes = list(changes)
     rings = {(each.operation, each.backend) for each in known_changes if each.model == "ring"}
-    return [each for each in known_changes if each.model == "ring" or (each.operation, each.backend) not in rings]
-
-
-def _listed(names: Iterable[str]) -> str:
-    known_names = list(dict.fromkeys(names))
-    more = f" and {len(known_names) - _MOST_BACKENDS} more" if len(known_names) > _MOST_BACKENDS else ""
-    return f"{', '.join(known_names[:_MOST_BACKENDS])}{more}"
+    groups: dict[tuple[str, float, float, str], list[str]] = {}
+    for each in known_changes:
+        if each.model == "ring" or (each.operation, each.backend) not in rings:  # a hard limit follows its ring reference
+            groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each.backend)
+    sentences = []
+    for (operation, before, after, limited), backends in groups.items():
+        names = list(dict.fromkeys(backends))
+        more = f" and {len(names) - _MOST_BACKENDS} more" if len(names) > _MOST_BACKENDS else ""
+        fell = f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %)"
+        on = f"{', '.join(names[:_MOST_BACKENDS])}{more}"
+        sentences.append(f"expected bandwidth of {operation} on {on}: {fell}, limited by {limited}")
+    return sentences
 
 
 def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
@@ -119,13 +113,10 @@ def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
     for row in rows:
         for ceiling in (row.ceiling, row.hard_bound):
             if ceiling is not None and ceiling.kind in OF_LINKS and known(ceiling.bytes_per_s) and ceiling.bytes_per_s:
-                each = LinkCeiling(*_place(row), ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by)
+                place = (row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic)
+                each = LinkCeiling(*place, ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by)
                 found.setdefault(each.key, set()).add(each)
     return tuple(next(iter(each)) for each in found.values() if len(each) == 1)
-
-
-def _place(row: Row) -> tuple[str, str, str, int, int | None, str | None]:
-    return row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic
 
 
 def dropped_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
@@ -156,24 +147,19 @@ def share_hosts(before: Run, after: Run) -> bool:
 
 def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's."""
-    fell: dict[tuple[str, str, str], list[CeilingChange]] = {}
-    for each in changes:
-        fell.setdefault((each.operation, each.backend, each.model), []).append(each)
-    return [_with_ceilings(fell, name, row) for row in rows]
+    fell = grouped(changes, lambda each: (each.operation, each.backend, each.model))
+    found = []
+    for row in rows:
+        own, ceiling, bound = row.ceiling, _before(fell, name, row, row.ceiling), _before(fell, name, row, row.hard_bound)
+        percent = row.percent_of_ceiling
+        if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s and ceiling is not own:
+            percent *= own.bytes_per_s / ceiling.bytes_per_s
+        fallen = ceiling is not own or bound is not row.hard_bound
+        found.append(replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent) if fallen else row)
+    return found
 
 
 _ByPlace = Mapping[tuple[str, str, str], Sequence[CeilingChange]]
-
-
-def _with_ceilings(fell: _ByPlace, name: str, row: Row) -> Row:
-    own = row.ceiling
-    ceiling, bound = _before(fell, name, row, own), _before(fell, name, row, row.hard_bound)
-    if ceiling is own and bound is row.hard_bound:
-        return row
-    percent = row.percent_of_ceiling
-    if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s:
-        percent *= own.bytes_per_s / ceiling.bytes_per_s
-    return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent)
 
 
 def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
@@ -189,28 +175,24 @@ def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling
 
 def link_rates(run: Run) -> dict[tuple[str, str], float]:
     """Return the rate in bits per second of each network link that is known, by (host, name)."""
-    return dict(_rates(run))
+    topology, found = topology_of(run), dict[tuple[str, str], float]()
+    for machine in list_of(topology.get("machines"), dict):
+        for nic in list_of(machine.get("nics"), dict):
+            ports = list_of(nic.get("ports"), dict)
+            for port in ports:
+                rate = _rate(port, "rate_bits_per_s", virtual=nic.get("virtual") is not None)
+                name = f"{nic.get('name')} port {port.get('number')}" if len(ports) > 1 else str(nic.get("name"))
+                found |= {(host, name): rate for host in list_of(machine.get("hostnames"), str) if rate}
+    for host, interface in zip(_hosts(run), list_of(topology.get("interfaces"), dict), strict=False):
+        rate = _rate(interface, "speed_bits_per_s", virtual=interface.get("virtual") is not None)
+        found |= {(host, str(interface.get("name"))): rate} if rate else {}
+    return found
 
 
 def carrying(run: Run) -> set[tuple[str, str]]:
     """Return (host, name) of the interfaces that carry the traffic between the ranks of a run."""
-    interfaces = _objects(topology_of(run).get("interfaces"))
+    interfaces = list_of(topology_of(run).get("interfaces"), dict)
     return {(host, str(interface.get("name"))) for host, interface in zip(_hosts(run), interfaces, strict=False)}
-
-
-def _rates(run: Run) -> Iterator[tuple[tuple[str, str], float]]:
-    topology = topology_of(run)
-    for machine in _objects(topology.get("machines")):
-        for nic in _objects(machine.get("nics")):
-            ports = _objects(nic.get("ports"))
-            for port in ports:
-                rate = _rate(port, "rate_bits_per_s", virtual=nic.get("virtual") is not None)
-                name = f"{nic.get('name')} port {port.get('number')}" if len(ports) > 1 else str(nic.get("name"))
-                yield from (((host, name), rate) for host in _names(machine.get("hostnames")) if rate)
-    for host, interface in zip(_hosts(run), _objects(topology.get("interfaces")), strict=False):
-        rate = _rate(interface, "speed_bits_per_s", virtual=interface.get("virtual") is not None)
-        if rate:
-            yield (host, str(interface.get("name"))), rate
 
 
 def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
@@ -220,12 +202,4 @@ def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
 
 
 def _hosts(run: Run) -> list[str]:
-    return _names(run.info.get("hosts"))
-
-
-def _names(value: Any) -> list[str]:
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return list_of(run.info.get("hosts"), str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -10,7 +10,19 @@ from typing import Any
 
 from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
-from collbench.analysis.launches import WHERE_NONE, Launches, case_of, check_once, is_time, known, runs_in, sentence, time_of, together
+from collbench.analysis.launches import (
+    WHERE_NONE,
+    Launches,
+    case_of,
+    check_once,
+    grouped,
+    is_time,
+    known,
+    runs_in,
+    sentence,
+    time_of,
+    together,
+)
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
 from collbench.results.reader import Run
@@ -144,7 +156,7 @@ def inverse(ratio: Ratio) -> Ratio:
 
 def worst_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
     """Return the cases in the order to check them: wrong data, cases that b has lost, then the most certain slowdown."""
-    return sorted(cases, key=lambda case: (_rank(case), -_sure(case)))
+    return sorted(cases, key=_urgency)
 
 
 def largest_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
@@ -152,21 +164,19 @@ def largest_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
     return sorted(cases, key=lambda case: (case.time is None, -abs(log(case.time.value)) if case.time else 0.0))
 
 
-def _rank(case: CaseRatio) -> int:
-    if case.wrong:
-        return 0
+def _urgency(case: CaseRatio) -> tuple[int, float]:
+    """Return the place in the order of what to check, and the negative of the smallest slowdown that the interval allows.
+
+    Of a change without an interval it is its size in either direction.
+    """
     lost = case.b.na is not None and case.a.na is None
-    return 1 if lost else 2 + (len(Outcome) if case.outcome is None else list(Outcome).index(case.outcome))
-
-
-def _sure(case: CaseRatio) -> float:
-    """Return the smallest slowdown that the interval allows; of a change without an interval its size in either direction."""
+    rank = 0 if case.wrong else 1 if lost else 2 + (len(Outcome) if case.outcome is None else list(Outcome).index(case.outcome))
     if case.time is None:
-        return 0.0
+        return rank, 0.0
     if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
-        return abs(log(case.time.value))
+        return rank, -abs(log(case.time.value))
     end = {Outcome.SLOWER: case.time.low, Outcome.FASTER: case.time.high}.get(case.outcome or Outcome.INCONCLUSIVE)
-    return end or case.time.value
+    return rank, -(end or case.time.value)
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
@@ -219,22 +229,15 @@ def _side(runs: Sequence[Run], path: Path) -> Launches:
 
 def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows of each case, one per launch."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for run in runs:
-        for case, row in {case_of(row): row for row in run.rows}.items():
-            found.setdefault(case, []).append(row)
-    return found
+    return grouped((row for run in runs for row in {case_of(row): row for row in run.rows}.values()), case_of)
 
 
 def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CaseRatio:
-    before, after = ([time for row in rows if (time := time_of(row)) is not None] for rows in (of_a, of_b))
-    canaries = (_canary(of_a), _canary(of_b))
-    runs = (len(of_a), len(of_b))
-    if not before or not after:
-        return CaseRatio(a, b, None, False, canaries, runs, margin)
-    if min(len(before), len(after)) > 1:
-        return CaseRatio(a, b, ratio_of_launches(before, after), True, canaries, runs, margin)
-    return CaseRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries, runs, margin)
+    before, after = ([time_s for row in rows if (time_s := time_of(row)) is not None] for rows in (of_a, of_b))
+    several, time = min(len(before), len(after)) > 1, None
+    if before and after:
+        time = ratio_of_launches(before, after) if several else ratio_of_medians(median_of(a), median_of(b))
+    return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin)
 
 
 def median_of(row: Row) -> Median:
@@ -252,14 +255,10 @@ def _canary(rows: Iterable[Row]) -> float | None:
 
 
 def _values(rows: Iterable[Row], name: str) -> frozenset[str]:
-    return frozenset(_word(name, getattr(row, name)) for row in rows)
-
-
-_WORDS: Mapping[str, tuple[str, str]] = {"in_place": ("no", "yes")}
-
-
-def _word(name: str, value: Any) -> str:
-    return _WORDS[name][bool(value)] if name in _WORDS else WHERE_NONE.get(name, "none") if value is None else str(value)
+    values = {getattr(row, name) for row in rows}
+    if name == "in_place":
+        return frozenset("yes" if value else "no" for value in values)
+    return frozenset(WHERE_NONE.get(name, "none") if value is None else str(value) for value in values)
 
 
 def _join_values(values: frozenset[str]) -> str:

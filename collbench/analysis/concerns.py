@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from collbench.analysis.launches import Launches, forced
+from collbench.analysis.launches import Launches, forced, grouped
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_size
+from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
     from collbench.analysis.ceilings import CeilingDrops
@@ -72,40 +73,30 @@ def concerns(
     fallen    (candidate's name, what is lower than in the baseline)
     """
     found = [
-        *(each for name, lost in fallen for each in _of_fallen(name, lost)),
+        # ceilings of other hosts are only a note
+        *(Concern(FINDING if lost.same_hosts else NOTE, each, name) for name, lost in fallen for each in lost.sentences()),
         *(each for effect in effects for each in _of_pairs(effect)),
-        *(each for run in runs for each in _of_run(run, alone=len(runs) == 1)),
-        *(each for run in runs for each in _of_import(run, alone=len(runs) == 1)),
+        *(each for run in runs for each in _of_run(run, "" if len(runs) == 1 else run.path.resolve().name)),
+        *(each for run in runs for each in _of_import(run, "" if len(runs) == 1 else run.path.resolve().name)),
         *(each for table, cases in zip(tables, compared, strict=True) for each in _slow_ranks(table, cases)),
         *_of_rows([(table.name if len(tables) > 1 else "", row) for table in tables for row in table.rows]),
         *(Concern(MISSING, warning) for warning in warnings),
     ]
-    return [each for severity in SEVERITIES for each in _capped(severity, found)]
+    known = []
+    for severity in SEVERITIES:
+        places: dict[Concern, list[str]] = {}  # each concern once, with the names of all runs that have it
+        for each in found:
+            if each.severity == severity:
+                places.setdefault(replace(each, where=""), []).append(each.where)
+        here = [replace(each, where=_names([place for place in dict.fromkeys(where) if place])) for each, where in places.items()]
+        known += here[:_MOST]
+        known += [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
+    return known
 
 
-def _capped(severity: str, found: Iterable[Concern]) -> list[Concern]:
-    here = _merge_equal(each for each in found if each.severity == severity)
-    more = [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
-    return [*here[:_MOST], *more]
-
-
-def _merge_equal(found: Iterable[Concern]) -> list[Concern]:
-    """Return each concern once, with the names of all runs that have it."""
-    places: dict[Concern, list[str]] = {}
-    for each in found:
-        places.setdefault(replace(each, where=""), []).append(each.where)
-    return [replace(each, where=_names(dict.fromkeys(where))) for each, where in places.items()]
-
-
-def _names(places: Iterable[str]) -> str:
-    known = [place for place in places if place]
+def _names(known: Sequence[str]) -> str:
     more = f" and {len(known) - _MOST_GROUPS} more" if len(known) > _MOST_GROUPS else ""
     return f"{', '.join(known[:_MOST_GROUPS])}{more}"
-
-
-def _of_fallen(name: str, lost: CeilingDrops) -> Iterator[Concern]:
-    """Yield a finding for each slower link. Ceilings of other hosts are only a note."""
-    yield from (Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for sentence in lost.sentences())
 
 
 def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
@@ -119,9 +110,8 @@ def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
     yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
 
 
-def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
+def _of_run(run: Run, where: str) -> Iterator[Concern]:
     """Yield the concerns from its events, without findings of pairs, which come from the matrix."""
-    where = "" if alone else run.path.resolve().name
     broke = [event for event in run.events if event.get("kind") in _BREAKS]
     if broke:
         yield from (Concern(BROKEN, f"{event['kind']}: {_text(event)}", where) for event in broke)
@@ -132,19 +122,13 @@ def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
     yield from (Concern(NOTE, _text(event), where) for event in run.events if event.get("kind") == "note")
 
 
-def _of_import(run: Run, alone: bool) -> Iterator[Concern]:
+def _of_import(run: Run, where: str) -> Iterator[Concern]:
     """Yield what an external tool's output lacks, and what is inconsistent in it."""
-    imported = run.info.get("imported")
-    facts = imported if isinstance(imported, dict) else {}
-    where = "" if alone else run.path.resolve().name
-    yield from (Concern(DOUBTFUL, doubt, where) for doubt in _words(facts.get("doubts")))
-    missing = "; ".join(_words(facts.get("missing")))
+    facts = dict_of(run.info.get("imported"))
+    yield from (Concern(DOUBTFUL, doubt, where) for doubt in list_of(facts.get("doubts"), str) if doubt)
+    missing = "; ".join(word for word in list_of(facts.get("missing"), str) if word)
     if missing:
         yield Concern(NOTE, f"imported, and not in it: {missing}", where)
-
-
-def _words(value: object) -> list[str]:
-    return [word for word in value if isinstance(word, str) and word] if isinstance(value, list) else []
 
 
 def _text(event: dict[str, object]) -> str:
@@ -173,31 +157,22 @@ def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
         detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")
         yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are wrong{detail}", _where(wrong, rows))
     yield from _flagged(rows)
-    reasons: dict[str, list[tuple[str, Row]]] = {}
-    for each in rows:
-        if each[1].na is not None:
-            reasons.setdefault(each[1].na, []).append(each)
+    reasons = grouped((each for each in rows if each[1].na is not None), lambda each: each[1].na)
     yield from (Concern(MISSING, f"not measured: {reason}", _where(those, rows)) for reason, those in reasons.items())
 
 
 def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
-    by_flag: dict[str, list[tuple[str, Row]]] = {}
-    for each in rows:
-        for flag in dict.fromkeys(each[1].flags):
-            by_flag.setdefault(flag, []).append(each)
-    strange = [flag for flag in by_flag if flag not in (*DOUBTS, *REMARKS)]
+    flagged = [(flag, each) for each in rows for flag in dict.fromkeys(each[1].flags)]
+    by_flag = {flag: [each for _, each in those] for flag, those in grouped(flagged, lambda pair: pair[0]).items()}
     covered = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
     for flag in (*DOUBTS, *REMARKS):
         if flag in by_flag and flag not in covered:
-            yield Concern(_severity(flag, by_flag[flag]), flag, _where(by_flag[flag], rows), flag)
-    yield from (Concern(DOUBTFUL, f"{flag}, a flag that this version does not know", _where(by_flag[flag], rows)) for flag in strange)
-
-
-def _severity(flag: str, rows: Sequence[tuple[str, Row]]) -> str:
-    if flag == "wrong_data":
-        return WRONG
-    settled = flag in _WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in rows)
-    return NOTE if flag in REMARKS or settled else DOUBTFUL
+            settled = flag in _WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in by_flag[flag])
+            severity = WRONG if flag == "wrong_data" else NOTE if flag in REMARKS or settled else DOUBTFUL
+            yield Concern(severity, flag, _where(by_flag[flag], rows), flag)
+    for flag, rows_with_it in by_flag.items():
+        if flag not in (*DOUBTS, *REMARKS):
+            yield Concern(DOUBTFUL, f"{flag}, a flag that this version does not know", _where(rows_with_it, rows))
 
 
 def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) -> str:

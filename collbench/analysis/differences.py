@@ -17,7 +17,7 @@ from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.store import parse_object
-from collbench.untrusted import read_file
+from collbench.untrusted import dict_of, list_of, read_file
 
 # Items of a run, by kind and path, with their values as text.
 
@@ -50,8 +50,10 @@ class Item(NamedTuple):
     @property
     def machine(self) -> int | None:
         """Return the number of the machine that it is part of; None for other items."""
-        known = self.kind == "topology" and len(self.path) > 2 and self.path[0] == _MACHINES and _is_number(self.path[1])
-        return int(self.path[1][:_MOST_DIGITS]) if known else None
+        if self.kind != "topology" or len(self.path) <= 2 or self.path[0] != _MACHINES:
+            return None
+        number = self.path[1]
+        return int(number[:_MOST_DIGITS]) if number.isascii() and number.isdecimal() else None
 
     @property
     def of_machine(self) -> tuple[str, ...]:
@@ -73,10 +75,6 @@ class Item(NamedTuple):
 Facts = dict[Item, str]
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
-
-
 # Interfaces without traffic of a run, which containers and virtual machines add and remove: veth pairs, bridges, taps, tunnels.
 # Interfaces with a PCI address, bonds, VLANs and RDMA devices are part of the machine.
 
@@ -91,14 +89,19 @@ def without_idle(facts: Facts) -> Facts:
     Interfaces with an address of a rank, and those that a setting or a library names, stay. All stay where no address is known.
     """
     used = _used(facts)
-    idle = {nic for nic, kind in _virtual(facts).items() if kind in _IDLE and nic[1] not in used} if used else set[_Nic]()
-    if not idle:
+    kinds: dict[_Nic, dict[str, str]] = {}  # of interfaces, what they are: virtual, RDMA
+    for item, text in facts.items():
+        if item.nic is not None and len(item.of_machine) == 3 and item.attribute in ("virtual", "rdma"):
+            kinds.setdefault((item.machine, item.nic), {})[item.attribute] = text
+    idle = {nic for nic, each in kinds.items() if each.get("virtual") in _IDLE and each.get("rdma") != "True" and nic[1] not in used}
+    if not used or not idle:
         return facts
-    return _machines_once({item: text for item, text in facts.items() if (item.machine, item.nic) not in idle})
+    left = {item: text for item, text in facts.items() if (item.machine, item.nic) not in idle}
+    return _numbered(left, list({frozenset(each.items()): each for each in _machines(left)}.values()))
 
 
 def _used(facts: Facts) -> set[str]:
-    """Return the names of interfaces with addresses of ranks, and all words of settings that may be names."""
+    """Return the names of interfaces with addresses of ranks, and all words of settings that may be names; without addresses none."""
     own = {
         text for item, text in facts.items()
         if item.kind == "topology" and len(item.path) == 3 and item.path[0] == "interfaces" and item.attribute == "name"
@@ -109,22 +112,6 @@ def _used(facts: Facts) -> set[str]:
         if item.kind == "environment" or (item.kind == "software" and any("interface" in word for word in item.path))
     ]
     return own | {word for text in texts for word in _WORD.findall(text)} if own else own
-
-
-def _virtual(facts: Facts) -> dict[_Nic, str]:
-    """Return the kind of each virtual interface, by machine and name, without RDMA devices."""
-    known: dict[_Nic, dict[str, str]] = {}
-    for item, text in facts.items():
-        if item.nic is not None and len(item.of_machine) == 3 and item.attribute in ("virtual", "rdma"):
-            known.setdefault((item.machine, item.nic), {})[item.attribute] = text
-    return {nic: each["virtual"] for nic, each in known.items() if "virtual" in each and each.get("rdma") != "True"}
-
-
-def _machines_once(facts: Facts) -> Facts:
-    """Return the facts with equal machines once, numbered in the order of the old numbers."""
-    rest = {item: text for item, text in facts.items() if item.machine is None}
-    different = list({frozenset(each.items()): each for each in _machines(facts)}.values())
-    return _numbered(rest, different)
 
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
@@ -211,39 +198,48 @@ def apart(a: Run, b: Run) -> list[Difference]:
 
 def facts(run: Run) -> Facts:
     """Return everything that is compared, as text by item, without idle interfaces."""
-    info = run.info
-    found: Facts = {Item.of("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
-    found |= _flat("software", {"schema of the run folder": info.get("schema")})
-    found |= _flat("software", info.get("backends"))
-    found |= _flat("software", _mixed(info.get("software")))
-    environment, host = _object(info.get("environment")), _object(info.get("host"))
-    found |= _flat("environment", steering(environment))
-    topology = topology_of(run)
-    found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _without_transient(topology.get("machines"))})
-    found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})
-    found |= _flat("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")})
-    found |= _flat("machine", _conditions(run))
-    found |= _places(info)
-    found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
-    found |= _flat("options", _options(info.get("command"), imported="imported" in info))
-    return without_idle(found) | _flat("libraries", _libraries(info.get("libraries")))
-
-
-def _mixed(of_hosts: Any) -> dict[str, str]:
-    """Return the versions of software that differs between the hosts of a run. Which hosts have which varies by allocation."""
-    groups = [one for one in of_hosts if isinstance(one, dict) and isinstance(one.get("hosts"), list)] if isinstance(of_hosts, list) else []
-    found = mixed(groups)
-    return {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(found[name])) for name in VERSIONS if name in found}
+    info, topology = run.info, topology_of(run)
+    environment, host = dict_of(info.get("environment")), dict_of(info.get("host"))
+    # versions that differ between the hosts; which hosts have which varies by allocation
+    of_hosts = mixed([one for one in list_of(info.get("software"), dict) if isinstance(one.get("hosts"), list)])
+    names = sorted({str(each) for each in info["hosts"]}) if isinstance(info.get("hosts"), list) else []
+    places = list_of(info.get("rank_map"), dict)
+    bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
+    cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
+    # the governor and similar conditions of the first row, which are equal on all rows
+    conditions = next((known for row in run.rows if isinstance(known := row.evidence.get("conditions"), dict)), {})
+    read = [
+        ("software", {"collbench": info.get("collbench") if isinstance(info.get("collbench"), str) else None}),
+        ("software", {"schema of the run folder": info.get("schema")}),
+        ("software", info.get("backends")),
+        (
+            "software",
+            {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(of_hosts[name])) for name in VERSIONS if name in of_hosts},
+        ),
+        ("environment", steering(environment)),
+        ("topology", {"interfaces": topology.get("interfaces"), "machines": _without_transient(topology.get("machines"))}),
+        ("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST}),
+        ("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")}),
+        ("machine", conditions),
+        ("hosts", {"names": ", ".join(names), "number": len(names)} if names else None),
+        ("ranks", {"number": len(places), "CPUs": cpus or None} if places else None),
+        ("launcher", {"name": info.get("launcher"), **dict_of(info.get("launcher_facts"))}),
+        ("options", _options(info.get("command"), imported="imported" in info)),
+    ]
+    # libraries by name without version
+    libraries = {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in list_of(info.get("libraries"), str)}
+    found = {item: text for kind, value in read for item, text in _flat(kind, value).items()}
+    return without_idle(found) | _flat("libraries", libraries)
 
 
 def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:
     """Return both; if only one run has machines, they become one difference instead of one for each of their parts."""
-    sides = [any(item.machine is not None for item in each) for each in (a, b)]
-    if sides[0] == sides[1]:
+    probed = [any(item.machine is not None for item in each) for each in (a, b)]
+    if probed[0] == probed[1]:
         return a, b
-    rest = [{item: text for item, text in each.items() if item.machine is None} for each in (a, b)]
-    rest[0 if sides[0] else 1][Item.of("topology", _MACHINES)] = "probed"
-    return rest[0], rest[1]
+    mark = {Item.of("topology", _MACHINES): "probed"}
+    one, other = ({**_without_machines(each), **(mark if is_probed else {})} for each, is_probed in zip((a, b), probed, strict=True))
+    return one, other
 
 
 def _excerpts(a: str, b: str) -> tuple[str, str]:
@@ -262,13 +258,11 @@ def _combined(found: list[Difference]) -> list[Difference]:
         path = tuple(_DIGITS.sub("*", word) for word in each.item.path) if each.kind == "topology" else each.item.path
         equal.setdefault(replace(each, item=Item(each.kind, path)), []).append(each)
     combined = [members[0] if len(members) == 1 else replace(each, times=len(members)) for each, members in equal.items()]
-    return [*combined, *_of_one_run_only(lonely)]
-
-
-def _of_one_run_only(libraries: list[Difference]) -> list[Difference]:
-    of_a = ", ".join(each.what for each in libraries if each.b == NOTHING)
-    of_b = ", ".join(each.what for each in libraries if each.a == NOTHING)
-    return [Difference(Item.of("libraries", "in one run only"), of_a or NOTHING, of_b or NOTHING)] if libraries else []
+    if lonely:
+        of_a = ", ".join(each.what for each in lonely if each.b == NOTHING) or NOTHING
+        of_b = ", ".join(each.what for each in lonely if each.a == NOTHING) or NOTHING
+        combined.append(Difference(Item.of("libraries", "in one run only"), of_a, of_b))
+    return combined
 
 
 def _flat(kind: str, value: Any) -> Facts:
@@ -291,9 +285,8 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[tu
 
 def topology_of(run: Run) -> dict[str, Any]:
     """Return the content of the run's topology.json; empty if it is missing or cannot be read."""
-    path = run.path / TOPOLOGY
     try:
-        return parse_object(read_file(path, _LARGEST_TOPOLOGY))
+        return parse_object(read_file(run.path / TOPOLOGY, _LARGEST_TOPOLOGY))
     except (OSError, ValueError):
         return {}
 
@@ -301,7 +294,10 @@ def topology_of(run: Run) -> dict[str, Any]:
 def _without_transient(value: Any) -> Any:
     """Return the topology without passing values, parts of a machine by name, so that one missing GPU is one difference."""
     if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
-        named = {_name_of(inner, str(place)): _without_transient(inner) for place, inner in enumerate(value)}
+        names = [
+            next((str(inner[name]) for name in _NAMES if isinstance(inner.get(name), str | int)), str(at)) for at, inner in enumerate(value)
+        ]
+        named = dict(zip(names, map(_without_transient, value), strict=True))
         return named if len(named) == len(value) else [_without_transient(inner) for inner in value]
     if not isinstance(value, dict):
         return value
@@ -309,32 +305,11 @@ def _without_transient(value: Any) -> Any:
     return {name: _without_transient(inner) for name, inner in value.items() if name not in _TRANSIENT | idle}
 
 
-def _name_of(part: dict[str, Any], place: str) -> str:
-    return next((str(part[name]) for name in _NAMES if isinstance(part.get(name), str | int)), place)
-
-
-def _conditions(run: Run) -> dict[str, Any]:
-    """Return the governor and similar conditions of the first row, which are equal on all rows."""
-    return next((found for row in run.rows if isinstance(found := row.evidence.get("conditions"), dict)), {})
-
-
-def _places(info: dict[str, Any]) -> Facts:
-    rank_map = info.get("rank_map")
-    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
-    hosts = info.get("hosts")
-    names = sorted({str(host) for host in hosts}) if isinstance(hosts, list) else []
-    found = _flat("hosts", {"names": ", ".join(names), "number": len(names)} if names else None)
-    bound = [place for place in places if place.get("cpus") is not None]  # unknown for imported runs
-    cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
-    return found | (_flat("ranks", {"number": len(places), **({"CPUs": cpus} if cpus else {})}) if places else {})
-
-
 def _options(command: Any, *, imported: bool) -> dict[str, str]:
     """Return the command's options by name; the last one of a name counts. The files that an import reads are left out."""
-    words = [word for word in command if isinstance(word, str)][1:] if isinstance(command, list) else []
     found: dict[str, str] = {}
     name = "command"
-    for word in words:
+    for word in list_of(command, str)[1:]:
         if word.startswith("-"):
             short, _, value = word.partition("=")
             name = _LONG.get(short, short)
@@ -342,16 +317,6 @@ def _options(command: Any, *, imported: bool) -> dict[str, str]:
         else:
             found[name] = word if found.get(name, "given") == "given" else f"{found[name]} {word}"
     return {name: value for name, value in found.items() if name not in _NOT_OPTIONS and not (imported and name == "command")}
-
-
-def _libraries(paths: Any) -> dict[str, str]:
-    """Return the paths of libraries, by name without version."""
-    names = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
-    return {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in names}
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 # Differences between fresh allocations that are not changes: addresses, the order of machines, boot parameters.
@@ -374,8 +339,7 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
         return _read_by_both(a, b)
     pairs = list(_pairs(one, other))
-    rest = [{item: text for item, text in each.items() if item.machine is None} for each in (a, b)]
-    return _read_by_both(_numbered(rest[0], [first for first, _ in pairs]), _numbered(rest[1], [second for _, second in pairs]))
+    return _read_by_both(_numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs]))
 
 
 def transient(difference: Difference) -> bool:
@@ -389,13 +353,14 @@ def transient(difference: Difference) -> bool:
 
 
 def _transient_removed(facts: Facts) -> Facts:
-    kept = {item: text for item, text in facts.items() if not _is_own(item) and not _is_default(item, text)}
-    return {item: _OF_BOOT.sub("", text).strip() if item.attribute.endswith("command_line") else text for item, text in kept.items()}
-
-
-def _is_own(item: Item) -> bool:
-    """Return whether it differs in each allocation: an address, the LID of a subnet manager."""
-    return len(item.path) > 1 and (item.kind, item.attribute) in (("software", "address"), ("topology", "sm_lid"))
+    """Return the facts without addresses, LIDs of subnet managers, and facts with the value that a document without them has."""
+    kept: Facts = {}
+    for item, text in facts.items():
+        own = len(item.path) > 1 and (item.kind, item.attribute) in (("software", "address"), ("topology", "sm_lid"))
+        default = LATER.get(item.attribute) if item.kind == "topology" else None
+        if not own and (default is None or text != str(default)):
+            kept[item] = _OF_BOOT.sub("", text).strip() if item.attribute.endswith("command_line") else text
+    return kept
 
 
 def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
@@ -403,12 +368,6 @@ def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
     new = {item for item in a.keys() ^ b.keys() if item.kind == "topology" and LATER.get(item.attribute, True) is None}
     one, other = ({item: text for item, text in facts.items() if item not in new} for facts in (a, b))
     return one, other
-
-
-def _is_default(item: Item, text: str) -> bool:
-    """Return whether it is a fact of a machine with the value that a document without this fact has."""
-    default = LATER.get(item.attribute)
-    return item.kind == "topology" and default is not None and text == str(default)
 
 
 def _machines(facts: Facts) -> list[_Machine]:
@@ -439,7 +398,11 @@ def _distance(one: _Machine, other: _Machine) -> int:
     return len(one.items() ^ other.items())
 
 
-def _numbered(rest: Facts, machines: list[_Machine]) -> Facts:
-    """Return the facts with these machines, numbered in this order."""
+def _numbered(facts: Facts, machines: list[_Machine]) -> Facts:
+    """Return the facts with these machines instead of their own, numbered in this order."""
     own = {Item("topology", (_MACHINES, str(number), *path)): text for number, each in enumerate(machines) for path, text in each.items()}
-    return {**rest, **own}
+    return {**_without_machines(facts), **own}
+
+
+def _without_machines(facts: Facts) -> Facts:
+    return {item: text for item, text in facts.items() if item.machine is None}

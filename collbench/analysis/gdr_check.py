@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from collbench.analysis.launches import case_of, time_of
 from collbench.results.reader import read_run
@@ -17,6 +16,7 @@ from collbench.results.row import Row
 from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs
 from collbench.stats.median import Median
 from collbench.units import format_bytes
+from collbench.untrusted import dict_of
 
 _NOTICEABLE = 1.05  # a difference within 5 % does not matter to users
 FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
@@ -55,7 +55,10 @@ def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
 
 def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]]) -> list[Effect]:
     """Return the effect on each case that has a time and right data in all launches of both sides, by size."""
-    a, b = ([{case_of(row): row for row in rows if _sound(row)} for rows in side] for side in (with_gdr, without))
+    # wrong data may be fast
+    a, b = (
+        [{case_of(row): row for row in rows if time_of(row) is not None and not row.wrong} for rows in side] for side in (with_gdr, without)
+    )
     common = [case for case in (a[0] if a else {}) if all(case in rows for rows in (*a, *b))]
     found = [_effect([rows[case] for rows in a], [rows[case] for rows in b]) for case in common] if len(a) == len(b) else []
     return sorted(found, key=lambda each: each.row.size_bytes)
@@ -67,37 +70,27 @@ def sentences(found: Sequence[Effect], used: bool | None, used_without: bool | N
         return ["GPUDirect RDMA: inconclusive, no case was measured in all launches with and without it"]
     if used_without:
         return ["GPUDirect RDMA: inconclusive, NCCL used it on both sides (NCCL_NET_GDR_LEVEL=LOC had no effect)"]
-    within = [] if all(each.over_launches for each in found) else ["intervals of one launch only; use --launches 3"]
-    known = [line for kind in (FASTER, SLOWER) if (line := _of_kind([each for each in found if each.verdict == kind], kind))]
-    return [*(known or [_no_difference(found, used)]), *_doubts(found, used, bool(known)), *within]
-
-
-def _no_difference(found: Sequence[Effect], used: bool | None) -> str:
-    if any(each.verdict == UNKNOWN for each in found):
-        return "GPUDirect RDMA: inconclusive, the intervals are too wide: use more --launches or a longer --max-time"
-    why = {True: "it is in use, but does not matter here", False: "it is not in use (NCCL's log)"}
-    reason = "it is not in use, or does not matter" if used is None else why[used]
-    return f"GPUDirect RDMA makes no difference beyond 5 %: {reason}"
-
-
-def _of_kind(alike: Sequence[Effect], kind: str) -> str | None:
-    if not alike:
-        return None
-    sizes = _sizes(alike)
-    if kind == FASTER:
-        return f"GPUDirect RDMA carries the bytes: {sizes} {_are(alike)} {_range(alike)} as fast as without it"
-    return f"GPUDirect RDMA slows them down: {sizes} {_are(alike)} {_range(alike)} as fast as without it"
-
-
-def _doubts(found: Sequence[Effect], used: bool | None, differs: bool) -> list[str]:
-    others = [each for each in found if each.verdict in (SAME, UNKNOWN)] if differs else []
+    by_verdict = {kind: [each for each in found if each.verdict == kind] for kind in (FASTER, SLOWER, SAME, UNKNOWN)}
+    effect = {FASTER: "GPUDirect RDMA carries the bytes", SLOWER: "GPUDirect RDMA slows them down"}
     lines = []
-    if differs and used is False:
-        lines.append("but NCCL's log shows no connection that uses it: the difference has another cause")
-    for kind, words in ((SAME, "no difference beyond 5 %"), (UNKNOWN, "the intervals are too wide")):
-        if alike := [each for each in others if each.verdict == kind]:
-            lines.append(f"{_sizes(alike)}: {words}")
-    return lines
+    for kind, what in effect.items():
+        if alike := by_verdict[kind]:
+            is_are = "is" if len({each.row.size_bytes for each in alike}) == 1 else "are"
+            lines.append(f"{what}: {_sizes(alike)} {is_are} {_range(alike)} as fast as without it")
+    if lines:
+        lines += ["but NCCL's log shows no connection that uses it: the difference has another cause"] if used is False else []
+        lines += [f"{_sizes(by_verdict[SAME])}: no difference beyond 5 %"] if by_verdict[SAME] else []
+        lines += [f"{_sizes(by_verdict[UNKNOWN])}: the intervals are too wide"] if by_verdict[UNKNOWN] else []
+    elif by_verdict[UNKNOWN]:
+        lines = ["GPUDirect RDMA: inconclusive, the intervals are too wide: use more --launches or a longer --max-time"]
+    else:
+        reason = {
+            True: "it is in use, but does not matter here",
+            False: "it is not in use (NCCL's log)",
+            None: "it is not in use, or does not matter",
+        }
+        lines = [f"GPUDirect RDMA makes no difference beyond 5 %: {reason[used]}"]
+    return lines if all(each.over_launches for each in found) else [*lines, "intervals of one launch only; use --launches 3"]
 
 
 def _sizes(alike: Sequence[Effect]) -> str:
@@ -105,10 +98,6 @@ def _sizes(alike: Sequence[Effect]) -> str:
     sizes = sorted({each.row.size_bytes for each in alike})
     least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
     return least if len(sizes) == 1 else f"{least}-{most} ({len(sizes)} sizes)"
-
-
-def _are(alike: Sequence[Effect]) -> str:
-    return "is" if len({each.row.size_bytes for each in alike}) == 1 else "are"
 
 
 def _range(alike: Sequence[Effect]) -> str:
@@ -134,17 +123,7 @@ def _median(row: Row) -> Median:
     return Median(_times([row])[0], times.ci_low if times else None, times.ci_high if times else None, row.n, row.n_eff)
 
 
-def _sound(row: Row) -> bool:
-    """Return whether the row has a time and right data, since wrong data may be fast."""
-    return time_of(row) is not None and not row.wrong
-
-
 def _direct(side: Iterable[Sequence[Row]]) -> bool | None:
     """Return what the rows' evidence shows about GPUDirect RDMA; None if it is uncertain."""
-    states = {state for rows in side for row in rows if (state := _state(row.evidence))}
+    states = {dict_of(row.evidence.get("gpudirect")).get("state") for rows in side for row in rows}
     return True if "proven used" in states else False if states & {"capable, not used", "not capable"} else None
-
-
-def _state(evidence: dict[str, Any]) -> str | None:
-    known = evidence.get("gpudirect")
-    return known.get("state") if isinstance(known, dict) else None

@@ -13,11 +13,11 @@ interval, nor a quiet row of a backend that has noisy rows at other large sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TypeVar
 
 from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.launches import grouped
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.machine.doctor.finding import Finding
 from collbench.reason import Fact
@@ -25,8 +25,6 @@ from collbench.results.flags import DOUBTFUL
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
-T = TypeVar("T")
-K = TypeVar("K")
 # Bytes; smaller messages do not reach the bandwidth of a healthy system. Inside a host 4 MiB may stay in a cache, and so be copied faster
 # than any library can exchange them.
 LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
@@ -98,7 +96,9 @@ class SeriesCheck(Fact, frozen=True):
         checked = "data verified" if self.checked else "data not verified"
         if self.reach is Reach.LATENCY or self.busbw is None:
             return f"{format_time(self.time_s or 0)} µs at {format_size(self.size_bytes)}; {checked}"
-        return f"{self.rate()}; {checked}{self._doubt()}"
+        if self.reach is Reach.MISSED and self.share is not None:
+            return f"{self.rate()}; {checked}; slow: below {format_percent(100 * self.share)}"
+        return f"{self.rate()}; {checked}{f'; {self.reach.value}' if self.reach in (Reach.NOISY, Reach.UNKNOWN) else ''}"
 
     def rate(self) -> str:
         """Return "5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy"."""
@@ -106,11 +106,6 @@ class SeriesCheck(Fact, frozen=True):
         if self.expected is None or self.percent is None:
             return f"{own} GB/s {where}"
         return f"{own} of {format_rate(self.expected)} GB/s ({format_percent(self.percent)}) {where}, limited by {self.limited_by}"
-
-    def _doubt(self) -> str:
-        if self.reach is Reach.MISSED and self.share is not None:
-            return f"; slow: below {format_percent(100 * self.share)}"
-        return f"; {self.reach.value}" if self.reach in (Reach.NOISY, Reach.UNKNOWN) else ""
 
 
 class DoctorSummary(Fact, frozen=True):
@@ -149,10 +144,8 @@ class MissesExpected(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "allreduce over mpi reaches only 1.00 of 10.0 GB/s (10 %) at 64 MiB, …, below 50 %"."""
-        return f"{self.best.operation} over {self.best.backend} reaches only {self.best.rate()}; {self._limit()}"
-
-    def _limit(self) -> str:
-        return f"a healthy system reaches {format_percent(100 * (self.best.share or 0))} or more"
+        limit = f"a healthy system reaches {format_percent(100 * (self.best.share or 0))} or more"
+        return f"{self.best.operation} over {self.best.backend} reaches only {self.best.rate()}; {limit}"
 
 
 class SevereProblem(Fact, frozen=True):
@@ -251,7 +244,7 @@ class CheckVerdict(Fact, frozen=True):
 
 def verdict_of(rows: Sequence[Row], findings: Sequence[Finding], failed: RunFailedEarly | None = None, reason: str = "") -> CheckVerdict:
     """Return the verdict. `failed`: how the run failed, if it did; `reason`: why nothing was measured, if known."""
-    series = [_series(members) for members in _grouped(rows, lambda row: (row.operation, row.backend))]
+    series = [_series(members) for members in grouped(rows, lambda row: (row.operation, row.backend)).values()]
     wrong = [WrongDataReceived(f"{each.operation} over {each.backend} at {format_size(each.size_bytes)}", each.detail)
              for each in series if each.reach is Reach.WRONG]  # fmt: skip
     severe = [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
@@ -263,28 +256,27 @@ def verdict_of(rows: Sequence[Row], findings: Sequence[Finding], failed: RunFail
     order = list(CheckOutcome)
     worst_first = sorted(causes, key=lambda cause: order.index(_OUTCOMES[type(cause)]))
     in_order = sorted(series, key=lambda each: (each.operation, each.backend))
-    return CheckVerdict(tuple(worst_first), (*in_order, _summary(findings)))
-
-
-def _of_bandwidth(series: Sequence[SeriesCheck]) -> list[Cause]:
-    """Return what the rates show: for each operation that of its best backend."""
-    best = [_best(members) for members in _grouped(series, lambda each: each.operation)]
-    slow = [MissesExpected(each) for each in best if each.reach is Reach.MISSED]
-    noisy = tuple(each.operation for each in best if each.reach is Reach.NOISY)
-    unknown = tuple(each.operation for each in best if each.reach is Reach.UNKNOWN)
-    reached = tuple(each for each in best if each.reach is Reach.REACHED)
-    return [
-        *slow, *([HiddenByNoise(noisy)] if noisy else []), *([NothingToCompareWith(unknown)] if unknown else []),
-        *([ReachesExpected(reached)] if reached else []),
-    ]  # fmt: skip
+    severe_ones, warnings, notes = (sum(each.severity == word for each in findings) for word in ("severe", "warning", "note"))
+    summary = DoctorSummary(severe_ones, warnings, notes, findings[0].code if findings else "")
+    return CheckVerdict(tuple(worst_first), (*in_order, summary))
 
 
 _BEST_FIRST = (Reach.REACHED, Reach.NOISY, Reach.UNKNOWN, Reach.MISSED, Reach.LATENCY, Reach.WRONG, Reach.ABSENT)
 
 
-def _best(members: Sequence[SeriesCheck]) -> SeriesCheck:
-    """Return the backend that decides about an operation: one that reaches the share, else one that may, else the fastest."""
-    return min(members, key=lambda each: (_BEST_FIRST.index(each.reach), -(each.percent or 0)))
+def _of_bandwidth(series: Sequence[SeriesCheck]) -> list[Cause]:
+    """Return what the rates show: for each operation that of a backend that reaches the share, else of one that may, else the fastest."""
+    best = [
+        min(members, key=lambda each: (_BEST_FIRST.index(each.reach), -(each.percent or 0)))
+        for members in grouped(series, lambda each: each.operation).values()
+    ]
+    by_reach = {reach: tuple(each for each in best if each.reach is reach) for reach in Reach}
+    noisy, unknown = (tuple(each.operation for each in by_reach[reach]) for reach in (Reach.NOISY, Reach.UNKNOWN))
+    causes: list[Cause] = [MissesExpected(each) for each in by_reach[Reach.MISSED]]
+    causes += [HiddenByNoise(noisy)] if noisy else []
+    causes += [NothingToCompareWith(unknown)] if unknown else []
+    causes += [ReachesExpected(by_reach[Reach.REACHED])] if by_reach[Reach.REACHED] else []
+    return causes
 
 
 def _series(rows: Sequence[Row]) -> SeriesCheck:
@@ -325,7 +317,7 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
     if share is None:
         return Reach.NOISY if row.ceiling is not None and row.ceiling.disturbed else Reach.UNKNOWN
     if low is None or high is None:
-        slowest = _slowest(row)
+        slowest = _percent_at(row, row.time_s.max if row.time_s else None, fastest_reference=True)
         return Reach.REACHED if slowest is not None and slowest >= 100 * share else Reach.NOISY
     if low >= 100 * share:
         return Reach.REACHED
@@ -334,22 +326,18 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
 
 def _interval(row: Row) -> tuple[float | None, float | None]:
     """Return the 95 % interval of the percentage, with that of a measured reference; (None, None) without one."""
-    times, ceiling, percent = row.time_s, row.ceiling, row.percent_of_ceiling
-    if times is None or ceiling is None or not ceiling.bytes_per_s or percent is None or not times.ci_low or not times.ci_high:
+    if row.time_s is None or not row.time_s.ci_low or not row.time_s.ci_high:
         return None, None
-    least, most = ceiling.low_bytes_per_s or ceiling.bytes_per_s, ceiling.high_bytes_per_s or ceiling.bytes_per_s
-    return (
-        percent * times.p50 / times.ci_high * ceiling.bytes_per_s / most,
-        percent * times.p50 / times.ci_low * ceiling.bytes_per_s / least,
-    )
+    return _percent_at(row, row.time_s.ci_high, fastest_reference=True), _percent_at(row, row.time_s.ci_low, fastest_reference=False)
 
 
-def _slowest(row: Row) -> float | None:
-    """Return the percentage of the slowest sample, against the fastest reference; None without one."""
+def _percent_at(row: Row, time_s: float | None, *, fastest_reference: bool) -> float | None:
+    """Return the percentage if the row took this time, against the fast or the slow end of the reference's interval; None if unknown."""
     times, ceiling, percent = row.time_s, row.ceiling, row.percent_of_ceiling
-    if times is None or ceiling is None or not ceiling.bytes_per_s or percent is None or not times.max:
+    if times is None or ceiling is None or not ceiling.bytes_per_s or percent is None or not time_s:
         return None
-    return percent * times.p50 / times.max * ceiling.bytes_per_s / (ceiling.high_bytes_per_s or ceiling.bytes_per_s)
+    reference = (ceiling.high_bytes_per_s if fastest_reference else ceiling.low_bytes_per_s) or ceiling.bytes_per_s
+    return percent * times.p50 / time_s * ceiling.bytes_per_s / reference
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
@@ -360,17 +348,3 @@ def _described(row: Row, reach: Reach) -> SeriesCheck:
         row.operation, row.backend, reach, row.size_bytes, row.busbw_bytes_per_s, rate, row.percent_of_ceiling,
         low, high, share_of(row), ceiling.limited_by if ceiling else "", row.time_s.p50 if row.time_s else None, row.checked,
     )  # fmt: skip
-
-
-def _summary(findings: Iterable[Finding]) -> DoctorSummary:
-    known = list(findings)
-    severe, warnings, notes = (sum(each.severity == word for each in known) for word in ("severe", "warning", "note"))
-    return DoctorSummary(severe, warnings, notes, known[0].code if known else "")
-
-
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> list[list[T]]:
-    """Return the items by key, in the order in which the keys first occur."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from collbench.analysis.launches import case_of, time_of
+from collbench.analysis.launches import case_of, grouped, time_of
 from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, FitSegment, fit
 
@@ -65,26 +65,27 @@ def series_of(row: Row) -> tuple[Any, ...]:
 
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:
     """Return one fit for each series of `rows` that allows it, in the order in which the series first occur."""
-    series: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        series.setdefault(series_of(row), []).append(row)
-    fits = (_line_fit(members) for members in series.values())
+    fits = (_line_fit(members) for members in grouped(rows, series_of).values())
     return [each for each in fits if each is not None]
 
 
 def _line_fit(members: list[Row]) -> LineFit | None:
     used = {row.size_bytes: row for row in members if not reason(row)}  # of a repeated size the last measurement counts
     rows = [used[size] for size in sorted(used)]
-    factor = _bus_factor(rows[-1]) if len(rows) >= _FEWEST else None
-    if factor is None:
+    last = rows[-1] if len(rows) >= _FEWEST else None
+    if last is None or last.ranks < 2 or not last.busbw_bytes_per_s or not last.algbw_bytes_per_s:
         return None
     found = _fitted(tuple(row.size_bytes for row in rows), tuple(time_s for row in rows if (time_s := time_of(row)) is not None))
     if found is None or not found.regimes or found.regimes[-1].s_per_byte.value <= 0:
         return None
-    busbw = _rate(factor, found.regimes[-1].s_per_byte)
+    factor, s_per_byte = last.busbw_bytes_per_s / last.algbw_bytes_per_s, found.regimes[-1].s_per_byte
+    low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))  # the slow bound is the low one
+    busbw = Bounds(factor / s_per_byte.value, low, high)
     left_out = tuple(sorted((row.size_bytes, why) for row in members if (why := reason(row))))
-    percent = None if any(size == rows[-1].size_bytes for size, _ in found.off) else _percent(busbw, rows[-1])
-    return LineFit(rows[-1], rows[0].size_bytes, found, busbw, percent, _half_size(found.regimes), left_out)
+    ceiling = last.ceiling.bytes_per_s if last.ceiling and last.percent_of_ceiling is not None else None
+    is_off = any(size == last.size_bytes for size, _ in found.off)
+    percent = 100 * busbw.value / ceiling if ceiling and not is_off else None
+    return LineFit(last, rows[0].size_bytes, found, busbw, percent, _half_size(found.regimes), left_out)
 
 
 @lru_cache(maxsize=1024)
@@ -105,24 +106,6 @@ def reason(row: Row) -> str | None:
         return "wrong_data"
     without = _WITHOUT - {"drift"} if row.launches > 1 else _WITHOUT
     return next((flag for flag in row.flags if flag in without), None)
-
-
-def _bus_factor(row: Row) -> float | None:
-    """Return busbw / algbw; None without a bus bandwidth."""
-    if row.ranks < 2 or not row.busbw_bytes_per_s or not row.algbw_bytes_per_s:
-        return None
-    return row.busbw_bytes_per_s / row.algbw_bytes_per_s
-
-
-def _rate(factor: float, s_per_byte: Bounds) -> Bounds:
-    """Return seconds per byte as bus bandwidth; the slow bound becomes the low one."""
-    low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))
-    return Bounds(factor / s_per_byte.value, low, high)
-
-
-def _percent(busbw: Bounds, row: Row) -> float | None:
-    ceiling = row.ceiling.bytes_per_s if row.ceiling else None
-    return None if row.percent_of_ceiling is None or not ceiling else 100 * busbw.value / ceiling
 
 
 def _half_size(regimes: tuple[FitSegment, ...]) -> float | None:

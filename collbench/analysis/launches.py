@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row, Times
+from collbench.untrusted import list_of
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 # The identity of a case: only rows of the same case are combined or compared.
 
@@ -25,6 +29,14 @@ from collbench.results.row import SERIES, Row, Times
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}
 _NAMED = attrgetter(*SERIES, "size_bytes")
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items by key, in the order in which the keys first occur."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 class CaseKey(NamedTuple):
@@ -109,8 +121,7 @@ def sentence(run: Run) -> str | None:
 
 
 def _notes(run: Run) -> list[dict[str, Any]]:
-    notes = run.info.get("resumed")
-    return [note for note in notes if isinstance(note, dict)] if isinstance(notes, list) else []
+    return list_of(run.info.get("resumed"), dict)
 
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
@@ -167,7 +178,9 @@ def check_once(runs: Iterable[Run]) -> None:
     """Raise UsageError for a launch that is named twice, or is a copy of another: it would count twice."""
     seen: dict[Any, Path] = {}
     for run in runs:
-        marks = [run.path.resolve(), *_start_of(run)]
+        start = [run.info.get(name) for name in ("started_utc", "id")]  # no two launches have both in common
+        marks: list[Any] = [run.path.resolve()]
+        marks += [(*start, str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in start) else []
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
         if earlier is not None:
             raise UsageError(f"{run.path} is named twice{'' if run.path == earlier else f', as {earlier}, too'}: name each launch once")
@@ -195,7 +208,8 @@ def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
             continue
         groups.append([run])
         if same:
-            sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {_why(same[0][0], run)}")
+            why = "; ".join(difference.sentence() for difference in apart(same[0][0], run)[:3])
+            sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {why}")
     return groups, sentences
 
 
@@ -219,14 +233,13 @@ def _combined_case(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
     measured = [row for row in there if time_of(row) is not None]
     if not measured:
         return there[0]
-    broke_off = any(row is None and _planned(run, there[0]) for row, run in zip(rows, runs, strict=True))
-    row = combine(measured)
+    operation, row = there[0].operation, combine(measured)
+    # a run that stopped early would have measured the case if its earlier rows include similar ones
+    broke_off = any(
+        own is None and not run.finished and (not run.rows or any(each.operation == operation for each in run.rows))
+        for own, run in zip(rows, runs, strict=True)
+    )
     return replace(row, flags=(*row.flags, "missing_launches")) if broke_off or len(measured) < len(there) else row
-
-
-def _planned(run: Run, row: Row) -> bool:
-    """Return whether a run without this row would have measured it: it stopped early, and its earlier rows include similar ones."""
-    return not run.finished and (not run.rows or any(each.operation == row.operation for each in run.rows))
 
 
 def combine(rows: Sequence[Row]) -> Row:
@@ -240,33 +253,34 @@ def combine(rows: Sequence[Row]) -> Row:
     if len(rows) == 1:
         return rows[0]
     medians = [time for row in rows if (time := time_of(row)) is not None]
-    spread = over_launches(medians)
+    spread, times = over_launches(medians), [row.time_s for row in rows if row.time_s]
+    least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
+    most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
     algbw = rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
     factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
     busbw = algbw * factor if algbw and factor else None
     ceiling = _ceiling([row.ceiling for row in rows])
+    percent = 100 * busbw / ceiling.bytes_per_s if busbw and ceiling and ceiling.bytes_per_s else None
+    agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
+    reached, wrong = (
+        [value for value in values if value is not None] for values in ([row.reached for row in rows], [row.wrong for row in rows])
+    )
     return replace(
-        rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None, time_s=_times(rows, spread.value, spread.low, spread.high),
-        target=max((row.target for row in rows if row.target), default=None), reached=_all(row.reached for row in rows),
+        rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None,
+        time_s=Times(
+            spread.value, spread.low, spread.high, least and min(least, spread.value), _median(each.p95 for each in times),
+            _median(each.p99 for each in times), most and max(most, spread.value),
+        ),
+        target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        groups=_groups(rows),
-        ceiling=ceiling, hard_bound=_ceiling([row.hard_bound for row in rows]), percent_of_ceiling=_percent(rows, busbw, ceiling),
-        checked=sum(row.checked for row in rows), wrong=_sum(row.wrong for row in rows),
+        groups=_groups(rows), ceiling=ceiling, hard_bound=_ceiling([row.hard_bound for row in rows]),
+        percent_of_ceiling=None if any(row.percent_of_ceiling is None for row in rows) else percent,
+        checked=sum(row.checked for row in rows), wrong=sum(wrong) if wrong else None,
         wrong_detail=next((row.wrong_detail for row in rows if row.wrong_detail), None),
-        flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)), evidence=_evidence(rows, medians),
+        flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)), evidence={**agreed, "launch_medians_s": medians},
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
-    )  # fmt: skip
-
-
-def _times(rows: Sequence[Row], p50: float, low: float | None, high: float | None) -> Times:
-    times = [row.time_s for row in rows if row.time_s]
-    least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
-    most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
-    return Times(
-        p50, low, high, least and min(least, p50), _median(each.p95 for each in times), _median(each.p99 for each in times),
-        most and max(most, p50),
     )  # fmt: skip
 
 
@@ -274,15 +288,12 @@ def _groups(rows: Sequence[Row]) -> dict[str, Any]:
     """Return each group's median over the launches, and that of all together; empty if a launch lacks them."""
     if not all(row.groups for row in rows):
         return {}
-    listed = {name: _each([row.groups.get(name) for row in rows]) for name in ("p50_s", "busbw_bytes_per_s")}
-    return {**rows[0].groups, **listed, "total_busbw_bytes_per_s": _median(row.groups.get("total_busbw_bytes_per_s") for row in rows)}
-
-
-def _each(lists: Sequence[Any]) -> list[float] | None:
-    """Return the median at each position of equally long lists of numbers; None for other lists."""
-    if not all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists):
-        return None
-    return [median(column) for column in zip(*lists, strict=True)]
+    found = {**rows[0].groups, "total_busbw_bytes_per_s": _median(row.groups.get("total_busbw_bytes_per_s") for row in rows)}
+    for name in ("p50_s", "busbw_bytes_per_s"):
+        lists: list[Any] = [row.groups.get(name) for row in rows]
+        sound = all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists)
+        found[name] = [median(column) for column in zip(*lists, strict=True)] if sound else None
+    return found
 
 
 def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
@@ -299,8 +310,9 @@ def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
     named = [ceiling for ceiling in ceilings if ceiling]
     if not named:
         return None
-    common = Counter(map(_without_rates, named)).most_common(1)[0][0]
-    alike = [ceiling for ceiling in named if _without_rates(ceiling) == common]
+    rateless = [replace(each, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False) for each in named]
+    common = Counter(rateless).most_common(1)[0][0]
+    alike = [ceiling for ceiling, each in zip(named, rateless, strict=True) if each == common]
     return replace(
         common,
         bytes_per_s=_median(each.bytes_per_s for each in alike),
@@ -310,30 +322,12 @@ def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
     )
 
 
-def _without_rates(ceiling: Ceiling) -> Ceiling:
-    return replace(ceiling, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False)
-
-
-def _percent(rows: Sequence[Row], busbw: float | None, ceiling: Ceiling | None) -> float | None:
-    """Return the percentage of the ceiling; None if a launch has none."""
-    if not busbw or not ceiling or not ceiling.bytes_per_s or any(row.percent_of_ceiling is None for row in rows):
-        return None
-    return 100 * busbw / ceiling.bytes_per_s
-
-
-def _evidence(rows: Sequence[Row], medians: list[float]) -> dict[str, Any]:
-    """Return the evidence that all launches agree on, and the median of each."""
-    agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
-    return {**agreed, "launch_medians_s": medians}
-
-
 def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the counts of all launches together; a launch's row has only its 16 worst ranks."""
     counts: Counter[int] = Counter()
     for row in rows:
-        worst = row.slowest_ranks.get("worst")
-        for pair in worst if isinstance(worst, list) else ():
-            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(number, int) for number in pair):
+        for pair in list_of(row.slowest_ranks.get("worst"), list):
+            if len(pair) == 2 and all(isinstance(number, int) for number in pair):
                 counts[pair[0]] += pair[1]
     numbers = [number for row in rows if isinstance(number := row.slowest_ranks.get("count"), int)]
     if not counts and not numbers:
@@ -344,26 +338,6 @@ def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
 def _median(values: Iterable[Any]) -> float | None:
     there = [value for value in values if known(value)]
     return float(median(there)) if there else None
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    there = [value for value in values if value is not None]
-    return sum(there) if there else None
-
-
-def _all(values: Iterable[bool | None]) -> bool | None:
-    there = [value for value in values if value is not None]
-    return all(there) if there else None
-
-
-def _start_of(run: Run) -> list[tuple[str, ...]]:
-    """Return what no two launches have in common, if the run has it."""
-    facts = [run.info.get(name) for name in ("started_utc", "id")]
-    return [(*map(str, facts), str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in facts) else []
-
-
-def _why(one: Run, other: Run) -> str:
-    return "; ".join(difference.sentence() for difference in apart(one, other)[:3])
 
 
 def _name(runs: Sequence[Run]) -> str:

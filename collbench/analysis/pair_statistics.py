@@ -107,23 +107,19 @@ def quantile(chance: float, degrees: float) -> float:
 def noise_scale(rest: Figures) -> float:
     """Return the scale of a cell from the rests; 0 if medians fit nearly all of them exactly."""
     known = rest[np.isfinite(rest)]
-    depths = np.sort(-known[known < -_EXACT])[::-1]
-    return max(_near(depths), _far(depths, len(known))) if len(depths) > _LEAST_SLOW else 0.0
+    depths, cells = np.sort(-known[known < -_EXACT])[::-1], len(known)
+    if len(depths) <= _LEAST_SLOW:
+        return 0.0
+    near = float(np.median(depths)) / quantile(0.25, TAILS)
+    worst = min(max(_LEAST_SLOW, int(_MOST_SLOW * cells)), len(depths) - 1)
+    far = float(depths[worst]) / quantile((worst + 1) / cells, TAILS) if 2 * (worst + 1) < cells else 0.0
+    return max(near, far)
 
 
 def scale_of(effects: Figures) -> float:
     """Return the scale of the places' effects around their middle, from their median distance."""
     distances = np.sort(np.abs(effects))
     return float(distances[len(distances) // 2]) / quantile(0.25, TAILS) if len(distances) else 0.0
-
-
-def _near(depths: Figures) -> float:
-    return float(np.median(depths)) / quantile(0.25, TAILS)
-
-
-def _far(depths: Figures, cells: int) -> float:
-    worst = min(max(_LEAST_SLOW, int(_MOST_SLOW * cells)), len(depths) - 1)
-    return float(depths[worst]) / quantile((worst + 1) / cells, TAILS) if 2 * (worst + 1) < cells else 0.0
 
 
 # The effect of a round: all its pairs are faster or slower by some percent than in another round.
@@ -146,20 +142,16 @@ def levelled(values: Figures, turns: NDArray[np.int64], symmetric: bool = False)
     known = np.isfinite(values)
     for _ in range(_TIMES):
         rest = two_way(values - _spread(level, turns), symmetric).rest
-        level += _middles(rest, np.where(known, turns, -1), len(level))
+        cells = [rest[known & (turns == turn)] for turn in range(len(level))]
+        mask = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
+        middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, mask, strict=True)])
+        if mask.any():  # around the middle of all rounds, so that the overall speed does not change
+            level += np.where(mask, middles - np.median(middles[mask]), 0.0)
     return values - _spread(level, turns)
 
 
 def _spread(level: Figures, turns: NDArray[np.int64]) -> Figures:
     return np.where(turns >= 0, level[turns], 0.0)
-
-
-def _middles(rest: Figures, turns: NDArray[np.int64], number: int) -> Figures:
-    """Return by round the median of its cells, around the middle of all rounds, so that the overall speed does not change."""
-    cells = [rest[turns == turn] for turn in range(number)]
-    mask = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
-    middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, mask, strict=True)])
-    return np.where(mask, middles - np.median(middles[mask]), 0.0) if mask.any() else middles
 
 
 Mask = NDArray[np.bool_]
@@ -273,8 +265,9 @@ class MatrixView:
         return self._slow(self.fit.columns, self.fit.known_columns, self.speeds.T, self.remeasured.T, twice)
 
     def _depths(self, errors: Figures, twice: Mask) -> Figures:
+        share = CELLS[self.quantity].chance / max(1, self._tests)
         by_spread, by_interval = (
-            np.where(twice, *(quantile(self._chance(each), degrees) for each in (True, False))) for degrees in (TAILS, _MEDIANS_DEGREES)
+            np.where(twice, quantile(sqrt(share), degrees), quantile(share, degrees)) for degrees in (TAILS, _MEDIANS_DEGREES)
         )
         depths: Figures = np.maximum(CELLS[self.quantity].least, np.maximum(by_spread * self.noise, by_interval * errors))
         return depths
@@ -283,25 +276,18 @@ class MatrixView:
     def _tests(self) -> int:
         return int(self.measured.sum()) // (2 if self.symmetric else 1)
 
-    def _chance(self, twice: bool) -> float:
-        share = CELLS[self.quantity].chance / max(1, self._tests)
-        return sqrt(share) if twice else share
-
     def _slow(self, effects: Figures, mask: Mask, speeds: Figures, again: Mask, twice: bool) -> SlowPlaces:
-        low = mask & (effects < -self._place_depths(effects, mask, speeds, twice)) & (int(mask.sum()) >= LEAST_PLACES)
+        level, known = PLACES[self.quantity], int(mask.sum())
+        share = level.chance / max(1, known * (1 if self.symmetric else 2))
+        tail = quantile(sqrt(share) if twice else share, _MEDIANS_DEGREES)
+        cells = np.isfinite(speeds).sum(axis=1)
+        scale = np.maximum(scale_of(effects[mask]), of_medians(max(self.noise, self.error), cells.astype(np.float64)))
+        low = mask & (effects < -np.maximum(level.least, tail * scale)) & (known >= LEAST_PLACES)
         behind = np.where(np.isfinite(speeds), speeds - self.fit.middle, -np.inf)
         fast = (behind > _FAST * effects[:, None]).sum(axis=1)
-        steady = low & (fast <= np.isfinite(speeds).sum(axis=1) // _EXCEPTIONS)
+        steady = low & (fast <= cells // _EXCEPTIONS)
         confirmed = np.ones(len(effects), bool)
         for place in np.flatnonzero(steady):
             repeated = behind[place][again[place] & np.isfinite(behind[place])]
             confirmed[place] = len(repeated) == 0 or bool(np.median(repeated) < effects[place] / 2)
         return SlowPlaces(effects, steady & confirmed, low & ~steady)
-
-    def _place_depths(self, effects: Figures, mask: Mask, speeds: Figures, twice: bool) -> Figures:
-        level, known = PLACES[self.quantity], int(mask.sum())
-        share = level.chance / max(1, known * (1 if self.symmetric else 2))
-        tail = quantile(sqrt(share) if twice else share, _MEDIANS_DEGREES)
-        cells = np.isfinite(speeds).sum(axis=1).astype(np.float64)
-        scale = np.maximum(scale_of(effects[mask]), of_medians(max(self.noise, self.error), cells))
-        return np.maximum(level.least, tail * scale)

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 from math import exp
 from typing import Any
 
@@ -110,16 +109,15 @@ class PairFinding:
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
-        cause = "the path between them, since both are fast with others" if not self.unknown else self._unsure(names)
+        cause = "the path between them, since both are fast with others"
+        if self.unknown:
+            places = " or ".join(names[place] for place in self.unknown)
+            cause = f"the path between them, or {places}, of which too few other pairs were measured"
         if self.quantity == "latency":
             return f"{self.name(names)} take {_times(self.ratio)} as long as their other pairs suggest for a small message: {cause}"
         reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")
         share = f"{format_percent(100 * self.ratio)} of what their other pairs suggest{ways}"
         return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
-
-    def _unsure(self, names: Sequence[str]) -> str:
-        places = " or ".join(names[place] for place in self.unknown)
-        return f"the path between them, or {places}, of which too few other pairs were measured"
 
     def _slow_latency(self) -> str:
         return "" if self.latency is None else f"; a small message takes {_times(self.latency)} as long"
@@ -130,7 +128,6 @@ def _times(ratio: float) -> str:
 
 
 _LEAST_HOSTS = 4  # with fewer, a slow host looks the same as a faster path between the others
-_PARTNERS = 3  # partners with which a place is measured again
 _ROUND = 4  # disjoint slow pairs as a part of the number of places: a disturbed round
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
@@ -142,27 +139,6 @@ _TOO_FEW = {
     3: "three endpoints: a slow one looks like a fast path between the other two; measure with four or more",
 }
 _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sample 3, and no --one-to-all)"
-
-
-def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[PairFinding]:
-    """Return the findings, places first, the worst first; none below four places.
-
-    again: the pairs that were measured again (their figures are the faster of both)
-    """
-    return PairEffects(matrix, again).findings()
-
-
-def suspects(matrix: PairMatrix, most: int = 32) -> list[tuple[int, int]]:
-    """Return at most `most` pairs to measure again before a place or pair is named, (lower, higher), the most informative first.
-
-    For a place these are three pairs with partners far from one another; single pairs follow, the worst first.
-    """
-    return PairEffects(matrix).suspects(most)
-
-
-def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[str]:
-    """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
-    return PairEffects(matrix, again).doubts()
 
 
 def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
@@ -185,7 +161,7 @@ class PairEffects:
     remeasured: Sequence[Remeasured] | None = None
 
     def findings(self) -> list[PairFinding]:
-        """Return the findings as the function `findings` does, but only those that measuring again confirmed."""
+        """Return the findings that measuring again confirmed, places first, the worst first; none below four places."""
         return [each for each in self._found if self._judged(each).state == CONFIRMED]
 
     def inconclusive(self) -> list[str]:
@@ -212,16 +188,8 @@ class PairEffects:
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
 
-    def suspects(self, most: int) -> list[tuple[int, int]]:
-        """Return the pairs to measure again, as the function `suspects` does."""
-        places = [self._partners(view, place) for view in self.views for place in _low(view)]
-        in_turns = [pair for turn in zip_longest(*places) for pair in turn if pair is not None]
-        pairs = [pair for view in self.views for pair in _worst_first(view, view.exceptions(view.slow_cells(np.array(True))))]
-        mixed = [pair for both in zip_longest(in_turns, pairs) for pair in both if pair is not None]
-        return list(dict.fromkeys((min(pair), max(pair)) for pair in mixed))[:most]
-
     def doubts(self) -> list[str]:
-        """Return the sentences of the function `doubts`."""
+        """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
         if self.matrix.n in _TOO_FEW:
             return [_TOO_FEW[self.matrix.n]]
         pairs_only = [_NO_PLACES] if self.views and not any(view.can_name_places for view in self.views) else []
@@ -237,9 +205,16 @@ class PairEffects:
         off = ~np.eye(self.matrix.n, dtype=bool)
         kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
         mixed = all(bool(kind.any()) for _, kind in kinds)
+        with np.errstate(all="ignore"):
+            errors = (np.log(self.matrix.high) - np.log(self.matrix.low)) / _WIDTH
+            spread = np.full_like(errors, np.nan) if self.matrix.latency_spread is None else self.matrix.latency_spread
+            quantities = (
+                ("bandwidth", _finite(np.log(self.matrix.bandwidth)), errors),
+                ("latency", _finite(-np.log(self.matrix.latency_s)), _finite(np.log(spread)) / _WIDTH),
+            )
         return [
             MatrixView(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)
-            for quantity, speeds, errors in _quantities(self.matrix)
+            for quantity, speeds, errors in quantities
             for where, kind in kinds
             if np.isfinite(speeds[kind]).any()
         ]
@@ -257,18 +232,12 @@ class PairEffects:
         # if one direction is slow, the other one may be slow
         sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady
         found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
-        for members in self._whole_hosts(view):
-            if members <= found.keys():
-                found[min(members)] = _host(self.matrix.hosts[min(members)], [found.pop(place) for place in sorted(members)])
-        return list(found.values())
-
-    def _whole_hosts(self, view: MatrixView) -> Iterator[set[int]]:
-        """Yield the places of each host that has several places with measured effects."""
-        known = np.flatnonzero(view.fit.known_rows | view.fit.known_columns)
+        known = np.flatnonzero(view.fit.known_rows | view.fit.known_columns)  # the places with measured effects
         for host in dict.fromkeys(self.matrix.hosts):
             members = {int(place) for place in known if self.matrix.hosts[place] == host}
-            if len(members) > 1:
-                yield members
+            if len(members) > 1 and members <= found.keys():
+                found[min(members)] = _host(host, [found.pop(place) for place in sorted(members)])
+        return list(found.values())
 
     def _unknown_places(self, found: PairFinding) -> bool:
         """Return whether it is a host among so few that the others may be unusually fast instead."""
@@ -277,19 +246,10 @@ class PairEffects:
     def _pairs(self, view: MatrixView) -> list[PairFinding]:
         mask = view.exceptions(view.slow_cells(view.remeasured))
         found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
-        return [] if self._like_a_round(found) else found
-
-    def _like_a_round(self, found: Sequence[PairFinding]) -> bool:
-        """Return whether they are many disjoint pairs that were measured only once, as a disturbance of one round leaves them."""
+        # many disjoint pairs that were measured only once are what a disturbance of one round leaves
         once = [each.places for each in found if not self._repeated[each.places]]
-        return len(once) >= max(3, self.matrix.n // _ROUND) and len({place for pair in once for place in pair}) == 2 * len(once)
-
-    def _partners(self, view: MatrixView, place: int) -> list[tuple[int, int]]:
-        """Return pairs of the place with partners far from one another, healthy ones if possible."""
-        met = view.measured[place] | view.measured[:, place]
-        well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
-        those = np.flatnonzero(well if well.any() else met)
-        return [(place, int(those[len(those) * step // _PARTNERS])) for step in range(min(_PARTNERS, len(those)))]
+        ends = {place for pair in once for place in pair}
+        return [] if len(once) >= max(3, self.matrix.n // _ROUND) and len(ends) == 2 * len(once) else found
 
     def _doubts(self, view: MatrixView) -> Iterator[str]:
         what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
@@ -313,24 +273,8 @@ class PairEffects:
         return f"{', '.join(names)}{f' and {more} more' if more else ''} {'is' if len(places) == 1 else 'are'}"
 
 
-def _quantities(matrix: PairMatrix) -> Iterator[tuple[str, Figures, Figures]]:
-    """Yield each quantity's name, its speeds as logarithms, and their standard errors."""
-    with np.errstate(all="ignore"):
-        errors = (np.log(matrix.high) - np.log(matrix.low)) / _WIDTH
-        yield "bandwidth", _finite(np.log(matrix.bandwidth)), errors
-        spread = np.full_like(matrix.latency_s, np.nan) if matrix.latency_spread is None else matrix.latency_spread
-        yield "latency", _finite(-np.log(matrix.latency_s)), _finite(np.log(spread)) / _WIDTH
-
-
 def _finite(values: Figures) -> Figures:
     return np.where(np.isfinite(values), values, np.nan)
-
-
-def _low(view: MatrixView) -> list[int]:
-    """Return the places that may be slow, the worst first."""
-    sends, receives = view.senders(twice=True), view.receivers(twice=True)
-    worst = np.minimum(np.where(sends.steady, sends.effects, 0), np.where(receives.steady, receives.effects, 0))
-    return [int(place) for place in np.argsort(worst) if worst[place] < 0]
 
 
 def _worst_first(view: MatrixView, mask: Mask) -> list[tuple[int, int]]:

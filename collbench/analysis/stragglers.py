@@ -42,6 +42,7 @@ from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_percent
+from collbench.untrusted import dict_of, list_of
 
 _ALARMS = 0.001  # false alarms per run of equal ranks; the estimate of independent samples uses up a part of the intended 1 %
 _NOTICEABLE = 0.05
@@ -113,21 +114,19 @@ class Straggler:
         """Return which rank ends last, how often, where, by how much, and why as far as that is known."""
         often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
         after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
-        return f"{self._subject} in {often} in {self.cases} of {self.of_cases} cases, {after}: {self._why}"
-
-    @property
-    def _subject(self) -> str:
-        return f"{self.name}, or a path into it, is slow: it ends last" if self.role is Role.DELAYS else f"{self.name} ends last"
-
-    @property
-    def _why(self) -> str:
-        if self.link is not None:
-            return f"{self.link} explains it"
+        subject, why = (
+            f"{self.name} ends last",
+            "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)",
+        )
         if self.role is Role.DELAYS:
-            return "also in all-to-all, where it receives from every rank directly and the others end at the same time"
-        if self.other:
-            return "either rank, or the link between them, may be slow, since each waits for the other"
-        return "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
+            subject = f"{self.name}, or a path into it, is slow: it ends last"
+        if self.link is not None:
+            why = f"{self.link} explains it"
+        elif self.role is Role.DELAYS:
+            why = "also in all-to-all, where it receives from every rank directly and the others end at the same time"
+        elif self.other:
+            why = "either rank, or the link between them, may be slow, since each waits for the other"
+        return f"{subject} in {often} in {self.cases} of {self.of_cases} cases, {after}: {why}"
 
 
 def name_of(rank: int, host: str) -> str:
@@ -152,27 +151,18 @@ class Compared:
         """Return the share of the samples in which the rank was the slowest."""
         return float(np.mean(self.slowest == rank))
 
-    def others_s(self, rank: int) -> float:
-        """Return the median of the other ranks' medians in seconds."""
-        return float(self._others_s[rank])
-
     @cached_property
-    def _others_s(self) -> NDArray[np.float64]:
-        """Return for each rank the median of the others: all at once, from the position of each in the sorted medians."""
+    def others_s(self) -> NDArray[np.float64]:
+        """The median of the other ranks' medians in seconds, by rank: all at once, from the position of each in the sorted medians."""
         stands = np.argsort(np.argsort(self.medians_s))
         ascending, others = np.sort(self.medians_s), len(self.medians_s) - 1
         low, high = (ascending[place + (stands <= place)] for place in ((others - 1) // 2, others // 2))
         both: NDArray[np.float64] = (low + high) / 2
         return both
 
-    def spread_of_others(self, rank: int) -> float:
-        """Return how far apart the medians of the other ranks are: the largest over the smallest, minus 1."""
-        others = np.delete(self.medians_s, rank)
-        return float(others.max() / others.min()) - 1
-
     def excess(self, rank: int) -> float:
         """Return the rank's median over the others', minus 1."""
-        return float(self.medians_s[rank]) / self.others_s(rank) - 1
+        return float(self.medians_s[rank] / self.others_s[rank]) - 1
 
 
 def stragglers(run: Run) -> list[Straggler]:
@@ -185,8 +175,9 @@ def stragglers_in(cases: Sequence[Compared], hosts: Mapping[int, str], links: Se
     tests = sum(len(case.medians_s) for case in cases)
     found: dict[int, list[Compared]] = {}
     for case in cases:
-        for rank in _outstanding(case, _ALARMS / tests):
-            found.setdefault(rank, []).append(case)
+        for rank in np.unique(case.slowest).tolist():
+            if _is_conspicuous(case, rank, _ALARMS / tests):
+                found.setdefault(rank, []).append(case)
     named = [_straggler(rank, hosts, out, cases, links) for rank, out in found.items() if _often(out, cases)]
     return sorted(named, key=lambda each: (-each.cases * each.excess, each.rank))
 
@@ -203,7 +194,13 @@ def slow_links(run: Run) -> list[SlowLink]:
 
 def compared(run: Run) -> list[Compared]:
     """Return the cases of a run with comparable ranks, if their arrays were stored and are valid."""
-    cases = [_compared(run, row) for row in run.rows if _alike_by_design(row)]
+    cases = [
+        _compared(run, row)
+        for row in run.rows
+        if row.na is None and row.ranks > 1 and not _WITHOUT.intersection(row.flags)
+        # every rank has the same part
+        and row.root is None and row.group == "all" and row.traffic in (None, "even")
+    ]  # fmt: skip
     return [case for case in cases if case is not None]
 
 
@@ -219,8 +216,7 @@ def histogram(cases: Sequence[Compared]) -> list[tuple[int, float]]:
 
 def hosts_of(run: Run) -> dict[int, str]:
     """Return the host of each rank, as far as run.json has it."""
-    places = run.info.get("rank_map")
-    known = [place for place in places if isinstance(place, dict)] if isinstance(places, list) else []
+    known = list_of(run.info.get("rank_map"), dict)
     return {place["rank"]: place["host"] for place in known if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
 
 
@@ -229,16 +225,9 @@ def exit_skew_s(row: Row) -> tuple[float, float] | None:
 
     None if it was not measured.
     """
-    known = row.evidence.get("exit_skew_s")
-    if not isinstance(known, dict):
-        return None
+    known = dict_of(row.evidence.get("exit_skew_s"))
     p50, p95 = known.get("p50"), known.get("p95")
     return (float(p50), float(p95)) if isinstance(p50, int | float) and isinstance(p95, int | float) else None
-
-
-def _alike_by_design(row: Row) -> bool:
-    even = row.root is None and row.group == "all" and row.traffic in (None, "even")
-    return row.na is None and even and row.ranks > 1 and not _WITHOUT.intersection(row.flags)
 
 
 def _compared(run: Run, row: Row) -> Compared | None:
@@ -253,20 +242,13 @@ def _compared(run: Run, row: Row) -> Compared | None:
     return Compared(row, slowest.astype(np.int64), seconds) if bool(np.all((seconds > 0) & (seconds < 1e9))) else None
 
 
-def _outstanding(case: Compared, level: float) -> list[int]:
-    return [int(rank) for rank in np.unique(case.slowest) if _is_behind(case, int(rank)) and _is_unlikely(case, int(rank), level)]
-
-
-def _is_behind(case: Compared, rank: int) -> bool:
-    """Return whether the rank's median is noticeably above the others'."""
+def _is_conspicuous(case: Compared, rank: int, level: float) -> bool:
+    """Return whether its median is noticeably above the others', and it is the slowest more often than chance (`level`) explains."""
     skew = exit_skew_s(case.row)
-    others = case.others_s(rank)
+    others = float(case.others_s[rank])
     least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, skew[1] if skew else 0.0)  # two readings of the clock differ by whole steps
-    return float(case.medians_s[rank]) - others > least
-
-
-def _is_unlikely(case: Compared, rank: int, level: float) -> bool:
-    """Return whether a rank like the others would be the slowest so often with a probability below `level`."""
+    if float(case.medians_s[rank]) - others <= least:
+        return False
     worth = min(case.row.n_eff or len(case.slowest), _worth(case.slowest == rank))
     return worth >= _ENOUGH and _tail(floor(case.share(rank) * worth), floor(worth), case.expected) < level
 
@@ -317,5 +299,6 @@ def _straggler(
 def _is_slow(rank: int, out: Sequence[Compared], cases: Sequence[Compared]) -> bool:
     """Return whether the rank is late where it receives from every rank directly, while the others end at the same time."""
     here, there = ([case for case in part if case.row.operation in _DIRECT and len(case.medians_s) >= _FEWEST] for part in (out, cases))
-    alone = [case for case in here if case.spread_of_others(rank) < case.excess(rank) / 2]
+    others = [np.delete(case.medians_s, rank) for case in here]
+    alone = [case for case, each in zip(here, others, strict=True) if float(each.max() / each.min()) - 1 < case.excess(rank) / 2]
     return bool(alone) and _often(alone, there)

@@ -392,12 +392,12 @@ def _both_lines(manager: str, name: str, reason: str) -> dict[str, str]:
 def _command_lines(drain: Mapping[str, Any]) -> list[str]:
     if drain["no_line"]:
         return [drain["no_line"], *([CommandText(f"  {drain['look_up']}")] if drain["look_up"] else [])]
-    ways = (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"]))
-    shown = [(start, way) for start, way in ways if way and way["line"]]
-    return [row for start, way in shown for row in (
-        f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}"),
-        f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}"),
-    )]  # fmt: skip
+    rows: list[str] = []
+    for start, way in (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"])):
+        if way and way["line"]:
+            rows += [f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}")]
+            rows += [f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}")]
+    return rows
 
 
 def _name(text: str) -> str:
@@ -492,10 +492,6 @@ class Applied:
         """Return the commands that return the drained nodes to service."""
         return [each["undo"] for each in self.entries if each["undo"]]
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return "applied" of recommendation.json."""
-        return self.entries
-
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""
         return [self.refused] if self.refused else lines_of(self.entries)
@@ -528,7 +524,8 @@ def check_apply(env: Mapping[str, str], run: Run = run_here) -> str:
         raise UsageError("--apply: this host has both Slurm and Kubernetes, and neither started this launch: start it with srun or in "
                          "pods, or omit --apply and run the commands of recommendation.json")  # fmt: skip
     if not answer:
-        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but {_no_answer(results)}: start the "
+        failed = " and ".join(f"{TOOLS[name]} does not work ({why})" for name, (_, why) in results.items()) or "neither is installed here"
+        raise UsageError(f"--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but {failed}: start the "
                          "hunt on a host with one of them, or omit --apply and run the commands of recommendation.json there")  # fmt: skip
     return answer[0]
 
@@ -551,17 +548,25 @@ def apply(
     refused = _not_applicable(content)
     found, why = (None, "") if refused else nodes(content["manager"], env, run)
     if found is None:
-        return _refused(refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json")
+        refused = refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json"
+        return Applied(refused=f"no node is drained: {refused}")
     there = {node.name: node for node in found}
-    new = [each for each in content["drains"] if not _drained(there, each)]
-    refused = _over_the_cap(cap, len(new), found, content["manager"])
-    if refused:
-        return _refused(refused)
-    applied, drainer = Applied(), _Drainer(content["manager"], cap, env, run, there, note)
+    drained = {node.name for node in found if node.drained}
+    new, own, most = sum(each["node"] not in drained for each in content["drains"]), _own(found), cap.of(len(found))
+    if new and own + new > most:
+        how = "drained by collbench" if content["manager"] == SLURM else "cordoned"
+        before = f", {plural(own, 'node')} already {how}" if own else ""
+        return Applied(refused=(
+            f"no node is drained: {plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of "
+            f"{plural(len(found), 'node')}; check for a common cause, then run the commands of recommendation.json, or use a larger "
+            "--max-drain"
+        ))  # fmt: skip
+    applied = Applied()
     for each in content["drains"]:
         try:
-            applied.entries.append(entry := drainer.drain(each))
-            note(entry)
+            for entry in _drain_node(each, there.get(each["node"]), content["manager"], cap=cap, env=env, run=run):
+                applied.entries += [] if entry["action"] == BEGUN else [entry]
+                note(entry)
         except CollbenchError as error:  # report the drains even if they can no longer be stored
             raise RunFailed(f"{error}; so far: {'; '.join(applied.lines()) or 'no node is drained'}") from error
     return applied
@@ -570,16 +575,6 @@ def apply(
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return "applied" of a recommendation as lines for the terminal."""
     return [*(each["why"] for each in entries), *(f"undo: {each['undo']}" for each in entries if each["undo"])]
-
-
-def _refused(why: str) -> Applied:
-    return Applied(refused=f"no node is drained: {why}")
-
-
-def _no_answer(results: Mapping[str, tuple[Any, str]]) -> str:
-    if not results:
-        return "neither is installed here"
-    return " and ".join(f"{TOOLS[name]} does not work ({why})" for name, (_, why) in results.items())
 
 
 def _not_applicable(content: Mapping[str, Any]) -> str:
@@ -594,76 +589,47 @@ def _not_applicable(content: Mapping[str, Any]) -> str:
     return "" if known else "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
 
 
-def _drained(there: Mapping[str, ManagedNode], drain: Mapping[str, Any]) -> bool:
-    node = there.get(drain["node"])
-    return node is not None and node.drained
+def _own(found: Iterable[ManagedNode]) -> int:
+    return sum(node.drained_by_collbench for node in found)
 
 
-def _over_the_cap(cap: Cap, new: int, found: list[ManagedNode], manager: str) -> str:
-    own, most = sum(node.drained_by_collbench for node in found), cap.of(len(found))
-    if not new or own + new <= most:
-        return ""
-    before = f", {plural(own, 'node')} already {'drained by collbench' if manager == SLURM else 'cordoned'}" if own else ""
-    return (
-        f"{plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of {plural(len(found), 'node')}; check for a "
-        "common cause, then run the commands of recommendation.json, or use a larger --max-drain"
-    )
+def _drain_node(
+    drain: Mapping[str, Any], earlier: ManagedNode | None, manager: str, *, cap: Cap, env: Mapping[str, str], run: Run
+) -> Iterator[dict[str, Any]]:
+    """Drain one node, unless it is already drained, or the cap would be exceeded by now. Yield an entry before that, and the outcome.
 
-
-def _left(node: ManagedNode, drain: Mapping[str, Any]) -> dict[str, Any]:
-    reason = f" ({node.reason})" if node.reason else ""
-    return _entry(drain, LEFT, f"{node.name} is already drained{reason}; left unchanged")
-
-
-@dataclass(frozen=True)
-class _Drainer:
-    """Drains nodes one by one.
-
-    there  the nodes as they were before, by name
-    note   as in `apply`
+    earlier  the node as it was before; None: the manager has no node of that name
     """
-
-    manager: str
-    cap: Cap
-    env: Mapping[str, str]
-    run: Run
-    there: Mapping[str, ManagedNode]
-    note: Callable[[dict[str, Any]], None]
-
-    def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """Drain one node, unless it is already drained, or the cap would be exceeded by now; return the entry with the outcome."""
-        name = drain["node"]
-        if _drained(self.there, drain):
-            return _left(self.there[name], drain)
-        if not name or not is_name(name):
-            return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
-        command, tool = self._command(drain), TOOLS[self.manager]
-        by_hand = f"run by hand, with the needed permissions: {line(command)}"
-        if name not in self.there:
-            return _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
-        self.note(_entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known")
-                  | {"undo": line(undo_command(self.manager, name))})  # fmt: skip
-        outcome = self.run(command, self.env)
-        now = nodes(self.manager, self.env, self.run)[0] or []  # the node's state counts, not the exit code of the command
-        if any(node.name == name and node.drained for node in now):
-            return self._revert(drain) if sum(node.drained_by_collbench for node in now) > self.cap.of(len(now)) else self._done(drain)
+    name, tool = drain["node"], TOOLS[manager]
+    if earlier is not None and earlier.drained:
+        reason = f" ({earlier.reason})" if earlier.reason else ""
+        yield _entry(drain, LEFT, f"{name} is already drained{reason}; left unchanged")
+        return
+    if not name or not is_name(name):
+        yield _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
+        return
+    command, undo = drain_command(manager, name, drain["reason"]), {"undo": line(undo_command(manager, name))}
+    by_hand = f"run by hand, with the needed permissions: {line(command)}"
+    if earlier is None:
+        yield _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
+        return
+    yield _entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known") | undo
+    outcome = run(command, env)
+    now = nodes(manager, env, run)[0] or []  # the node's state counts, not the exit code of the command
+    if not any(node.name == name and node.drained for node in now):
         why = outcome.why or f"{tool} reported success, but the node is not drained"
-        return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
-
-    def _revert(self, drain: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a node to service that exceeds the cap, because another hunt has drained nodes since this one checked."""
-        name, over = drain["node"], f"another hunt drained nodes at the same time, and --max-drain {self.cap.text} is exceeded"
-        outcome = self.run(undo_command(self.manager, name), self.env)
-        now, _ = nodes(self.manager, self.env, self.run, name)
-        if now and now[0].name == name and not now[0].drained:
-            return _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
-        return self._done(drain, f", and could not be returned to service ({outcome.why or 'unknown cause'}): {over}")
-
-    def _done(self, drain: Mapping[str, Any], why: str = "") -> dict[str, Any]:
-        return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_command(self.manager, drain["node"]))}
-
-    def _command(self, drain: Mapping[str, Any]) -> list[str]:
-        return drain_command(self.manager, drain["node"], drain["reason"])
+        yield _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
+    elif _own(now) <= cap.of(len(now)):
+        yield _entry(drain, DRAINED, f"{name} is drained") | undo
+    else:
+        over = f"another hunt drained nodes at the same time, and --max-drain {cap.text} is exceeded"
+        outcome = run(undo_command(manager, name), env)
+        after, _ = nodes(manager, env, run, name)
+        if after and after[0].name == name and not after[0].drained:
+            yield _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
+        else:
+            why = outcome.why or "unknown cause"
+            yield _entry(drain, DRAINED, f"{name} is drained, and could not be returned to service ({why}): {over}") | undo
 
 
 def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:

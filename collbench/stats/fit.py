@@ -155,11 +155,6 @@ class FitSegment:
     alpha_s: Bounds
     s_per_byte: Bounds
 
-    @property
-    def half_size(self) -> float | None:
-        """n½ = α / β in bytes: the size at which half of the asymptotic bandwidth is reached; None when β is not positive."""
-        return self.alpha_s.value / self.s_per_byte.value if self.s_per_byte.value > 0 else None
-
     def time_s(self, size: float) -> float:
         """Return the segment's time in seconds at `size` bytes."""
         return self.alpha_s.value + size * self.s_per_byte.value
@@ -192,7 +187,8 @@ def fit(sizes: Sequence[float], times_s: Sequence[float]) -> Fit | None:
         return None
     lines = through(data, _LEAST)
     chosen = _choose(data, lines)
-    found = Fit(_regimes(data, lines, chosen), ())
+    reach = _reach(data, lines, chosen)
+    found = Fit(tuple(_regime(data, lines, line, reach) for line in chosen), ())
     fitted = np.array([found.time_s(size) for size in data.sizes])
     relative = data.times_s / np.where(fitted > 0, fitted, np.nan) - 1
     off = np.flatnonzero(~(np.abs(relative) <= _OFF))
@@ -223,11 +219,6 @@ def _chains(index: dict[tuple[int, int], int], count: int) -> Iterator[list[int]
             runs = list(pairwise((0, *cut, count)))
             if all(run in index for run in runs):
                 yield [index[run] for run in runs]
-
-
-def _regimes(data: Points, lines: Lines, chosen: list[int]) -> tuple[FitSegment, ...]:
-    reach = _reach(data, lines, chosen)
-    return tuple(_regime(data, lines, line, reach) for line in chosen)
 
 
 def _reach(data: Points, lines: Lines, chosen: list[int]) -> float:

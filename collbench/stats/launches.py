@@ -54,22 +54,15 @@ def spread(values: NDArray[np.float64]) -> Spread:
     n, middle = len(values), float(np.median(values))
     if n == 1:
         return Spread(middle, None, None, 1)
-    low, high = _ranked(np.sort(values)) if n >= _RANKED else _student(np.log(values))
-    return Spread(middle, low, high, n)
-
-
-def _ranked(ordered: NDArray[np.float64]) -> tuple[float, float]:
-    n = len(ordered)
+    if n < _RANKED:
+        logs = np.log(values)
+        centre, half = float(logs.mean()), t_quantile(0.975, n - 1) * float(logs.std(ddof=1)) / sqrt(n)
+        return Spread(middle, float(np.exp(centre - half)), float(np.exp(centre + half)), n)
     rank, below = 0, 2.0 ** (1 - n)  # outside the outermost pair, both tails
     while below + (more := comb(n, rank + 1) / 2 ** (n - 1)) <= 0.05:
         rank, below = rank + 1, below + more
-    return float(ordered[rank]), float(ordered[n - 1 - rank])
-
-
-def _student(logs: NDArray[np.float64]) -> tuple[float, float]:
-    n, centre = len(logs), float(logs.mean())
-    half = t_quantile(0.975, n - 1) * float(logs.std(ddof=1)) / sqrt(n)
-    return float(np.exp(centre - half)), float(np.exp(centre + half))
+    ordered = np.sort(values)
+    return Spread(middle, float(ordered[rank]), float(ordered[n - 1 - rank]), n)
 
 
 # Ratios of two measurements, after / before, with their 95 % intervals. A ratio of times above 1 means slower.
@@ -79,16 +72,11 @@ def _student(logs: NDArray[np.float64]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(Spread):
     """after / before with its 95 % interval, None if it is unknown.
 
     n  number of launches (or pairs), on the side with fewer; number of samples for `ratio_of_medians`
     """
-
-    value: float
-    low: float | None
-    high: float | None
-    n: int
 
 
 def ratio_of_launches(before: Sequence[float], after: Sequence[float]) -> Ratio:

@@ -94,29 +94,21 @@ class Median:
 
 
 def median(samples: NDArray[np.float64]) -> Median:
-    """Return the median of a series in measurement order, its interval widened for autocorrelation of sign(x - median).
-
-    Invalid samples are left out: `unsound` counts them.
-    """
+    """Return the median of the valid samples of a series in measurement order; autocorrelation of sign(x - median) widens its interval."""
     series = sound(samples)
     n = len(series)
     if n == 0:
         return Median(0.0, None, None, 0, None)
     ordered = np.sort(series)
     memory, cosines = _memory(series, middle(ordered))
-    low, high = _interval(ordered, _reach(n, memory, cosines))
-    return Median(middle(ordered), low, high, n, _worth(n, memory))
+    low, high = _interval(ordered, memory, cosines)
+    return Median(middle(ordered), low, high, n, None if memory is None else n / max(memory, 1.0))
 
 
 def sound(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the valid samples in their order: finite and not negative."""
     series = np.asarray(samples, np.float64)
     return series[np.isfinite(series) & (series >= 0)]
-
-
-def unsound(samples: NDArray[np.float64]) -> int:
-    """Return the number of invalid samples: NaN, infinite or negative."""
-    return len(samples) - len(sound(samples))
 
 
 def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
@@ -157,10 +149,6 @@ def _memory(samples: NDArray[np.float64], centre: float) -> tuple[float | None, 
     return float(np.mean(_cosine_coefficients(signs, cosines) ** 2)) / variance, cosines
 
 
-def _worth(n: int, memory: float | None) -> float | None:
-    return None if memory is None else n / max(memory, 1.0)
-
-
 def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Return √(2/n) Σ values[i] cos(π k (i + ½) / n) for k = 1 … count, by one FFT: Makhoul, IEEE Trans. ASSP 28 (1980)."""
     n = len(values)
@@ -170,29 +158,23 @@ def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.
     return turned
 
 
-def _reach(n: int, memory: float | None, cosines: int) -> float:
-    """Return how many ranks the interval extends to either side of the middle."""
-    if n <= _LEAST_FOR_MEMORY:
-        return n / 2
-    widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
-    return widest * sqrt(n) / 2
-
-
-def _interval(ordered: NDArray[np.float64], reach: float) -> tuple[float | None, float | None]:
-    """Return the order statistics `reach` ranks below and above the middle (normal approximation of the binomial)."""
+def _interval(ordered: NDArray[np.float64], memory: float | None, cosines: int) -> tuple[float | None, float | None]:
+    """Return the order statistics that many ranks below and above the middle (normal approximation of the binomial)."""
     n = len(ordered)
     if n < _FEWEST:
         return None, None
+    reach = n / 2
+    if n > _LEAST_FOR_MEMORY:
+        widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
+        reach = widest * sqrt(n) / 2
     rank = max(0, floor(n / 2 - reach))
     low, high = float(ordered[rank]), float(ordered[n - 1 - rank])
-    return (low, high) if low < high else _within_a_tick(ordered, low)
-
-
-def _within_a_tick(ordered: NDArray[np.float64], value: float) -> tuple[float, float]:
-    """Return an interval as wide as the clock's tick, for samples of which so many are equal that the interval would be a point."""
+    if low < high:
+        return low, high
+    # so many samples are equal that the interval would be a point: it is as wide as the clock's tick
     steps = np.diff(ordered)
     half = float(np.min(steps[steps > 0], initial=np.inf)) / 2
-    return (max(0.0, value - half), value + half) if half < np.inf else (value, value)
+    return (max(0.0, low - half), low + half) if half < np.inf else (low, low)
 
 
 # Drift: whether the last third of a series differs from its first.

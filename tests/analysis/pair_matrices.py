@@ -6,11 +6,12 @@ of the cases, places differ by 0.5 %, and every round of the circle method is of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.judging import find_candidates
 from collbench.operations.groups import circle_round
 from collbench.results.rounds import PairMatrix
 
@@ -57,8 +58,8 @@ class SyntheticMatrix:
         wrong = np.where(np.eye(n, dtype=bool), np.nan, np.zeros(shape))
         return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 1 << 20, 8, hosts=self.hosts)
 
-    def twice(self, suspects: Callable[[PairMatrix], list[tuple[int, int]]]) -> tuple[PairMatrix, list[tuple[int, int]]]:
-        """The matrix after its suspects were measured again, and the suspects."""
+    def twice(self) -> tuple[PairMatrix, list[tuple[int, int]]]:
+        """Return the matrix after its candidates were measured again, and the pairs that were."""
         first, second = self.matrix(), self.matrix()
         again = suspects(first)
         for pair in again:
@@ -77,6 +78,14 @@ class SyntheticMatrix:
                 noise[a, b] += ways[0]
                 noise[b, a] += ways[1]
         return noise
+
+
+def suspects(matrix: PairMatrix) -> list[tuple[int, int]]:
+    """Return the pairs that a hunt measures again: of each candidate with three healthy places far apart, and slow paths."""
+    found = find_candidates(matrix)
+    partners = found.healthy[:: max(1, len(found.healthy) // 3)][:3]
+    pairs = [(place, each) for candidate in found.places for place in candidate.places for each in partners]
+    return list(dict.fromkeys((min(pair), max(pair)) for pair in [*pairs, *((each.places[0], each.places[1]) for each in found.paths)]))
 
 
 def only(matrix: PairMatrix, kept: Collection[tuple[int, int]]) -> PairMatrix:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.latency import _rate, line_fits, series_of
+from collbench.analysis.latency import line_fits, series_of
 from collbench.results.row import Row
-from collbench.stats.fit import Bounds
 from tests.results.rows import make_row, make_times, not_measured
 
 ALPHA, RATE = 8e-6, 48e9
@@ -120,6 +119,7 @@ def test_times_that_do_not_grow_have_no_bandwidth() -> None:
 
 
 def test_the_slow_end_of_a_time_is_the_low_end_of_a_bandwidth() -> None:
-    found = _rate(1.5, Bounds(2.0, 1.0, 3.0))
-    assert (found.value, found.low, found.high) == (0.75, 0.5, 1.5)
-    assert _rate(1.5, Bounds(2.0, -1.0, 5.0)).high == float("inf")
+    (found,) = line_fits(case(size, rate=RATE * (1 + 0.02 * (-1) ** number)) for number, size in enumerate(SIZES))
+    slope = found.fit.regimes[-1].s_per_byte
+    assert slope.low < slope.value < slope.high
+    assert (found.busbw.value, found.busbw.low, found.busbw.high) == pytest.approx((1.5 / slope.value, 1.5 / slope.high, 1.5 / slope.low))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis import concerns as module
-from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, _of_run, _severity, concerns
+from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
 from collbench.analysis.launches import Launches
 from collbench.analysis.pairs import PairEffects
 from collbench.analysis.stragglers import Compared
@@ -93,6 +93,7 @@ def test_what_several_launches_settle_is_a_note() -> None:
     (found,) = of([make_row(launches=3, flags=("target_missed",))])
     assert found.severity == NOTE
     assert [each.severity for each in of([make_row(8, launches=3, flags=("drift",)), make_row(16, flags=("drift",))])] == [DOUBTFUL]
+    assert [each.severity for each in of([make_row(launches=5, flags=("two_modes",))])] == [DOUBTFUL]
 
 
 def test_wrong_data_is_reported_once_with_its_place() -> None:
@@ -145,12 +146,6 @@ def test_pairs_show_slow_places_and_pairs_with_wrong_data() -> None:
 def test_findings_of_pairs_come_from_the_matrix_and_not_from_the_events(tmp_path: Path) -> None:
     events = [{"kind": "finding", "text": "node1 is slow"}, {"kind": "note", "text": "a note"}]
     plain = Run(tmp_path, {"finished_utc": "2026-11-20T10:00:00Z"}, [], events, [])
-    assert [each.severity for each in _of_run(plain, alone=True) if each.what == "node1 is slow"] == [FINDING]
+    assert [each.severity for each in concerns([plain], [], [], []) if each.what == "node1 is slow"] == [FINDING]
     pairs = replace(plain, info={**plain.info, "pairs": {}})
-    assert [each.what for each in _of_run(pairs, alone=True) if each.severity in (FINDING, NOTE)] == ["a note"]
-
-
-def test_a_doubt_within_a_launch_is_a_note_only_where_all_rows_have_several() -> None:
-    one, several = ("", make_row(8)), ("", make_row(8, launches=5))
-    assert [_severity("drift", rows) for rows in ([one], [several], [one, several])] == [DOUBTFUL, NOTE, DOUBTFUL]
-    assert _severity("wrong_data", [several]) == WRONG and _severity("two_modes", [several]) == DOUBTFUL
+    assert [each.what for each in concerns([pairs], [], [], []) if each.severity in (FINDING, NOTE)] == ["a note"]

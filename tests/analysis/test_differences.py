@@ -1,4 +1,4 @@
-"""What differs between two runs: only that, the important first, equal changes once."""
+"""What differs between two runs: facts, machines, and interfaces without traffic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.differences import KINDS, Difference, differences
+from collbench.analysis.differences import KINDS, Difference, Facts, Item, differences, without_idle
+from collbench.gate.allocation import Allocation
+from collbench.gate.changes import changes
 from collbench.results.reader import Run
 from tests.results.rows import make_row
 
@@ -152,3 +155,114 @@ def test_a_rate_has_its_unit_in_the_sentence_and_not_in_the_values(tmp_path: Pat
     (found,) = differences(run(tmp_path / "a", before), run(tmp_path / "b", after))
     assert (found.a, found.b, found.change()) == ("1000000000.0", "800000000.0", "1 Gb/s → 0.8 Gb/s")
     assert found.sentence().endswith(" shaped: 1 Gb/s → 0.8 Gb/s")
+
+
+LO = {Item.of("topology", "interfaces 0 name"): "lo"}
+ETH0 = {Item.of("topology", "interfaces 0 name"): "eth0"}
+
+
+def nic(name: str, virtual: str | None, machine: int = 0, **more: str) -> Facts:
+    actual = {"name": name, **({"virtual": virtual} if virtual else {}), **more}
+    return {Item.of("topology", f"machines {machine} nics {name} {what}"): text for what, text in actual.items()}
+
+
+def test_what_comes_and_goes_is_left_out_and_hardware_stays() -> None:
+    idle = {**nic("veth1a2b", "veth or the like"), **nic("docker0", "bridge"), **nic("tap0", "tap"), **nic("tun0", "tunnel or the like")}
+    real = {**nic("mlx5_0", None), **nic("0000:00:03.0", "virtio"), **nic("bond0", "bond"), **nic("rxe0", "tap", rdma="True")}
+    assert without_idle({**LO, **idle, **real}) == {**LO, **real}
+
+
+def test_one_that_ranks_or_settings_use_stays_with_its_rate() -> None:
+    eth0 = {**ETH0, **nic("eth0", "veth or the like", shaped_bits_per_s="450000000.0")}
+    assert without_idle({**eth0, **nic("veth9", "veth or the like")}) == eth0
+    setting = {Item.of("environment", "UCX_NET_DEVICES"): "mlx5_0:1,br0"}
+    assert without_idle({**eth0, **setting, **nic("br0", "bridge")}) == {**eth0, **setting, **nic("br0", "bridge")}
+
+
+def test_where_nothing_shows_what_is_used_all_stay() -> None:
+    assert without_idle(nic("veth1", "veth or the like")) == nic("veth1", "veth or the like")
+
+
+def test_machines_that_differed_in_nothing_else_are_one() -> None:
+    three = {**nic("mlx5_0", None), **nic("mlx5_0", None, 1), **nic("veth1", "veth or the like", 1), **nic("mlx5_1", None, 2)}
+    assert without_idle({**LO, **three}) == {**LO, **nic("mlx5_0", None), **nic("mlx5_1", None, 1)}
+
+
+RATE = "nics mlx5_0 ports 1 rate_text"
+
+
+def allocation(topology: dict[str, str], software: dict[str, str] | None = None, **facts: Any) -> Allocation:
+    actual = {"topology": topology, "software": software or {}, **facts}
+    return Allocation("night", "2026-11-20T03:00:00+00:00", 1, 0, (None,), actual, {})
+
+
+def facts_of(number: int, rate: str = "400 Gb/sec (4X NDR)", **more: str) -> dict[str, str]:
+    actual = {"system cpu_model": "EPYC", "numa_nodes 0 cpus": "0-31", RATE: rate, **more}
+    return {f"machines {number} {what}": text for what, text in actual.items()}
+
+
+def test_a_rate_that_changed_on_all_machines_is_one_change() -> None:
+    found = changes(allocation(facts_of(0)), allocation(facts_of(0, "200 Gb/sec (2X NDR)")))
+    assert found == [Difference(Item.of("topology", f"machines 0 {RATE}"), "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)")]
+
+
+def test_one_machine_of_many_is_compared_with_what_it_was() -> None:
+    slow = "200 Gb/sec (2X NDR)"
+    found = changes(allocation(facts_of(0)), allocation({**facts_of(0), **facts_of(1, slow)}))
+    assert [(each.a, each.b) for each in found] == [("400 Gb/sec (4X NDR)", slow)]
+    mended = changes(allocation({**facts_of(0), **facts_of(1, slow)}), allocation(facts_of(0)))
+    assert [(each.a, each.b) for each in mended] == [(slow, "400 Gb/sec (4X NDR)")]
+
+
+@pytest.mark.parametrize("read", [{"nics mlx5_0 rdma_missing": "False"}, {"gpus 0 c2c_links": "5"}, {"nics mlx5_0 ports 1 max_lanes": "4"}])
+def test_a_fact_that_an_earlier_collbench_did_not_read_is_no_change(read: dict[str, str]) -> None:
+    assert changes(allocation(facts_of(0)), allocation(facts_of(0, **read))) == []
+
+
+def test_facts_of_later_releases_that_both_have_are_compared() -> None:
+    lanes = "nics mlx5_0 ports 1 lanes"
+    assert changes(allocation(facts_of(0, **{lanes: "4"})), allocation(facts_of(0, **{lanes: "1"}))) == [
+        Difference(Item.of("topology", f"machines 0 {lanes}"), "4", "1")
+    ]
+    lost = changes(allocation(facts_of(0)), allocation(facts_of(0, **{"nics mlx5_0 rdma_missing": "True"})))
+    assert [each.b for each in lost] == ["True"]
+
+
+def test_machines_in_another_order_are_the_same() -> None:
+    other = {**facts_of(0, "100"), **facts_of(1)}
+    assert changes(allocation({**facts_of(0), **facts_of(1, "100")}), allocation(other)) == []
+
+
+def test_a_shaper_on_the_interface_is_seen() -> None:
+    before, after = ({"interfaces 0 name": "eth0", "interfaces 0 shaped_bits_per_s": rate} for rate in ("500000000.0", "450000000.0"))
+    assert changes(allocation(before), allocation(after)) == [
+        Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
+    ]
+
+
+def test_what_names_a_node_is_no_change() -> None:
+    line = "BOOT_IMAGE=/vmlinuz-6.1 {} mitigations=off"
+    before = facts_of(0, **{"system command_line": line.format("BOOTIF=01-aa root=UUID=1"), "system shm_bytes": "25276510208"})
+    after = facts_of(0, **{"system command_line": line.format("BOOTIF=01-bb root=UUID=2"), "system shm_bytes": "25276400000"})
+    assert changes(allocation(before, {"socket address": "10.0.0.1"}), allocation(after, {"socket address": "10.0.0.9"})) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "a", "b"),
+    [
+        ("system command_line", "quiet mitigations=off", "quiet"),
+        ("system shm_bytes", "25276510208", "64000000"),
+        ("system shm_bytes", "1", "x"),
+    ],
+)
+def test_what_steers_a_node_is(what: str, a: str, b: str) -> None:
+    assert len(changes(allocation(facts_of(0, **{what: a})), allocation(facts_of(0, **{what: b})))) == 1
+
+
+def test_a_container_s_interfaces_are_no_change_and_a_used_one_s_rate_is() -> None:
+    """Those of a baseline that was written with them, too."""
+    eth0 = {"interfaces 0 name": "eth0", **facts_of(0, **{"nics eth0 virtual": "veth or the like", "nics eth0 shaped": "500"})}
+    docker = {"machines 0 nics docker0 virtual": "bridge", "machines 0 nics veth7 virtual": "veth or the like"}
+    assert changes(allocation(eth0), allocation({**eth0, **docker})) == [] == changes(allocation({**eth0, **docker}), allocation(eth0))
+    found = changes(allocation(eth0), allocation({**eth0, **docker, "machines 0 nics eth0 shaped": "450"}))
+    assert [(each.what, each.b) for each in found] == [("machines 0 nics eth0 shaped", "450")]

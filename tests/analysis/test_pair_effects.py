@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -18,15 +19,20 @@ from collbench.analysis.pairs import (
     PairFinding,
     Remeasured,
     _place,
-    doubts,
-    findings,
-    suspects,
 )
 from collbench.operations.groups import circle_round, schedule
 from collbench.results.rounds import PairMatrix
-from tests.analysis.pair_matrices import SyntheticMatrix, only
+from tests.analysis.pair_matrices import SyntheticMatrix, only, suspects
 
 Named = list[tuple[str, tuple[int, ...]]]
+
+
+def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = ()) -> list[PairFinding]:
+    return PairEffects(matrix, again).findings()
+
+
+def doubts(matrix: PairMatrix) -> list[str]:
+    return PairEffects(matrix).doubts()
 
 
 def named(found: list[PairFinding]) -> Named:
@@ -48,7 +54,7 @@ def of_few(seed: int, n: int, sigma: float) -> tuple[Named, Named, Named, int]:
     equal, place, pair = SyntheticMatrix(n, seed, sigma), SyntheticMatrix(n, seed, sigma).slow(seed % n), SyntheticMatrix(n, seed, sigma)
     other = 1 + seed % (n - 1)
     pair.rates[0, other] *= 0.5
-    one, two, three = (named(findings(*made.twice(suspects))) for made in (equal, place, pair))
+    one, two, three = (named(findings(*made.twice())) for made in (equal, place, pair))
     return one, two, three, other
 
 
@@ -178,7 +184,7 @@ def test_a_latency_whose_own_interval_is_wide_names_none() -> None:
 def test_below_four_places_none_is_named_with_the_reason() -> None:
     for n, words in ((2, "two endpoints"), (3, "three endpoints")):
         matrix = SyntheticMatrix(n).slow(0).matrix()
-        assert findings(matrix) == suspects(matrix) == []
+        assert findings(matrix) == []
         assert len(doubts(matrix)) == 1
         assert doubts(matrix)[0].startswith(words)
 
@@ -197,8 +203,7 @@ def test_a_disturbed_round_is_not_a_set_of_slow_pairs() -> None:
     matrix = made.matrix()
     assert findings(matrix) == []
     assert any("disturbed round" in sentence for sentence in doubts(matrix))
-    assert set(suspects(matrix)) == set(circle_round(16, 3))
-    assert len(findings(matrix, again=suspects(matrix))) == 8  # slow again: the pairs themselves are slow
+    assert len(findings(matrix, again=circle_round(16, 3))) == 8  # slow again: the pairs themselves are slow
 
 
 def test_a_place_that_was_healthy_when_measured_again_is_cleared() -> None:
@@ -231,20 +236,6 @@ def test_a_sample_too_small_to_name_places_reports_it(partners: int, expected: b
     sampled = only(SyntheticMatrix(8).slow(3).matrix(), [pair for one in schedule(8, partners=partners).rounds() for pair in one])
     assert named(findings(sampled)) == [("node", (3,))] * expected
     assert doubts(sampled)[0].startswith("only pairs are judged") != expected
-
-
-def test_suspects_are_few_and_spread() -> None:
-    made = both(SyntheticMatrix(16).slow(2).slow(11), 5, 6)
-    found = suspects(made.matrix())
-    assert len(found) == len(set(found)) <= 32
-    assert all(a < b for a, b in found)
-    assert (5, 6) in found
-    partners = [a + b - 2 for a, b in found if 2 in (a, b)]
-    assert len(partners) == 3
-    assert max(partners) - min(partners) >= 6
-    assert 11 not in partners
-    assert suspects(made.matrix(), most=4) == found[:4]
-    assert suspects(SyntheticMatrix(16).matrix()) == []
 
 
 def test_scatter_makes_careful() -> None:

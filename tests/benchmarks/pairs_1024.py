@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.pairs import PairFinding, findings, suspects
+from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.operations.groups import schedule
 from collbench.results.rounds import PairMatrix, PairRound, matrix_of
+from tests.analysis.pair_matrices import suspects
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed
@@ -43,7 +44,7 @@ def named(measured: list[PairRound], ranks: int, drawn: np.random.Generator) -> 
     about = {"places": [f"rank {rank}" for rank in range(ranks)], "size_bytes": SIZE, "latency_size_bytes": 8}
     again = suspects(matrix_of(about, measured))
     matrix = matrix_of(about, [*measured, *second_look(again, ranks, drawn)])
-    return matrix, findings(matrix, again)
+    return matrix, PairEffects(matrix, again).findings()
 
 
 def one(ranks: int = RANKS) -> dict[str, Any]:

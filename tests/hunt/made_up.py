@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, RoundRequest, RoundResult
+from collbench.analysis.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
 
 RATE, LATENCY_S, INSIDE_RATE = 10e9, 20e-6, 40e9
 _MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1
@@ -52,6 +52,10 @@ class MadeUp:
         self.part_of, self.across = (0,) * n, 1.0
         self._asked = 0
         self._dies_at: dict[int, tuple[int, str]] = {}
+
+    def log(self) -> HuntLog:
+        """Return an empty log of a hunt among its places."""
+        return HuntLog(self.names)
 
     def node(self, place: int, ratio: float = 0.5) -> MadeUp:
         """Make it slow in both directions."""

@@ -73,7 +73,7 @@ class Cluster:
 def applied(expected: dict[str, Any], cluster: Cluster, cap: str = DEFAULT_CAP) -> Applied:
     """Apply the drains and check that the entries fit the schema."""
     found = apply(expected, parse_cap(cap), {}, run=cluster)
-    stored = json.loads(to_page({**expected, "applied": found.as_json(), "refused": found.refused or None}))
+    stored = json.loads(to_page({**expected, "applied": found.entries, "refused": found.refused or None}))
     Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
     return found
 
@@ -111,7 +111,7 @@ class TestApply:
         found = apply(actual, parse_cap("2%"), {}, noted.append, cluster)
         assert cluster.drained == ["node07"] and cluster.reasons["node07"] == actual["drains"][0]["reason"]
         assert found.undo == ["scontrol update NodeName=node07 State=RESUME"] and found.lines()[1].endswith(found.undo[0])
-        assert noted[1:] == found.as_json() and [(each["action"], each["node"]) for each in noted] == [
+        assert noted[1:] == found.entries and [(each["action"], each["node"]) for each in noted] == [
             ("begun", "node07"),
             ("drained", "node07"),
         ]

@@ -11,16 +11,27 @@ import pytest
 
 from collbench.analysis.hunt.facts import GroupsNotMeasured
 from collbench.analysis.hunt.protocol import GROUPS, GroupFigure, Options, RoundResult
-from collbench.analysis.hunt.sweep import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds_groups, sweep
-from tests.hunt.made_up import MadeUp, play
+from collbench.analysis.hunt.sweep import (
+    LEAST_RATIO,
+    SlowMember,
+    group_size,
+    log_ratios,
+    partitions,
+    rounds_groups,
+    slow_members,
+    sweep_groups,
+)
+from tests.hunt.made_up import MadeUp, Played, play
 
 TRIALS = range(20)
 
 
-def candidates(made: MadeUp, seed: int, options: Options | None = None) -> set[int]:
-    found = play(sweep(made.n, options or Options(), Random(seed)), made).result
-    assert all(len(hint.places) == 1 and hint.kind == "node" for hint in found)
-    return {hint.places[0] for hint in found}
+def swept(made: MadeUp, seed: int = 0, options: Options | None = None) -> Played[list[SlowMember]]:
+    return play(sweep_groups(made.log(), options or Options(), Random(seed)), made)
+
+
+def candidates(made: MadeUp, seed: int) -> set[int]:
+    return {each.place for each in swept(made, seed).result}
 
 
 @pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2), (64, 4)])
@@ -37,9 +48,8 @@ def test_every_faulty_place_is_a_candidate_and_at_most_one_other(n: int, sick: i
 
 def test_three_of_512_in_ten_rounds() -> None:
     made = MadeUp(512, 1).node(7, 0.5).node(300, 0.6).node(511, 0.7)
-    played = play(sweep(512, Options(), Random(1)), made)
-    assert {hint.places[0] for hint in played.result} == {7, 300, 511}
-    assert [round(hint.ratio, 1) for hint in played.result] == [0.5, 0.6, 0.7]
+    played = swept(made, 1)
+    assert [(each.place, round(each.ratio, 1)) for each in played.result] == [(7, 0.5), (300, 0.6), (511, 0.7)]
     assert len(played.asks) == rounds_groups(512, Options()) == 10
     assert {len(group) for ask in played.asks for group in ask.groups} == {16}
 
@@ -62,7 +72,7 @@ def test_rounds_are_promised_and_kept(n: int) -> None:
     assert rounds_groups(n, Options()) == ceil(log2(n)) + 1
     assert rounds_groups(n, Options(rounds=3)) == 3
     if n < 1000:
-        asks = play(sweep(n, Options(), Random(0)), MadeUp(n)).asks
+        asks = swept(MadeUp(n)).asks
         assert len(asks) == rounds_groups(n, Options())
         assert {ask.kind for ask in asks} == {GROUPS}
         assert {ask.stage for ask in asks} == {"sweep"}
@@ -89,9 +99,8 @@ def test_there_are_four_groups_for_each_faulty_place() -> None:
 
 
 def test_a_place_that_has_died_is_a_candidate() -> None:
-    hints = play(sweep(16, Options(), Random(2)), MadeUp(16, 2).dies(9, 0, "gone")).result
-    assert [(hint.places, hint.ratio) for hint in hints] == [((9,), LEAST_RATIO)]
-    assert hints[0].evidence == (GroupsNotMeasured(5, "node009: gone"),)
+    found = swept(MadeUp(16, 2).dies(9, 0, "gone"), 2).result
+    assert found == [SlowMember(9, LEAST_RATIO, GroupsNotMeasured(5, "node009: gone"))]
 
 
 def test_a_backend_without_figures_gives_no_candidate() -> None:
@@ -111,11 +120,11 @@ def test_groups_are_compared_with_the_faster_ones_of_their_own_round() -> None:
 
 def test_too_few_places_make_no_groups() -> None:
     with pytest.raises(ValueError, match="7 places"):
-        next(sweep(7, Options(), Random(0)))
+        swept(MadeUp(7))
 
 
 def test_the_requests_depend_on_the_seed() -> None:
-    asked = [play(sweep(32, Options(), Random(seed)), MadeUp(32)).asks for seed in (4, 4, 5)]
+    asked = [swept(MadeUp(32), seed).asks for seed in (4, 4, 5)]
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
 
@@ -138,8 +147,6 @@ def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(s
 @pytest.mark.parametrize(
     ("figures", "named"), [([0.5] * 4, True), ([0.5] * 3 + [1.0], False), ([0.5] * 4 + [1.0], True), ([0.5] * 3 + [1.0] * 2, False)]
 )
-def test_one_of_five_groups_or_more_may_be_fast(figures, named):
-    seen = _Seen(np.log(np.array(figures))[:, None], [[]])
-    hint = seen._hint(0, np.log(0.9))
-    assert (hint is not None) is named
-    assert hint is None or hint.ratio == pytest.approx(0.5)
+def test_one_of_five_groups_or_more_may_be_fast(figures: list[float], named: bool) -> None:
+    found = slow_members(np.log(np.array([figures, *[[1.0] * len(figures)] * 9])).T, [[]] * 10)
+    assert [(each.place, round(each.ratio, 9)) for each in found] == [(0, 0.5)] * named

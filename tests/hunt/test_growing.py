@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from math import log2
 from random import Random
 
@@ -12,7 +11,6 @@ from collbench.analysis.hunt.facts import (
     FastWithout,
     GroupNotMeasured,
     GrowingNeedsMore,
-    HuntNote,
     NoSlowPiece,
     PartsNotDivided,
     SizeSlow,
@@ -20,17 +18,19 @@ from collbench.analysis.hunt.facts import (
     TooManySlowGroups,
     WholeSlow,
 )
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, Hint, Options, RoundRequest, RoundResult
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.scale import _Growing, measure_growing, most_rounds, sizes
+from collbench.reason import Fact
 from tests.hunt.made_up import MadeUp, Played, play
 
-Looked = Played[tuple[tuple[Hint, ...], tuple[str, ...]]]
+Looked = Played[tuple[list[Suspect], list[Fact]]]
 
 
 def looked(made: MadeUp, seed: int = 0) -> Looked:
-    played = play(measure_growing(range(made.n), Options(), Random(seed)), made)
+    log = made.log()
+    played = play(measure_growing(log, range(made.n), Options(), Random(seed)), made)
     assert len(played.asks) <= most_rounds(made.n, Options())
-    return played
+    return Played((played.result, log.notes), played.asks)
 
 
 def named(played: Looked) -> list[int]:
@@ -71,11 +71,11 @@ def test_two_in_one_group_are_both_found() -> None:
 def test_healthy_groups_give_no_suspect() -> None:
     for seed in range(20):
         hints, notes = looked(MadeUp(64, seed), seed).result
-        assert (hints, notes) == ((), ()), seed
+        assert (hints, notes) == ([], []), seed
 
 
 def test_all_equally_slow_are_all_well() -> None:
-    assert looked(MadeUp(32, 4).all_slow(0.3)).result == ((), ())
+    assert looked(MadeUp(32, 4).all_slow(0.3)).result == ([], [])
 
 
 class SlowCore(MadeUp):
@@ -88,16 +88,16 @@ class SlowCore(MadeUp):
 
 def test_a_whole_group_slower_than_its_parts_gives_no_suspect() -> None:
     hints, notes = looked(SlowCore(32, 2)).result
-    assert hints == ()
+    assert hints == []
     (note,) = notes
     assert isinstance(note, WholeSlow) and note.endpoints == 32
 
 
 def test_a_slow_path_within_a_group_gives_no_suspect() -> None:
-    notes: list[HuntNote] = []
+    notes: list[Fact] = []
     for seed in range(30):
         hints, actual = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
-        assert hints == (), seed
+        assert hints == [], seed
         notes += actual
     assert any(isinstance(note, NoSlowPiece) for note in notes)
 
@@ -137,7 +137,7 @@ def test_without_rounds_left_groups_stay_undivided() -> None:
 
 def test_sizes_that_are_slower_for_all_are_noted_once_and_give_no_suspect() -> None:
     hints, notes = looked(Oversubscribed(64, 2)).result
-    assert hints == ()
+    assert hints == []
     (note,) = notes
     assert isinstance(note, SizeSlow) and note.size == 16
 
@@ -145,7 +145,7 @@ def test_sizes_that_are_slower_for_all_are_noted_once_and_give_no_suspect() -> N
 def test_below_eight_places_there_is_nothing_to_compare() -> None:
     played = looked(MadeUp(7))
     assert played.asks == []
-    assert played.result == ((), (GrowingNeedsMore(7, 4),))
+    assert played.result == ([], [GrowingNeedsMore(7, 4)])
     assert most_rounds(7, Options()) == 0
 
 
@@ -169,8 +169,8 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n: int, most: i
 
 
 def test_it_can_be_switched_off() -> None:
-    played = play(measure_growing(range(16), Options(growing=False), Random(0)), MadeUp(16))
-    assert (played.asks, played.result) == ([], ((), ()))
+    played = play(measure_growing(MadeUp(16).log(), range(16), Options(growing=False), Random(0)), MadeUp(16))
+    assert (played.asks, played.result) == ([], [])
 
 
 def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:
@@ -181,13 +181,13 @@ def test_healthy_groups_take_one_round_for_each_size_and_one_for_all() -> None:
 
 
 def test_only_given_places_are_asked() -> None:
-    played = play(measure_growing([0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
+    played = play(measure_growing(MadeUp(16).log(), [0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
     assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}
 
 
 @pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])
 def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, named):
-    growing = _Growing(random.Random(1), list(range(16)), 9)
+    growing = _Growing(HuntLog(tuple(map(str, range(16)))), Random(1), list(range(16)), 9)
     growing.healthy = dict.fromkeys(range(1, 16), 4)
     asking = growing._confirm({0: (1, 2, 3)}, 4)
     ask = next(asking)
@@ -196,5 +196,5 @@ def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, na
             ask = asking.send(RoundResult(tuple(GroupFigure(0.5 if is_slow and 0 in group else 1.0) for group in ask.groups)))
     except StopIteration:
         pass
-    assert [hint.places for hint in growing.hints] == ([(0,)] if named else [])
+    assert [each.places for each in growing.suspects] == ([(0,)] if named else [])
     assert (0 in growing.places) is not named

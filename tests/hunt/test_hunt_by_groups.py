@@ -12,7 +12,7 @@ from collbench.analysis.hunt.facts import FastWithout, InsideHost, SlowAtScale, 
 from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
 from collbench.analysis.hunt.scale import measure_growing, most_rounds
 from collbench.analysis.hunt.strategy import hunt, promise
-from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep
+from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep_groups
 from tests.hunt.made_up import MadeUp, Played, play
 
 BY_GROUPS = Options(method="groups")
@@ -87,11 +87,11 @@ def clusters(draw: st.DrawFn) -> MadeUp:
 @given(clusters(), st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
 def test_for_any_results_the_estimated_rounds_are_not_exceeded(made: MadeUp, seed: int) -> None:
-    grown = play(measure_growing(range(made.n), Options(), Random(seed)), made)
+    log = made.log()
+    grown = play(measure_growing(log, range(made.n), Options(), Random(seed)), made)
     assert len(grown.asks) <= most_rounds(made.n, Options())
-    hints, notes = grown.result
-    assert len({hint.places for hint in hints}) == len(hints)
+    assert len({each.places for each in grown.result}) == len(grown.result)
     assert all(len(ask.groups) == 1 or len({len(group) for group in ask.groups}) == 1 for ask in grown.asks)  # groups are compared
-    assert all("\n" not in note.render() for note in notes)
+    assert all("\n" not in note.render() for note in log.notes)
     if made.n >= LEAST_PLACES:
-        assert len(play(sweep(made.n, Options(), Random(seed)), made).asks) == rounds_groups(made.n, Options())
+        assert len(play(sweep_groups(made.log(), Options(), Random(seed)), made).asks) == rounds_groups(made.n, Options())

@@ -29,8 +29,8 @@ def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect
     return Suspect(kind, (place,), CONFIRMED, ratio, evidence=(Text("slow with node005 and node006"),))
 
 
-def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[tuple[Suspect, ...]]:
-    played = play(measure_isolation(suspects, good, options), made)
+def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[list[Suspect]]:
+    played = play(measure_isolation(made.log(), suspects, good, options), made)
     assert len(played.asks) <= most_rounds_isolation(options)
     return played
 
@@ -130,7 +130,7 @@ def test_a_way_is_judged_by_itself(kind: str, sent: bool, ways: str, place: int)
 def test_unconfirmed_suspects_and_paths_are_not_isolated() -> None:
     others = (replace(confirmed(1), state=CLEARED), Suspect("path", (1, 3), CONFIRMED, 0.5))
     played = isolated(cluster(), *others)
-    assert (played.result, played.asks) == (others, [])
+    assert (played.result, played.asks) == ([*others], [])
 
 
 def test_a_suspect_slow_only_in_groups_is_measured_inside_only() -> None:

@@ -1,8 +1,8 @@
-"""One suspect and its trials: confirmed, cleared or inconclusive, in tables."""
+"""Candidates of a sweep, a pair compared with controls, and the state of one suspect by its trials."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import fields
 from math import exp, log
 
@@ -10,9 +10,122 @@ import pytest
 
 from collbench.analysis.hunt.crosscheck import PathCheck
 from collbench.analysis.hunt.facts import NotProven, RetestCounts
-from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, Candidate, PlaceCheck, judge_trials, many_as_slow
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.judging import (
+    BANDWIDTH_WAYS,
+    FAST,
+    SLOW,
+    UNCLEAR,
+    Candidate,
+    Measured,
+    PlaceCheck,
+    Scale,
+    _bandwidth_first,
+    _fewer,
+    _once,
+    judge_trials,
+    many_as_slow,
+)
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure
 from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
+
+
+def candidate_at(place: int, depth: float = 0.7, *, doubtful: bool = False, ways: tuple[str, ...] = BANDWIDTH_WAYS) -> Candidate:
+    return Candidate((place,), ways, depth, 0.05, 5.0, 4.0, 0.01, 0.01, "slow", doubtful=doubtful)
+
+
+@pytest.mark.parametrize(
+    ("n", "sure", "doubtful", "kept"),
+    [
+        (8, [0], [1, 2, 3, 4], [0, 1, 2]),
+        (9, [0], [1, 2, 3, 4], [0, 1, 2, 3]),
+        (4, [0, 1], [2], [0, 1]),
+        (8, [], [5, 6, 7, 4], [5, 6, 7]),
+    ],
+)
+def test_doubtful_candidates_leave_a_majority_of_healthy_places(n: int, sure: list[int], doubtful: list[int], kept: list[int]) -> None:
+    found = _fewer([*(candidate_at(place) for place in sure), *(candidate_at(place, doubtful=True) for place in doubtful)], n)
+    assert [each.places[0] for each in found] == kept
+
+
+def test_places_slow_for_small_messages_alone_wait_where_few_healthy_ones_are_left() -> None:
+    slow, late, barely = candidate_at(0), candidate_at(1, ways=(LATENCY,)), candidate_at(2, 0.06)
+    first, later = _bandwidth_first((slow, late, barely), 5)
+    assert ([each.places for each in first], [each.places for each in later]) == ([(0,)], [(1,), (2,)])
+    assert _bandwidth_first((slow, late, barely), 6) == ((slow, late, barely), ())
+    assert _bandwidth_first((late,), 3) == ((late,), ())
+
+
+def test_a_place_has_one_candidate_for_its_bandwidth_and_one_for_its_latency() -> None:
+    found = _once([candidate_at(0, 0.3), candidate_at(0, 0.7), candidate_at(0, 0.2, ways=(LATENCY,)), candidate_at(1, 0.5)])
+    assert sorted((each.places[0], each.depth, LATENCY in each.ways) for each in found) == [
+        (0, 0.2, True),
+        (0, 0.7, False),
+        (1, 0.5, False),
+    ]
+
+
+def scale(usual: dict[str, float] | None = None) -> Scale:
+    """Places 0 to 3 are on one leaf, all others on another."""
+
+    def alike(a: int, b: int) -> Hashable:
+        return (a < 4) == (b < 4)
+
+    return Scale(alike, usual or {})
+
+
+def pair(a: int, b: int, speed: float, backward: float | None = None, **more: object) -> Measured:
+    return (a, b), GroupFigure(speed, speed if backward is None else backward, **more)  # type: ignore[arg-type]
+
+
+def test_an_even_number_of_controls_uses_the_faster_middle_one() -> None:
+    found = scale().trial(0, pair(0, 1, 1e9), [pair(2, 3, 2e9), pair(4, 5, 4e9)], True, {})
+    assert found.typical == pytest.approx({SENDS: 4e9, RECEIVES: 4e9}) and found.depths[SENDS] == pytest.approx(log(4))
+    assert found.control_depths[SENDS] == pytest.approx((log(2), 0.0))
+
+
+def test_controls_of_the_same_kind_of_path_are_the_measure_where_there_are_some() -> None:
+    own, across = pair(2, 3, 2e9), pair(2, 7, 8e9)
+    found = scale().trial(0, pair(0, 1, 1e9), [own, across], True, {})
+    assert (found.typical[SENDS], found.controls, found.alike) == (pytest.approx(2e9), 1, True)
+    other = scale().trial(0, pair(0, 1, 1e9), [across], True, {})
+    assert (other.typical[SENDS], other.controls, other.alike) == (pytest.approx(8e9), 1, False)
+    none = scale({SENDS: 3e9}).trial(0, pair(0, 1, 1e9), [], True, {})
+    assert (none.typical, none.controls, none.alike) == ({SENDS: 3e9}, 0, False)
+
+
+@pytest.mark.parametrize(("place", "partner", "sends", "receives"), [(0, 1, 1e9, 2e9), (1, 0, 2e9, 1e9)])
+def test_sent_and_received_rates_are_those_of_the_place(place: int, partner: int, sends: float, receives: float) -> None:
+    found = scale().trial(place, pair(0, 1, 1e9, 2e9), [pair(2, 3, 4e9, 8e9)], True, {})
+    assert (found.place, found.partner) == (place, partner)
+    assert found.values == {SENDS: sends, RECEIVES: receives}
+    # Each direction is compared with what the controls did at the same time: all of them send first one way, then the other.
+    expected = {1e9: 4e9, 2e9: 8e9}
+    assert found.typical == pytest.approx({SENDS: expected[sends], RECEIVES: expected[receives]})
+
+
+def test_waiting_for_a_cpu_counts_only_above_that_of_the_controls() -> None:
+    controls = [pair(2, 3, 2e9, cpu_wait=0.3), pair(3, 2, 2e9, cpu_wait=0.2)]
+    waits = [scale().trial(0, pair(0, 1, 1e9, cpu_wait=wait), controls, True, {}).cpu_wait for wait in (0.6, 0.25, 0.1)]
+    assert waits == pytest.approx([0.35, 0.0, 0.0])
+    assert scale({SENDS: 1e9}).trial(0, pair(0, 1, 1e9, cpu_wait=0.4), [], True, {}).cpu_wait == 0.4
+
+
+def test_a_pair_without_a_figure_has_the_reason() -> None:
+    found = scale().trial(1, ((0, 1), GroupFigure(None, na="no route")), [pair(2, 3, 2e9)], False, {})
+    assert (found.partner, found.na, found.depths, found.healthy) == (0, "no route", {}, False)
+
+
+def test_the_noise_is_the_largest_that_is_known_and_larger_with_few_controls() -> None:
+    controls = [pair(2, 3, 2e9, latency_s=1e-5)]
+    found = scale().trial(0, pair(0, 1, 1e9, latency_s=2e-5), controls, True, {SENDS: 0.02})
+    assert found.noise[SENDS] == pytest.approx(0.02 * 2.8**0.5) and found.noise[LATENCY] == 0.0
+    assert found.depths[LATENCY] == pytest.approx(log(2))
+    learned = scale()
+    learned.learn([pair(0, 1, 2e9, low=1.96e9, high=2.04e9)])
+    assert learned.trial(0, pair(0, 1, 1e9), controls * 4, True, {SENDS: 0.001}).noise[SENDS] == pytest.approx(
+        log(2.04 / 1.96) / (2 * 1.96) * (1 + 1.8 / 4) ** 0.5
+    )
+
 
 WAYS = (SENDS, RECEIVES)
 NAMES = [f"n{place}" for place in range(10)]

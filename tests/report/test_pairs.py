@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.pairs import PairFinding, doubts, findings
+from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
 from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, heatmap, place_lines, place_rows, write_pairs
@@ -38,12 +38,12 @@ def half(matrix: PairMatrix, place: int) -> PairMatrix:
 
 def text_of(matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False) -> str:
     out = io.StringIO()
-    write_pairs(matrix, findings(matrix), about, format, out, color=color, unsaid=doubts(matrix))
+    write_pairs(matrix, PairEffects(matrix).findings(), about, format, out, color=color, unsaid=PairEffects(matrix).doubts())
     return out.getvalue()
 
 
 def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, blocks: bool = True) -> list[str]:
-    return [line.text for line in heatmap(matrix, findings(matrix), width, color, blocks)]
+    return [line.text for line in heatmap(matrix, PairEffects(matrix).findings(), width, color, blocks)]
 
 
 def test_nodes_that_met_with_several_ranks_report_how_many() -> None:
@@ -132,7 +132,7 @@ def test_colours_of_cividis() -> None:
 @pytest.mark.parametrize("n", [5, 39, 200])
 def test_the_terminals_width_is_respected(width: int, n: int) -> None:
     matrix = replace(half(even(n), 3), places=tuple(f"a-rather-long-host-name-{i}" for i in range(n)))
-    found = findings(matrix)
+    found = PairEffects(matrix).findings()
     shown = [line.text for line in (*heatmap(matrix, found, width, False, True), *place_lines(matrix, found, width))]
     assert max(map(len, shown)) <= width
 
@@ -151,7 +151,7 @@ def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
 
 def test_the_table_of_many_places_shows_the_slowest_and_the_named() -> None:
     matrix = half(even(200), 150)
-    lines = [line.text for line in place_lines(matrix, findings(matrix), None)]
+    lines = [line.text for line in place_lines(matrix, PairEffects(matrix).findings(), None)]
     assert lines[1].startswith("node") and len(lines) <= 23
     assert any(line.startswith("node151 ") for line in lines)
     assert re.fullmatch(r"medians over partners; 1[78]\d of 200 places, which are faster, are not shown", lines[-1])

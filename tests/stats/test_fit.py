@@ -38,7 +38,6 @@ def test_one_protocol_without_noise_is_exact():
     assert regime.alpha_s.value == pytest.approx(8e-6, rel=1e-9)
     assert 1 / regime.s_per_byte.value == pytest.approx(48e9, rel=1e-9)
     assert regime.alpha_s.high - regime.alpha_s.low < 1e-12
-    assert regime.half_size == pytest.approx(8e-6 * 48e9)
 
 
 def test_three_protocols_without_noise_are_exact():
@@ -102,7 +101,6 @@ def test_the_fitted_time_follows_the_regimes_and_goes_on_outside():
     )
     found = Fit((low, high), ())
     assert [found.time_s(size) for size in (1, 8, 64, 100, 128, 1000)] == [1, 1, 1, 1, 66, 502]
-    assert (low.half_size, high.half_size) == (None, 4.0)
 
 
 def test_many_sizes_are_fitted_in_little_time_and_as_well():

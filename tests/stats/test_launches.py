@@ -1,4 +1,6 @@
-"""Intervals over launches: Student's for few, order statistics from six on."""
+"""Medians and ratios over launches."""
+
+from __future__ import annotations
 
 import math
 
@@ -7,12 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.launches import Spread, over_launches
-
-
-def launches(random, n):
-    """Medians of launches by MEASUREMENT.md's noise model, around 1."""
-    return np.exp(0.03 * random.standard_t(4, n) / math.sqrt(2))
+from collbench.stats.launches import Ratio, Spread, over_launches, ratio_of_launches, ratio_of_medians, ratio_of_pairs
+from collbench.stats.median import Median
 
 
 def test_one_launch_has_no_interval():
@@ -54,3 +52,113 @@ def test_the_interval_holds_the_median_in_any_order_and_unit(medians, random):
     assert scaled.value == pytest.approx(known.value * 1e-3)
     if known.low is not None and known.high < 1e100:
         assert (scaled.low, scaled.high) == pytest.approx((known.low * 1e-3, known.high * 1e-3), rel=1e-6)
+
+
+def launches(random, n, centre=1.0):
+    """Medians of launches by MEASUREMENT.md's noise model."""
+    return centre * np.exp(0.03 * random.standard_t(4, n) / math.sqrt(2))
+
+
+def test_two_and_two_launches_give_welchs_interval():
+    """Equal spreads s: two degrees of freedom, standard error s."""
+    s = 0.01
+    spread = [math.exp(-s / math.sqrt(2)), math.exp(s / math.sqrt(2))]
+    known = ratio_of_launches(spread, [1.5 * value for value in spread])
+    assert (known.value, known.n) == (pytest.approx(1.5), 2)
+    assert math.log(known.high / 1.5) == pytest.approx(4.3026527297 * s)
+    assert math.log(known.low / 1.5) == pytest.approx(-4.3026527297 * s)
+
+
+def test_from_six_on_the_rank_intervals_of_both_are_combined():
+    before, after = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [2.0] * 6
+    known = ratio_of_launches(before, after)
+    assert (known.value, known.n) == (pytest.approx(1.6), 6)
+    assert (known.low, known.high) == pytest.approx((2 / 1.5, 2.0))
+
+
+@pytest.mark.parametrize(("before", "after"), [([1.0], [2.0, 2.1, 2.2]), ([1.0, 1.1], [2.0]), ([1.0], [2.0])])
+def test_one_launch_on_a_side_is_no_evidence(before, after):
+    assert ratio_of_launches(before, after) == Ratio(np.median(after) / np.median(before), None, None, 1)
+
+
+def test_launches_without_any_spread_are_known_exactly():
+    assert ratio_of_launches([2.0, 2.0], [3.0, 3.0]) == Ratio(1.5, 1.5, 1.5, 2)
+
+
+@pytest.mark.parametrize(("a", "b"), [(2, 2), (3, 3), (3, 6), (5, 5), (6, 6), (10, 10), (5, 20)])
+def test_the_interval_of_launches_has_its_nominal_coverage(a, b):
+    random = np.random.default_rng(a * 100 + b)
+    found = [ratio_of_launches(launches(random, a), launches(random, b, 1.2)) for _ in range(400)]
+    assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 1.0
+
+
+def test_medians_are_combined_in_quadrature_on_ln_scale():
+    before, after = Median(1.0, math.exp(-0.03), math.exp(0.03), 60, 50.0), Median(2.0, 2 * math.exp(-0.04), 2 * math.exp(0.04), 80, 50.0)
+    known = ratio_of_medians(before, after)
+    assert (known.value, known.low, known.high) == pytest.approx((2.0, 2 * math.exp(-0.05), 2 * math.exp(0.05)))
+    assert known.n == 60
+
+
+def test_medians_without_an_interval_have_a_ratio_without_one():
+    known, few = Median(1.0, 0.9, 1.1, 60, 50.0), Median(2.0, None, None, 4, None)
+    assert ratio_of_medians(known, few) == Ratio(2.0, None, None, 4)
+    assert ratio_of_medians(few, known) == Ratio(0.5, None, None, 4)
+    assert ratio_of_medians(Median(1.0, 0.0, 1.1, 9, None), known) == Ratio(1.0, None, None, 9)
+
+
+def test_pairs_cancel_what_both_share():
+    random = np.random.default_rng(1)
+    state = random.lognormal(0, 1, 20)
+    known = ratio_of_pairs(state, 1.01 * state * random.lognormal(0, 0.001, 20))
+    assert known.value == pytest.approx(1.01, rel=1e-3)
+    assert 1.008 < known.low < known.value < known.high < 1.012
+    assert known.n == 20
+
+
+def test_pairs_have_the_rank_interval_of_their_ratios():
+    after = [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]
+    assert ratio_of_pairs([1.0] * 6, after) == Ratio(3.5, 1.0, 6.0, 6)
+    assert ratio_of_pairs([2.0], [1.0]) == Ratio(0.5, None, None, 1)
+
+
+@pytest.mark.parametrize("n", [3, 6, 20])
+def test_the_interval_of_pairs_has_its_nominal_coverage(n):
+    random, found = np.random.default_rng(n), []
+    for _ in range(400):
+        state = random.lognormal(0, 1, n)
+        found.append(ratio_of_pairs(state * launches(random, n), state * launches(random, n, 1.2)))
+    assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 0.99
+
+
+def test_what_is_no_time_or_no_pair_is_refused():
+    for bad in ([], [0.0], [math.nan, 1.0], [-1.0]):
+        with pytest.raises(ValueError, match="median"):
+            ratio_of_launches([1.0, 2.0], bad)
+        with pytest.raises(ValueError, match="median"):
+            ratio_of_pairs(bad, bad)
+    with pytest.raises(ValueError, match="equally many"):
+        ratio_of_pairs([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="median"):
+        ratio_of_medians(Median(0.0, None, None, 0, None), Median(1.0, 0.9, 1.1, 60, 50.0))
+
+
+times = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=12)
+
+
+@given(times, times)
+def test_the_interval_holds_the_ratio_and_the_unit_does_not_matter(before, after):
+    known = ratio_of_launches(before, after)
+    scaled = ratio_of_launches([1e3 * value for value in before], [1e3 * value for value in after])
+    assert known.n == scaled.n == min(len(before), len(after))
+    assert scaled.value == pytest.approx(known.value)
+    if known.low is not None:
+        assert known.low <= known.value * (1 + 1e-12) <= known.high * (1 + 2e-12)
+        assert (math.log(scaled.low), math.log(scaled.high)) == pytest.approx((math.log(known.low), math.log(known.high)), abs=1e-6)
+
+
+@given(times, times)
+def test_the_other_way_round_it_is_the_inverse(before, after):
+    forth, back = ratio_of_launches(before, after), ratio_of_launches(after, before)
+    assert forth.value == pytest.approx(1 / back.value)
+    if forth.low is not None:
+        assert math.log(forth.low) == pytest.approx(-math.log(back.high), rel=1e-6, abs=1e-6)

@@ -1,5 +1,8 @@
-"""The median's interval has its nominal coverage, for independent samples and for autocorrelated series."""
+"""Medians with their intervals, quantiles of Student's t, drift and modes of a series."""
 
+from __future__ import annotations
+
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.results.reader import read_run
-from collbench.stats.median import Median, median, quantiles, sound, unsound
+from collbench.stats.median import Median, Mode, _apart, drift, median, modes, quantiles, sound, t_quantile
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -144,11 +147,10 @@ def test_two_ticks_in_any_order_are_worth_nearly_all_their_samples():
     assert (median(random.permutation(ticks)).ci_low, median(ticks[::-1]).ci_high) == (250.0, 260.0)
 
 
-def test_samples_of_a_broken_clock_are_left_out_and_counted():
+def test_samples_of_a_broken_clock_are_left_out():
     clean = np.random.default_rng(4).normal(10, 1, 100)
     broken = np.insert(clean, [3, 50, 70, 99], [np.nan, np.inf, -np.inf, -1e-9])
     assert median(broken) == median(clean)
-    assert (unsound(broken), unsound(clean)) == (4, 0)
     assert sound(broken).tolist() == clean.tolist()
     assert quantiles(broken) == quantiles(clean)
 
@@ -171,7 +173,7 @@ odd = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e-6, 2e
 @given(st.lists(odd, max_size=80))
 def test_for_any_samples_the_interval_holds_the_median(values):
     known = median(np.array(values))
-    assert known.n == len(values) - unsound(np.array(values))
+    assert known.n == len(sound(np.array(values)))
     assert np.isfinite(known.value) or max(map(abs, values)) > 1e300
     assert (known.ci_low is None) == (known.ci_high is None) == (known.n < 6)
     if known.ci_low is not None and np.isfinite(known.value):
@@ -221,3 +223,188 @@ def test_the_order_of_measurement_decides_how_much_it_is_worth():
 def test_quantiles():
     assert quantiles(np.arange(101.0)) == {"min": 0.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
     assert quantiles(np.array([5.0])) == {"min": 5.0, "p95": 5.0, "p99": 5.0, "max": 5.0}
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), [
+    (1, 12.7062047362), (2, 4.3026527297), (3, 3.1824463053), (4, 2.7764451052), (5, 2.5705818356), (10, 2.2281388520), (30, 2.0422724563),
+    (120, 1.9799304051),
+])  # fmt: skip
+def test_the_table_of_97_5_percent(degrees, quantile):
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, rel=1e-9)
+
+
+@pytest.mark.parametrize("probability", [0.6, 0.9, 0.99, 0.9995])
+def test_closed_forms_of_one_and_two_degrees(probability):
+    assert t_quantile(probability, 1) == pytest.approx(math.tan(math.pi * (probability - 0.5)), rel=1e-9)
+    u = 2 * probability - 1
+    assert t_quantile(probability, 2) == pytest.approx(u * math.sqrt(2 / (1 - u * u)), rel=1e-9)
+
+
+def test_many_degrees_are_normal_and_broken_ones_lie_between():
+    assert t_quantile(0.975, 1e7) == pytest.approx(1.959963984540054, rel=1e-6)
+    assert t_quantile(0.975, 3) < t_quantile(0.975, 2.5) < t_quantile(0.975, 2)
+
+
+def test_it_is_symmetric():
+    assert t_quantile(0.05, 7) == -t_quantile(0.95, 7)
+    assert t_quantile(0.5, 7) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0, 5), (1, 5), (0.9, 0.5), (0.9, math.nan), (math.nan, 5)])
+def test_outside_there_is_none(probability, degrees):
+    with pytest.raises(ValueError, match="no quantile"):
+        t_quantile(probability, degrees)
+
+
+def found(values):
+    return drift(values, median(values).half_width)
+
+
+def remembering(rho, sigma, n, repeats, seed=1):
+    random = np.random.default_rng(seed)
+    noise, series = random.normal(size=(n, repeats)), np.empty((n, repeats))
+    series[0] = noise[0]
+    for i in range(1, n):
+        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * noise[i]
+    return np.exp(sigma * series).T
+
+
+@pytest.mark.parametrize(("n", "rho", "sigma"), [(45, 0.5, 0.2), (60, 0.7, 0.2), (200, 0.7, 0.02), (1000, 0.7, 0.2)])
+def test_a_stationary_series_seldom_drifts(n, rho, sigma):
+    assert np.mean([found(values) is not None for values in remembering(rho, sigma, n, 200)]) <= 0.045
+
+
+@pytest.mark.parametrize(("n", "sigma", "rho"), [(30, 0.01, 0.7), (200, 0.05, 0.5), (1000, 0.1, 0.5)])
+def test_a_step_of_ten_percent_is_found(n, sigma, rho):
+    step = np.where(np.arange(n) < n / 2, 1, 1.1)
+    assert np.mean([found(values * step) is not None for values in remembering(rho, sigma, n, 60)]) >= 0.95
+
+
+def test_a_series_that_becomes_slower_drifts_upwards():
+    noise = np.random.default_rng(2).normal(1, 0.001, 300)
+    assert found(noise * np.linspace(1, 1.2, 300)) == pytest.approx(1.1667 / 1.0333 - 1, rel=0.02)
+    assert found(noise * np.linspace(1.2, 1, 300)) == pytest.approx(1.0333 / 1.1667 - 1, rel=0.02)
+
+
+def test_up_to_two_percent_are_no_drift():
+    assert found(np.repeat([1.0, 1.01, 1.0199], 50)) is None
+    assert found(np.repeat([1.0, 1.01, 1.0201], 50)) == pytest.approx(0.0201)
+
+
+def test_too_few_samples_or_no_interval_report_nothing():
+    rising = np.linspace(1, 2, 30)
+    assert found(rising) is not None
+    assert found(rising[:29]) is None
+    assert drift(rising, None) is None
+    assert found(np.zeros(60)) is None
+    assert found(np.full(60, np.nan)) is None
+
+
+def test_a_broken_clock_is_no_drift():
+    assert found(np.concatenate([[np.nan, -1.0], np.repeat([1.0, 1.1, 1.2], 50), [np.inf]])) == pytest.approx(0.2)
+
+
+def test_the_unit_does_not_matter():
+    rising = np.linspace(1, 2, 60)
+    assert found(rising * 1e-6) == pytest.approx(found(rising))
+
+
+def two(random, n, values=(2.3e-6, 10.7e-6), share=0.18, sigma=0.05):
+    return np.where(random.random(n) < share, values[1], values[0]) * random.lognormal(0, sigma, n)
+
+
+def rounded(values, tick=1e-8):
+    return np.round(values / tick) * tick
+
+
+def with_memory(random, n, rho=0.7):
+    series = random.normal(size=n)
+    for i in range(1, n):
+        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * series[i]
+    return series
+
+
+ONE = {
+    "normal": lambda r, n: r.normal(10, 0.1, n),
+    "log-normal": lambda r, n: r.lognormal(0, 0.5, n),
+    "very skewed": lambda r, n: r.lognormal(0, 1.5, n),
+    "uniform": lambda r, n: r.uniform(1, 2, n),
+    "exponential": lambda r, n: 1 + r.exponential(0.3, n),
+    "Pareto": lambda r, n: 1 + r.pareto(1.5, n),
+    "spikes": lambda r, n: r.lognormal(0, 0.05, n) * np.where(r.random(n) < 0.05, r.uniform(2, 20, n), 1),
+    "two neighbouring ticks": lambda r, n: rounded(2.05e-7 * r.lognormal(0, 0.005, n)),
+    "a few ticks": lambda r, n: rounded(3e-7 * r.lognormal(0, 0.05, n)),
+    "many ticks": lambda r, n: rounded(1e-6 * r.lognormal(0, 0.1, n)),
+    "remembering": lambda r, n: np.exp(0.2 * with_memory(r, n)),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize(("n", "repeats"), [(30, 40), (60, 80), (200, 40), (3000, 5)])
+def test_one_mode_is_not_taken_for_two(name, n, repeats):
+    random = np.random.default_rng(n)
+    assert sum(modes(ONE[name](random, n)) is not None for _ in range(repeats)) <= (2 if name == "uniform" else 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("n", [30, 60, 200])
+def test_false_alarms_stay_below_one_percent(name, n):
+    random = np.random.default_rng(n)
+    assert np.mean([modes(ONE[name](random, n)) is not None for _ in range(2000)]) <= 0.012
+
+
+@pytest.mark.parametrize(("n", "least"), [(60, 0.8), (200, 0.97), (1000, 1.0)])
+def test_the_two_modes_of_the_protocol_are_found(n, least):
+    random = np.random.default_rng(n)
+    assert np.mean([modes(two(random, n)) is not None for _ in range(60)]) >= least
+
+
+def test_their_centres_and_shares_come_fast_one_first():
+    fast, slow = modes(two(np.random.default_rng(1), 3000))
+    assert (fast.value, slow.value) == pytest.approx((2.3e-6, 10.7e-6), rel=0.01)
+    assert (fast.share, slow.share) == pytest.approx((0.82, 0.18), abs=0.02)
+    assert fast.share + slow.share == 1
+
+
+def test_exact_values_far_apart_are_modes_and_neighbouring_ticks_are_not():
+    assert modes(np.repeat([6e-8, 2.6e-7], [70, 30])) == (Mode(6e-8, 0.7), Mode(2.6e-7, 0.3))
+    assert modes(np.repeat([2.0e-7, 2.1e-7], [70, 30])) is None
+    assert modes(np.full(100, 2e-7)) is None
+
+
+def test_a_mode_below_ten_percent_or_five_percent_away_does_not_count():
+    random = np.random.default_rng(3)
+    assert modes(two(random, 3000, share=0.08)) is None
+    assert modes(two(random, 3000, (1.0, 1.04), 0.4, 0.001)) is None
+    assert modes(two(random, 3000, (1.0, 1.06), 0.4, 0.001)) is not None
+
+
+def test_modes_less_than_three_deviations_apart_are_one():
+    assert modes(two(np.random.default_rng(4), 3000, (1.0, 1.5), 0.5, 0.16)) is None
+
+
+@given(st.lists(st.floats() | st.sampled_from([1e-6, 2e-6, 0.0, -1.0]), max_size=60))
+def test_for_any_samples_there_are_two_ordered_modes_or_none(values):
+    found = modes(np.array(values))
+    if found:
+        assert 0 < found[0].value < found[1].value
+        assert min(found[0].share, found[1].share) >= 0.1
+
+
+@given(st.sampled_from([1e-9, 1e-6, 1e3]), st.integers(0, 100))
+def test_neither_unit_nor_order_matters(unit, seed):
+    random = np.random.default_rng(seed)
+    values = two(random, 100)
+    found, other = modes(values), modes(random.permutation(values) * unit)
+    assert (found is None) == (other is None)
+    if found:
+        assert [mode.share for mode in found] == [mode.share for mode in other]
+        assert [mode.value * unit for mode in found] == pytest.approx([mode.value for mode in other])
+
+
+def test_two_sides_are_apart_by_the_scatter_of_the_wider_one():
+    narrow, wide = np.linspace(-0.01, 0.01, 41), np.linspace(-0.2, 0.2, 41)
+    assert not _apart(narrow, wide + 0.4) and not _apart(wide, narrow + 0.4)
+    assert _apart(narrow, wide + 0.5) and _apart(wide, narrow + 0.5)
+    assert not _apart(narrow / 100, narrow / 100 + 0.04) and _apart(narrow / 100, narrow / 100 + 0.06)

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import random as draws
 from collections import Counter
-from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp
 
 from collbench.analysis.hunt.facts import ControlsAsSlow, EndNotCleared, NotRetested, SlowOnce
 from collbench.analysis.hunt.judging import (
     BANDWIDTH_WAYS,
     FAST,
     SLOW,
-    Candidate,
+    Check,
     Measured,
     PlaceCheck,
     Scale,
     SweepResult,
     judge_trials,
     many_as_slow,
-    mean_depth,
 )
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
@@ -38,24 +36,8 @@ _MOST = 2  # partners for each end
 
 
 @dataclass
-class PathCheck:
-    """A slow pair, measured again.
-
-    candidate  of two places; again: the pair itself
-    ends       by place its trials with healthy partners
-    chance     its share of `CHANCE`
-    """
-
-    candidate: Candidate
-    chance: float = CHANCE
-    again: list[Trial] = field(default_factory=list)
-    ends: dict[int, list[Trial]] = field(default_factory=dict)
-
-    @property
-    def places(self) -> tuple[int, int]:
-        """The places, the lower first."""
-        a, b = self.candidate.places
-        return a, b
+class PathCheck(Check):
+    """A slow pair, measured again, and each of its ends with healthy partners."""
 
     @property
     def needs_pair(self) -> bool:
@@ -67,32 +49,29 @@ class PathCheck:
         return all(self._is_healthy(place) for place in self.places) and self.outcome is RepeatOutcome.OPEN
 
     @property
+    def again(self) -> list[Trial]:
+        """The trials of the pair itself."""
+        return [trial for trial in self.trials if {trial.place, trial.partner} == set(self.places)]
+
+    def of_end(self, place: int) -> list[Trial]:
+        """Return the trials of an end with healthy partners."""
+        return [trial for trial in self.trials if trial.place == place and trial.partner not in self.places]
+
+    @property
     def repeats(self) -> Repeats:
         """Return the counts of the pair's trials."""
         return repeats(self.again, self.candidate.ways, max(self.candidate.fast, self.candidate.least / 2))
-
-    @property
-    def outcome(self) -> RepeatOutcome:
-        """Return whether the trials show more than chance."""
-        return self.repeats.outcome(self.chance, self.candidate.least)
 
     @property
     def needs_ends(self) -> list[int]:
         """Return the ends that were not as fast as others with a healthy partner, while they have partners left to try."""
         if self._pair != SLOW:
             return []
-        return [place for place in self.places if not self._is_healthy(place) and len(self.ends.get(place, ())) < _MOST]
-
-    def add(self, trial: Trial) -> None:
-        """Add the result of a measurement."""
-        if {trial.place, trial.partner} == set(self.places):
-            self.again.append(trial)
-        else:
-            self.ends.setdefault(trial.place, []).append(trial)
+        return [place for place in self.places if not self._is_healthy(place) and len(self.of_end(place)) < _MOST]
 
     def tried(self, place: int) -> set[int]:
-        """Return the places that this end was measured with."""
-        return {trial.partner for trial in self.ends.get(place, ())}
+        """Return the places that this end was measured with, and both ends."""
+        return {trial.partner for trial in self.of_end(place)} | set(self.places)
 
     def state(self) -> str:
         """Return the current state."""
@@ -105,16 +84,11 @@ class PathCheck:
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the path as a suspect in its current state."""
-        trials = [trial for trial in self.again if trial.depths]
-        evidence: list[Fact] = [*self.candidate.why, *(trial.evidence(names) for trial in self.again)]
-        for place in self.places:
-            evidence += [trial.evidence(names, end=True) for trial in self.ends.get(place, ())]
-        partners = tuple(trial.partner for place in self.places for trial in self.ends.get(place, ()) if trial.depths)
-        evidence += self._reason(names)
-        if not trials:
-            return Suspect("path", self.places, self.state(), self.candidate.ratio, partners=partners, evidence=tuple(evidence))
-        ratio, (low, high) = exp(-mean_depth(self.candidate, trials)[0]), self.repeats.interval
-        return Suspect("path", self.places, self.state(), ratio, low, high, partners, tuple(evidence))
+        of_ends = [trial for place in self.places for trial in self.of_end(place)]
+        evidence: list[Fact] = [trial.evidence(names) for trial in self.again]
+        evidence += [*(trial.evidence(names, end=True) for trial in of_ends), *self._reason(names)]
+        trials, partners = [trial for trial in self.again if trial.depths], [trial.partner for trial in of_ends if trial.depths]
+        return self.suspect_of("path", self.state(), trials, partners, evidence)
 
     @property
     def _pair(self) -> str:
@@ -127,8 +101,8 @@ class PathCheck:
 
     def _is_healthy(self, place: int) -> bool:
         """Return whether an end is as fast as the others with a healthy partner, in both directions: either one may be slow."""
-        ways = BANDWIDTH_WAYS if LATENCY not in self.candidate.ways else (LATENCY,)
-        trials = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.ends.get(place, ())]
+        ways = (LATENCY,) if self.candidate.of_latency else BANDWIDTH_WAYS
+        trials = [[trial.depths[way] for way in ways if way in trial.depths] for trial in self.of_end(place)]
         return any(depths and max(depths) < self.candidate.fast for depths in trials)
 
     def _reason(self, names: Sequence[str]) -> Sequence[Fact]:
@@ -144,7 +118,6 @@ class PathCheck:
         return ends or [self.repeats.counts, self.repeats.reason]
 
 
-STAGE = "cross-check"
 _MOST_CONTROLS = 16
 _KEPT = 3  # one of so many healthy places is reserved for controls
 _MOST_PATHS = 16
@@ -197,18 +170,17 @@ class CrossCheck:
         return True
 
     def _share_chance(self) -> None:
-        cases: list[SuspectCheck] = [*self.places, *self.paths]
-        for case in cases:
-            case.chance = CHANCE / len(cases)
+        for case in (*self.places, *self.paths):
+            case.chance = CHANCE / (len(self.places) + len(self.paths))
 
     def _add_paths(self) -> None:
         """Add the paths that may be slow instead of a place. They need their own rounds."""
-        known = {(case.places, LATENCY in case.candidate.ways) for case in self.paths}
+        known = {(case.places, case.candidate.of_latency) for case in self.paths}
         for case in self.places:
             path = None if self._needs_partner(case) else case.path(self.log.names)
-            if path is not None and (key := (path.places, LATENCY in path.ways)) not in known:
+            if path is not None and (path.places, path.of_latency) not in known:
                 self.paths.append(PathCheck(path))
-                known.add((self.paths[-1].places, key[1]))
+                known.add((path.places, path.of_latency))
         self._share_chance()
 
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
@@ -216,25 +188,23 @@ class CrossCheck:
         controls = self._controls(pairs)
         numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of healthy places as controls"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
-        answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
+        answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, "cross-check", pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.scale.learn(measured)
         added: set[tuple[int, int, int]] = set()
         for wish, pair in zip(requested, pairs, strict=True):
-            for case in self._cases_of(wish):
-                if (key := (id(case), wish.place, wish.partner)) not in added:
+            # it counts for the bandwidth and for the latency of a place or path
+            of_kind: Sequence[SuspectCheck] = self.places if isinstance(wish.case, PlaceCheck) else self.paths
+            for case in of_kind:
+                key, candidate = (id(case), wish.place, wish.partner), case.candidate
+                if case.places == wish.case.places and candidate.inside == wish.case.candidate.inside and key not in added:
                     added.add(key)
-                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.healthy, _noise(case.candidate)))
+                    # the sweep's noise of the figures that made the place a candidate
+                    noise = dict.fromkeys((LATENCY,) if candidate.of_latency else BANDWIDTH_WAYS, candidate.noise)
+                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.healthy, noise))
         self._mark_parts()
         self._add_paths()
-
-    def _cases_of(self, wish: RequestedPair) -> Sequence[SuspectCheck]:
-        """Return the cases for which a measurement counts: a place's or a path's bandwidth, and its latency."""
-        inside = wish.case.candidate.inside
-        if isinstance(wish.case, PlaceCheck):
-            return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
-        return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
     def _mark_parts(self) -> None:
         """Mark suspects that are fast with one another. They may form a part of the network, and others another part.
@@ -252,14 +222,15 @@ class CrossCheck:
         requested = [*self._peers(busy), *self._pairs_again(busy)]
         free = [place for place in self.found.healthy if place not in busy]
         kept = max(2, len(free) // _KEPT)
-        for case, place, again in self._unsettled():
+        for case, place in self._unsettled():
             free = [each for each in free if each not in busy]
             if place in busy or (len(free) <= kept and requested):
                 continue
-            new = self._partner(case, place, free) if isinstance(case, PathCheck) or case.needs_healthy or case.needs_rounds else None
-            partner = again if new is None else new
-            if partner is None and isinstance(case, PlaceCheck) and case.needs_rounds:
-                partner = self._partner(case, place, free, tried=())
+            partner = self._partner(case, place, free) if isinstance(case, PathCheck) or case.needs_healthy or case.needs_rounds else None
+            if partner is None and isinstance(case, PlaceCheck):
+                partner = case.partner_to_repeat
+                if partner is None and case.needs_rounds:
+                    partner = self._partner(case, place, free, tried=())
             if partner is None or partner in busy:
                 continue
             requested.append(RequestedPair(case, place, partner, True))
@@ -267,14 +238,14 @@ class CrossCheck:
             self._used[partner] += 1
         return requested
 
-    def _unsettled(self) -> Iterable[tuple[SuspectCheck, int, int | None]]:
-        """Return (case, place, the partner to measure again) of each case that needs a healthy partner."""
+    def _unsettled(self) -> Iterable[tuple[SuspectCheck, int]]:
+        """Return (case, place) of each case that needs a healthy partner."""
         for case in self.places:
             if self._needs_partner(case):
-                yield case, case.place, case.partner_to_repeat
+                yield case, case.place
         for path in self._open_paths():
             for place in path.needs_ends:
-                yield path, place, None
+                yield path, place
 
     def _open_paths(self) -> list[PathCheck]:
         """Return the slow paths that neither end explains. The paths of a candidate wait until it is cleared."""
@@ -286,7 +257,7 @@ class CrossCheck:
         others = [each for each in self.places if each.place == case.place and each is not case]
         if any(each.state() == CONFIRMED for each in others):
             return False
-        met = {each for each in self.found.healthy if each != case.place} <= case.tried
+        met = {each for each in self.found.healthy if each != case.place} <= case.tried(case.place)
         return case.partner_to_repeat is not None or (case.needs_healthy and not met) or case.needs_rounds
 
     def _pairs_again(self, busy: set[int]) -> list[RequestedPair]:
@@ -307,38 +278,29 @@ class CrossCheck:
                 partner = self._peer(case, busy)
             if partner is None or busy & {case.place, partner}:
                 continue
-            requested += [
-                RequestedPair(each, each.place, self._other(each, case.place, partner), False) for each in self._of(case.place, partner)
-            ]
+            for each in self.places:
+                if each.place in (case.place, partner) and each.slow_with_all:
+                    requested.append(RequestedPair(each, each.place, partner if each.place == case.place else case.place, False))
             busy |= {case.place, partner}
         return requested
 
-    def _of(self, *places: int) -> list[PlaceCheck]:
-        return [case for case in self.places if case.place in places and case.slow_with_all]
-
-    def _other(self, case: PlaceCheck, a: int, b: int) -> int:
-        return b if case.place == a else a
-
     def _peer(self, case: PlaceCheck, busy: set[int]) -> int | None:
-        fast = [place for place in case.candidate.fast_with if place not in case.tried]
-        others = [each.place for each in self.places if each is not case and each.slow_with_all and each.place not in case.tried]
-        candidates = [place for place in fast or self._nearest(case.place, others) if place not in busy]
-        return candidates[0] if candidates else None
-
-    def _nearest(self, place: int, others: Sequence[int]) -> list[int]:
-        """Return the other places, those on the same leaf first. Paths inside hosts have no such order."""
-        apart = [each for each in others if self.hosts[each] != self.hosts[place]]
-        return sorted(apart, key=lambda each: not self._same_leaf(each, place))
+        """Return a partner with which the place was fast, else another slow place on another host, one on the same leaf first."""
+        tried = case.tried(case.place)
+        fast = [place for place in case.candidate.fast_with if place not in tried]
+        others = [each.place for each in self.places if each is not case and each.slow_with_all and each.place not in tried]
+        apart = [place for place in others if self.hosts[place] != self.hosts[case.place]]
+        nearest = sorted(apart, key=lambda place: not self._same_leaf(place, case.place))
+        return next((place for place in fast or nearest if place not in busy), None)
 
     def _partner(self, case: SuspectCheck, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
         """Return the healthy partner that was used least, on the leaf that is next. tried: partners to exclude (None: all earlier ones)."""
         if tried is None:
-            tried = case.tried if isinstance(case, PlaceCheck) else case.tried(place) | set(case.places)
-        inside = case.candidate.inside
-        those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == inside]
+            tried = case.tried(place)
+        those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == case.candidate.inside]
         if not those:
             return None
-        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCheck) else ())) % 2 == 1
+        other_leaf = (len(tried) or len(case.trials)) % 2 == 1
         order = self.random.sample(those, len(those))
         return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
 
@@ -357,7 +319,7 @@ class CrossCheck:
                 free = [place for place in free if place not in pair]
         return found or [pair for pair in [self._control(free, None, slow)] if pair is not None]
 
-    def _control(self, free: Sequence[int], kind: Hashable, slow: set[tuple[int, int]]) -> tuple[int, int] | None:
+    def _control(self, free: Sequence[int], kind: Hashable, slow: Collection[tuple[int, ...]]) -> tuple[int, int] | None:
         for at, a in enumerate(free):
             for b in free[at + 1 :]:
                 if _pair(a, b) not in slow and (kind is None or self.alike(a, b) == kind):
@@ -375,9 +337,3 @@ class CrossCheck:
 
 def _pair(a: int, b: int) -> tuple[int, int]:
     return min(a, b), max(a, b)
-
-
-def _noise(candidate: Candidate) -> Mapping[str, float]:
-    """Return the sweep's noise of the figures that made the place a candidate."""
-    ways = (LATENCY,) if LATENCY in candidate.ways else (SENDS, RECEIVES)
-    return dict.fromkeys(ways, candidate.noise)

@@ -12,7 +12,7 @@ The result can only make a place a suspect. `significance` confirms it: enough r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 from statistics import fmean
@@ -31,8 +31,9 @@ from collbench.analysis.hunt.facts import (
     TooFewPartners,
     Ways,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Hint, Suspect
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, MOST_ROUNDS, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
+from collbench.analysis.hunt.sweep import SlowMember
 from collbench.analysis.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, MatrixView, noise_scale, quantile
 from collbench.analysis.pairs import PairEffects
 from collbench.reason import Fact
@@ -103,6 +104,16 @@ class Candidate:
         """The speed that it reached relative to the others."""
         return exp(-self.depth)
 
+    @property
+    def of_latency(self) -> bool:
+        """Whether it is about the latency of small messages."""
+        return LATENCY in self.ways
+
+    @property
+    def least_of_pair(self) -> float:
+        """The smallest depth at which a single pair is reported."""
+        return CELLS["latency" if self.of_latency else "bandwidth"].least
+
 
 @dataclass(frozen=True)
 class SweepResult:
@@ -119,7 +130,7 @@ class SweepResult:
     deferred: tuple[Candidate, ...] = ()
 
 
-def find_candidates(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult:
+def find_candidates(matrix: PairMatrix, lost: Collection[int] = ()) -> SweepResult:
     """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
@@ -131,26 +142,16 @@ def find_candidates(matrix: PairMatrix, lost: Sequence[int] = ()) -> SweepResult
     return SweepResult(places, paths, _healthy_places(views, matrix.n, out), middle, deferred)
 
 
-def candidates_of_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> SweepResult:
-    """Return the same from the hints of groups, which do not show the slow way of a place, nor the part of chance."""
+def candidates_of_groups(members: Sequence[SlowMember], n: int, lost: Collection[int] = ()) -> SweepResult:
+    """Return the same from the slow members of groups, which do not show the slow way of a place, nor the part of chance."""
     level = PLACES["bandwidth"]
-    tails = again_tails(level.chance, 2 * n)
-    found = [
+    places = _once([
         Candidate(
-            (place,),
-            BANDWIDTH_WAYS,
-            max(-log(min(max(hint.ratio, 1e-9), 1)), level.least),
-            level.least,
-            *tails,
-            0.0,
-            hint.evidence,
-            any_way=True,
+            (each.place,), BANDWIDTH_WAYS, max(-log(min(max(each.ratio, 1e-9), 1)), level.least), level.least,
+            *again_tails(level.chance, 2 * n), 0.0, (each.why,), any_way=True,
         )
-        for hint in hints
-        for place in hint.places
-        if place not in lost
-    ]
-    places = _once(found)
+        for each in members if each.place not in lost
+    ])  # fmt: skip
     out = {each.places[0] for each in places} | set(lost)
     return SweepResult(places, (), tuple(place for place in range(n) if place not in out))
 
@@ -160,8 +161,8 @@ def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candi
 
     Left out are places that are slow for small messages only, or by far less than the slowest one, which is compared with them.
     """
-    deepest = max((each.depth for each in places if LATENCY not in each.ways), default=0.0)
-    slow = {each.places for each in places if LATENCY not in each.ways and each.depth >= _FAR_LESS * deepest}
+    deepest = max((each.depth for each in places if not each.of_latency), default=0.0)
+    slow = {each.places for each in places if not each.of_latency and each.depth >= _FAR_LESS * deepest}
     if not slow or n - len({each.places for each in places}) >= _LEAST_HEALTHY:
         return places, ()
     return tuple(each for each in places if each.places in slow), tuple(each for each in places if each.places not in slow)
@@ -204,14 +205,17 @@ def _never_fast(view: MatrixView) -> Mask:
 
 
 def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
-    """Return the place as a candidate, or None. If one way is slow, the other one also counts if it is at least half as slow."""
+    """Return the place as a candidate. If one way is slow, the other one also counts if it is at least half as slow."""
     effects = np.array([view.fit.rows[place], view.fit.columns[place]])
     if (effects > -PLACES[view.quantity].least).all():  # it was fast with no partner, and the fit blames the partners
         effects = np.array([float(np.nanmedian(cases)) - view.fit.middle for cases in (view.speeds[place], view.speeds[:, place])])
     slow = low | (effects < effects.min() * _FAST)
-    ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
-    depth = -float(effects[slow].mean())
-    fast, met = _fast_with(view, place, ways, depth), int(view.measured[place].sum())
+    ways, depth = _slow_ways(view, slow), -float(effects[slow].mean())
+    # the partners with which it was slow in none of the ways, the fastest first
+    speeds = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
+    behind: Figures = np.min([each - view.fit.middle for each in speeds], axis=0)  # NaN if one of them is unknown
+    not_slow = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
+    fast, met = tuple(int(each) for each in not_slow[np.argsort(-behind[not_slow])]), int(view.measured[place].sum())
     why = SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
     noise, inside = max(view.noise, view.error), view.where == _INSIDE
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
@@ -239,21 +243,16 @@ def _pairs(mask: Mask) -> list[tuple[int, int]]:
 
 
 def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
-    """Return a pair as a candidate, or None. limits: (tail, noise)."""
-    slow = [bool(mask[pair]), bool(mask[pair[::-1]])]
-    ways = (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
-    depth = -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
+    """Return a pair as a candidate. limits: (tail, noise)."""
+    slow = np.array([mask[pair], mask[pair[::-1]]])
+    ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
     (tail, noise), level = limits, CELLS[view.quantity]
     why = PairSlowInSweep(_WAYS[ways], exp(-depth))
     return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
 
 
-def _fast_with(view: MatrixView, place: int, ways: Sequence[str], depth: float) -> tuple[int, ...]:
-    """Return the partners with which it was slow in none of the ways, the fastest first."""
-    cases = [view.speeds[place] if way != RECEIVES else view.speeds[:, place] for way in ways]
-    behind: Figures = np.min([each - view.fit.middle for each in cases], axis=0)  # NaN if one of them is unknown
-    fast = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
-    return tuple(int(each) for each in fast[np.argsort(-behind[fast])])
+def _slow_ways(view: MatrixView, slow: Mask) -> tuple[str, ...]:
+    return (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
 
 
 def _healthy_places(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
@@ -275,7 +274,7 @@ def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """
     kept: dict[tuple[tuple[int, ...], bool], Candidate] = {}
     for each in sorted(found, key=lambda each: -each.depth / each.least):
-        key = each.places, LATENCY in each.ways
+        key = each.places, each.of_latency
         first = kept.setdefault(key, each)
         if first is not each:
             kept[key] = replace(first, why=(*first.why, *each.why))
@@ -315,8 +314,9 @@ class Scale:
 
     def learn(self, controls: Sequence[Measured]) -> None:
         """Add the scatter of controls, once per round."""
-        for figure in (figure for _, figure in controls if figure.low and figure.high and figure.high > figure.low):
-            self.errors.append(log(_not_none(figure.high) / _not_none(figure.low)) / _WIDTH)
+        for low, high in ((figure.low, figure.high) for _, figure in controls):
+            if low and high and high > low:
+                self.errors.append(log(high / low) / _WIDTH)
         kinds = {self.alike(pair[0], pair[1]) for pair, _ in controls}
         for way in WAYS:
             for kind in kinds:
@@ -333,20 +333,20 @@ class Scale:
         own = [each for each in controls if self.alike(each[0][0], each[0][1]) == kind]
         those = own or list(controls)
         values = {way: value for way, value in _rates_at(place == pair[0], figure).items() if value}
-        typical = {way: found for way in values if (found := self._typical(_measured_way(way, place == pair[0]), those))}
-        depths = {way: log(typical[way] / values[way]) for way in typical}
-        scales = {way: self._noise(way, noise.get(way, 0.0), len(those)) for way in typical}
-        controls_by_way = {way: self._values(_measured_way(way, place == pair[0]), those) for way in typical}
-        control_depths = {way: tuple(float(log(typical[way]) - each) for each in controls_by_way[way]) for way in typical}
+        typical, depths, noises, control_depths = {}, {}, {}, {}
+        for way, value in values.items():
+            measured_way = _measured_way(way, place == pair[0])
+            logs = np.sort(self._values(measured_way, those))
+            # of an even number of controls the faster middle one, since a control that is not healthy is slower
+            middle = float(np.exp(logs[len(logs) // 2])) if len(logs) else self.typical.get(measured_way)
+            if middle:
+                typical[way], depths[way] = middle, log(middle / value)
+                noises[way] = self._noise(way, noise.get(way, 0.0), len(those))
+                control_depths[way] = tuple(float(log(middle) - each) for each in self._values(measured_way, those))
         waited = max(0.0, figure.cpu_wait - float(np.median([control.cpu_wait for _, control in those] or [0.0])))
         return Trial(
-            place, partner, healthy, len(those), bool(own), depths, scales, values, typical, control_depths, None, waited, figure.flipped
+            place, partner, healthy, len(those), bool(own), depths, noises, values, typical, control_depths, None, waited, figure.flipped
         )
-
-    def _typical(self, way: str, controls: Sequence[Measured]) -> float | None:
-        """Return the controls' median, of an even number the faster one, since a control that is not healthy is slower."""
-        values = np.sort(self._values(way, controls))
-        return float(np.exp(values[len(values) // 2])) if len(values) else self.typical.get(way)
 
     def _values(self, way: str, controls: Sequence[Measured]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.log([value for _, figure in controls if (value := _rates_at(True, figure).get(way))])
@@ -369,11 +369,6 @@ def _measured_way(way: str, first: bool) -> str:
     return way if first or way == LATENCY else SENDS if way == RECEIVES else RECEIVES
 
 
-def _not_none(value: float | None) -> float:
-    assert value is not None
-    return value
-
-
 SLOW, FAST, UNCLEAR = "slow", "fast", "unclear"
 _ENOUGH = 2  # healthy partners
 _MOST_PARTNERS = 3
@@ -385,42 +380,69 @@ _MOST_SLOW_CONTROLS = 0.3
 
 
 @dataclass
-class PlaceCheck:
-    """A candidate place and its trials.
-
-    in_a_part  other suspects show that the network has parts, and the place may be in one of them
-    chance     its share of `CHANCE`
-    """
+class Check:
+    """A candidate and its trials, measured again. chance: its share of `CHANCE`."""
 
     candidate: Candidate
     trials: list[Trial] = field(default_factory=list)
-    in_a_part: bool = False
     chance: float = CHANCE
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place, or the two of a path, the lower first."""
+        return self.candidate.places
+
+    def add(self, trial: Trial) -> None:
+        """Add the result of a measurement."""
+        self.trials.append(trial)
+
+    @property
+    def repeats(self) -> Repeats:
+        """Return the counts of the trials that decide."""
+        raise NotImplementedError
+
+    @property
+    def outcome(self) -> RepeatOutcome:
+        """Return whether the trials show more than chance."""
+        return self.repeats.outcome(self.chance, self.candidate.least)
+
+    def suspect_of(self, kind: str, state: str, trials: Sequence[Trial], partners: Iterable[int], evidence: Iterable[Fact]) -> Suspect:
+        """Return it as a suspect with the ratio of these trials, or of the sweep without any."""
+        ratio = exp(-mean_depth(self.candidate, trials)[0]) if trials else self.candidate.ratio
+        return Suspect(kind, self.places, state, ratio, *self.repeats.interval, tuple(partners), (*self.candidate.why, *evidence))
+
+
+@dataclass
+class PlaceCheck(Check):
+    """A candidate place. in_a_part: other suspects show that the network has parts, and the place may be in one of them."""
+
+    in_a_part: bool = False
     _met: dict[bool, dict[int, str]] = field(default_factory=dict)
 
     @property
     def place(self) -> int:
         """The place."""
-        return self.candidate.places[0]
+        return self.places[0]
 
     def add(self, trial: Trial) -> None:
         """Add the result of a measurement. If groups did not show which way is slow, this does."""
-        self.trials.append(trial)
+        super().add(trial)
         self._met.clear()
         if self.candidate.any_way and trial.healthy and trial.depths:
             self.candidate = _narrowed(self.candidate, self._healthy_trials())
 
-    def partners(self, healthy: bool = True) -> dict[int, str]:
-        """Return the partners with a figure, and the outcome with each. well: the healthy partners, else the others."""
-        if healthy not in self._met:
-            met = dict.fromkeys(trial.partner for trial in self.trials if trial.healthy == healthy and self._has_figures(trial))
-            self._met[healthy] = {partner: self._with(partner, healthy) for partner in met}
-        return self._met[healthy]
-
-    @property
-    def tried(self) -> set[int]:
+    def tried(self, place: int) -> set[int]:
         """Return all partners planned for it, with or without figures."""
         return {trial.partner for trial in self.trials}
+
+    def partners(self, healthy: bool = True) -> dict[int, str]:
+        """Return the partners with a figure, and the outcome with each; the healthy ones, or the others."""
+        if healthy not in self._met:
+            those = [trial for trial in self.trials if trial.healthy == healthy and self._has_figures(trial)]
+            # places that may be slow are judged by the sweep only: they must reach the usual speed
+            candidate, met = self._as_deep if healthy else self.candidate, dict.fromkeys(trial.partner for trial in those)
+            self._met[healthy] = {each: judge_trials(candidate, [trial for trial in those if trial.partner == each]) for each in met}
+        return self._met[healthy]
 
     @property
     def slow_with_all(self) -> bool:
@@ -452,11 +474,6 @@ class PlaceCheck:
     def repeats(self) -> Repeats:
         """Return the counts of the trials with healthy partners."""
         return repeats(self._healthy_trials(), self.candidate.ways, self._as_deep.fast)
-
-    @property
-    def outcome(self) -> RepeatOutcome:
-        """Return whether the trials show more than chance."""
-        return self.repeats.outcome(self.chance, self.candidate.least)
 
     @property
     def needs_rounds(self) -> bool:
@@ -508,8 +525,7 @@ class PlaceCheck:
         found = self.partners()
         slow = [partner for partner, how in found.items() if how == SLOW]
         twice = len(slow) == 1 and len(self._trials_with(slow[0])) >= 2 and list(found.values()).count(FAST) >= _ENOUGH
-        least = CELLS["latency" if LATENCY in self.candidate.ways else "bandwidth"].least
-        return slow[0] if twice and self._mean(self._trials_with(slow[0]))[0] >= least else None
+        return slow[0] if twice and self._mean(self._trials_with(slow[0]))[0] >= self.candidate.least_of_pair else None
 
     def depth(self) -> float:
         """Return how far it is behind the controls, over all trials with healthy partners."""
@@ -517,12 +533,9 @@ class PlaceCheck:
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the place as a suspect in its current state."""
-        state, counted = self.state(), self.repeats
-        evidence = (*self.candidate.why, *(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
-        if not self._healthy_trials():
-            return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=evidence)
-        low, high = counted.interval
-        return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), evidence)
+        state = self.state()
+        evidence = (*(trial.evidence(names) for trial in self.trials), *self._reason(state, names))
+        return self.suspect_of(self._kind(), state, self._healthy_trials(), self.partners(), evidence)
 
     def path(self, names: Sequence[str]) -> Candidate | None:
         """Return the path that may be slow instead of the place, as a candidate with its own rounds; else None."""
@@ -534,8 +547,8 @@ class PlaceCheck:
         ways = self.candidate.ways
         if self.place > other:
             ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
-        depth, least = self._mean(self._trials_with(other))[0], CELLS["latency" if LATENCY in ways else "bandwidth"].least
-        places = (min(self.place, other), max(self.place, other))
+        places, depth = (min(self.place, other), max(self.place, other)), self._mean(self._trials_with(other))[0]
+        least = self.candidate.least_of_pair
         return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
     def _reason(self, state: str, names: Sequence[str]) -> list[Fact]:
@@ -559,7 +572,7 @@ class PlaceCheck:
             if (depths := [each.depths[way] for each in self._healthy_trials() if way in each.depths])
         }
         worst = max((means.get(way, 0.0) for way in BANDWIDTH_WAYS), default=0.0)
-        if LATENCY in self.candidate.ways:
+        if self.candidate.of_latency:
             return "latency"
         bounds = {way: _STAYS if way in self.candidate.ways else _JOINS for way in BANDWIDTH_WAYS}  # the sweep had more partners
         slow = {way for way in BANDWIDTH_WAYS if means.get(way, 0.0) > max(worst * bounds[way], 0.0)}
@@ -585,12 +598,6 @@ class PlaceCheck:
     def _has_figures(self, trial: Trial) -> bool:
         return any(way in trial.depths for way in self.candidate.ways)
 
-    def _with(self, partner: int, well: bool) -> str:
-        """Return the outcome with one partner. Places that may be slow are judged by the sweep only: they must reach the usual speed."""
-        return judge_trials(
-            self._as_deep if well else self.candidate, [each for each in self._trials_with(partner) if each.healthy == well]
-        )
-
     @property
     def _as_deep(self) -> Candidate:
         """Return the candidate with its partners' depth if that is larger. Of two that differ, one must be wrong."""
@@ -615,7 +622,7 @@ def judge_trials(candidate: Candidate, trials: Sequence[Trial]) -> str:
     depth, noise = mean_depth(candidate, trials)
     bound = max(candidate.fast, candidate.tail * noise)
     if not all(trial.controls for trial in trials):
-        bound = max(bound, min(CELLS["latency" if LATENCY in candidate.ways else "bandwidth"].least, candidate.depth))
+        bound = max(bound, min(candidate.least_of_pair, candidate.depth))
     return SLOW if depth > bound else FAST if depth < candidate.fast else UNCLEAR
 
 

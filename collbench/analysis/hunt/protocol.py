@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.analysis.hunt.facts import Evidence, FewPartnersMeasured, NoFigures
 from collbench.analysis.pair_statistics import levelled
@@ -73,25 +73,6 @@ class RoundResult:
 
     figures: tuple[GroupFigure, ...]
     flags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A place or path that may be slow, before it is confirmed.
-
-    places  one, or two of a path, or all of a group with a slow member
-    kind    as in `Suspect.kind`
-    ratio   its speed relative to the others
-    state   CONFIRMED, CLEARED or INCONCLUSIVE if it was measured again already, as growing groups are; "": measure it again with pairs
-    partners, evidence  as of a `Suspect`
-    """
-
-    places: tuple[int, ...]
-    kind: str
-    ratio: float
-    evidence: tuple[Fact, ...]
-    state: str = ""
-    partners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +187,6 @@ class HuntVerdict:
         return " and ".join(self.names[place] for place in places)
 
 
-Figures = NDArray[np.float64]
 _HARDLY = 1e-12  # an interval of a lower rate is not valid
 
 
@@ -217,11 +197,13 @@ class HuntLog:
     names      of the places
     exchanges  every request with its result, in order
     hosts      the host of each place; (): each place is its own host
+    notes      what the stages left undecided
     """
 
     names: tuple[str, ...]
     exchanges: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
     hosts: tuple[str, ...] = ()
+    notes: list[Fact] = field(default_factory=list)
 
     def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
         """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.
@@ -237,10 +219,7 @@ class HuntLog:
 
     def rounds(self) -> dict[str, int]:
         """Return the number of rounds by stage."""
-        found: dict[str, int] = {}
-        for request, _ in self.exchanges:
-            found[request.stage] = found.get(request.stage, 0) + 1
-        return found
+        return dict(Counter(request.stage for request, _ in self.exchanges))
 
     def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], GroupFigure]]:
         """Yield (number of the round, group, figure), in the order of measurement."""
@@ -252,32 +231,22 @@ class HuntLog:
     def matrix(self, level: bool = True) -> PairMatrix:
         """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round."""
         n = len(self.names)
-        figures = {name: np.full((n, n), np.nan) for name in ("latency", "bandwidth", "low", "high", "wrong")}
-        turns = np.full((n, n), -1, np.int64)
+        latency, raw, low, high, wrong = (np.full((n, n), np.nan) for _ in range(5))
+        turns = np.full((n, n), -1, np.int64)  # by directed pair: the two directions are measured one after the other
         for number, (a, b), figure in self.figures():
             if figure.speed is None or turns[a, b] >= 0:
                 continue
-            turns[a, b], turns[b, a] = 2 * number, 2 * number + 1  # the two directions are measured one after the other
-            _put(figures, (a, b), figure)
-        return self._made(figures, turns if level else np.full_like(turns, -1))
-
-    def _made(self, figures: dict[str, Figures], turns: NDArray[np.int64]) -> PairMatrix:
-        raw = figures["bandwidth"]
+            slower = min(each for each in (figure.speed, figure.backward) if each)  # the interval is that of the slower direction
+            for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):
+                turns[pair], raw[pair], wrong[pair] = 2 * number + turn, speed, figure.wrong
+                low[pair], high[pair] = (speed * ((bound or np.nan) / slower) for bound in (figure.low, figure.high))
+                latency[pair] = figure.latency_s or np.nan
+        if not level:
+            turns.fill(-1)
         bandwidth = np.exp(levelled(np.log(raw), turns))
-        latency = np.exp(levelled(np.log(figures["latency"]), np.where(turns >= 0, turns // 2, -1), symmetric=True))
-        low, high = (figures[name] * bandwidth / raw for name in ("low", "high"))
-        return PairMatrix(self.names, latency, bandwidth, low, high, figures["wrong"], 0, 0, hosts=self.hosts)
-
-
-def _put(figures: dict[str, Figures], pair: tuple[int, int], figure: GroupFigure) -> None:
-    """Store a figure. Both directions get the relative interval of the slower one."""
-    ways = [each for each in (figure.speed, figure.backward) if each]
-    low, high = ((bound or np.nan) / min(ways) for bound in (figure.low, figure.high))
-    for case, speed in ((pair, figure.speed), (pair[::-1], figure.backward)):
-        figures["bandwidth"][case] = speed or np.nan
-        figures["low"][case], figures["high"][case] = (speed or np.nan) * low, (speed or np.nan) * high
-        figures["latency"][case] = figure.latency_s or np.nan
-        figures["wrong"][case] = figure.wrong
+        latency = np.exp(levelled(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
+        low, high = low * bandwidth / raw, high * bandwidth / raw
+        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
 
 
 def _clean(figure: GroupFigure) -> GroupFigure:
@@ -298,27 +267,20 @@ def lost(log: HuntLog) -> dict[int, Evidence]:
     Figures that are missing because of such a partner do not count.
     """
     found: dict[int, Evidence] = {}
-    while worst := _most_lost(log, found):
-        found[worst[0]] = worst[1]
-    return found
-
-
-def _most_lost(log: HuntLog, known: Mapping[int, Evidence]) -> tuple[int, Evidence] | None:
-    missed: dict[int, list[str]] = {}
-    met: dict[int, set[int]] = {}
-    requested: dict[int, int] = {}
-    for _, pair, figure in log.figures():
-        for place, other in (pair, pair[::-1]):
-            if place in known or other in known:
-                continue
-            requested[place] = requested.get(place, 0) + 1
-            missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
-            met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
-    gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
-    if not gone:
-        return None
-    worst = max(gone, key=lambda place: (len(missed[place]), -place))
-    return worst, NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
+    while True:
+        missed: dict[int, list[str]] = {}
+        met: dict[int, set[int]] = {}
+        requested: Counter[int] = Counter()
+        for _, (a, b), figure in log.figures():
+            for place, other in ((a, b), (b, a)) if not found.keys() & {a, b} else ():
+                requested[place] += 1
+                missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
+                met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
+        gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
+        if not gone:
+            return found
+        worst = max(gone, key=lambda place: (len(missed[place]), -place))
+        found[worst] = NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
 
 
 def hardly_met(log: HuntLog, least: int) -> dict[int, Evidence]:
@@ -333,10 +295,7 @@ def hardly_met(log: HuntLog, least: int) -> dict[int, Evidence]:
 
 def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:
     """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
-    found: dict[int, tuple[int, int]] = {}
-    for request, answer in log.exchanges:
-        for group, figure in zip(request.groups, answer.figures, strict=True):
-            for place in group:
-                bad, all_of_it = found.get(place, (0, 0))
-                found[place] = (bad + (figure.wrong > 0), all_of_it + 1)
-    return {place: counts for place, counts in found.items() if counts[0]}
+    counted = [(place, figure.wrong > 0) for request, answer in log.exchanges
+               for group, figure in zip(request.groups, answer.figures, strict=True) for place in group]  # fmt: skip
+    bad, measured = Counter(place for place, is_wrong in counted if is_wrong), Counter(place for place, _ in counted)
+    return {place: (bad[place], measured[place]) for place in measured if bad[place]}

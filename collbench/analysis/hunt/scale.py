@@ -43,7 +43,18 @@ from collbench.analysis.hunt.facts import (
     WayToNetwork,
     WholeSlow,
 )
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, INSIDE, NIC, GroupFigure, Hint, Options, RoundRequest, RoundResult, Suspect
+from collbench.analysis.hunt.protocol import (
+    CONFIRMED,
+    GROUPS,
+    INSIDE,
+    NIC,
+    GroupFigure,
+    HuntLog,
+    Options,
+    RoundRequest,
+    RoundResult,
+    Suspect,
+)
 from collbench.analysis.hunt.sweep import log_ratios
 from collbench.reason import Fact
 from collbench.units import plural
@@ -54,7 +65,7 @@ from collbench.units import plural
 # and one for each interface. A sender is judged by the messages that it sends, a receiver by those that it gets.
 
 _INSIDE = "inside"  # as in `Suspect.kind`
-# a part is slow below half of the loss (of its logarithm); at 0.95 noise is excluded, and below 0.8 it is always slow
+# of the limit for a slow part: at 0.95 noise is excluded, and below 0.8 it is always slow
 _BOUNDS = (0.8, 0.95)
 _CONTROLS = 3  # healthy places at least; their median is the comparison
 _BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow; if they are healthy inside, the connection to the network is slow
@@ -67,27 +78,51 @@ def most_rounds_isolation(options: Options) -> int:
 
 
 def measure_isolation(
-    suspects: Sequence[Suspect], good: Sequence[int], options: Options
-) -> Generator[RoundRequest, RoundResult, tuple[Suspect, ...]]:
+    log: HuntLog, suspects: Sequence[Suspect], good: Sequence[int], options: Options
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
     """Return the suspects in their order. Confirmed single places have the result in `part` and `evidence`.
 
     Their `kind` may become "inside"; then `ratio` is that of their own ranks among themselves. Paths and unconfirmed suspects
     are returned unchanged. A place that is slow at scale only is measured inside only, since messages of pairs do not show
     that fault. Missing figures are evidence, too.
     """
-    alone = [suspect for suspect in suspects if _is_one(suspect)] if options.isolate else []
+    alone = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1] if options.isolate else []
     found = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
     if found and options.can_inside:
-        yield from _inside(found, good)
-    by_pairs = {place: each for place, each in found.items() if each.suspect.kind != "scale"}
-    for nic in options.nics if by_pairs else ():
-        yield from _over(nic, by_pairs, good)
-    with_part = {place: each.with_part() for place, each in found.items()}
-    return tuple(with_part[suspect.places[0]] if suspect in alone else suspect for suspect in suspects)
+        controls = [(place,) for place in good[: max(_CONTROLS, len(found))]]
+        why = f"{plural(len(found), 'suspect')} inside, with {len(controls)} healthy ones as controls"
+        request = RoundRequest(INSIDE, (*((place,) for place in found), *controls), why, stage="isolation")
+        yield from _compare(log, request, list(found.values()), len(controls))
+    by_pairs = [each for each in found.values() if each.suspect.kind != "scale"]
+    taken = by_pairs[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
+    partners, rest = good[: len(taken)], good[len(taken) :]
+    pairs = [_pair(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
+    beside = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
+    for nic in options.nics:
+        for each in by_pairs[len(taken) :]:
+            each.evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
+        if taken:
+            why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(beside)} healthy pairs as controls"
+            yield from _compare(log, RoundRequest(NIC, (*pairs, *beside), why, stage="isolation", nic=nic), taken, len(beside))
+    return [found[each.places[0]].with_part() if each in alone else each for each in suspects]
 
 
-def _is_one(suspect: Suspect) -> bool:
-    return suspect.state == CONFIRMED and len(suspect.places) == 1
+def _compare(
+    log: HuntLog, request: RoundRequest, tested: Sequence[_SuspectRatios], controls: int
+) -> Generator[RoundRequest, RoundResult, None]:
+    """Measure the groups of the suspects and then of the controls; add each suspect's ratio to the controls' median as evidence."""
+    answer = yield from log.request(request)
+    usual = [speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward) if speed]
+    for each, group, figure in zip(tested, request.groups, answer.figures, strict=False):
+        speed = figure.speed if request.nic is None else _judged(each.suspect.kind, figure, first=group[0] == each.place)
+        ratio = each.ratios[request.nic or _INSIDE] = speed / float(np.median(usual)) if speed and usual else None
+        if ratio is None:
+            why = figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
+            each.evidence.append(PartNotMeasured(request.nic or _INSIDE, why))
+        elif request.nic is None:
+            each.evidence.append(InsideRatio(ratio, controls))
+        else:
+            each.evidence.append(InterfaceRatio(request.nic, _WAYS.get(each.suspect.kind, "sends and receives"), ratio, controls))
 
 
 @dataclass
@@ -95,72 +130,29 @@ class _SuspectRatios:
     """The result for a suspect: ratios to healthy places, inside and by interface; None if unknown."""
 
     suspect: Suspect
-    inside: float | None = None
-    nics: dict[str, float | None] = field(default_factory=dict)
+    ratios: dict[str, float | None] = field(default_factory=dict)
     evidence: list[Fact] = field(default_factory=list)
 
     @property
-    def limit(self) -> float:
-        """The ratio below which a part is slow: half of the whole's loss (of its logarithm)."""
-        return min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
+    def place(self) -> int:
+        return self.suspect.places[0]
 
     def with_part(self) -> Suspect:
         """Return the suspect with its part, if one was found."""
-        kind, part = self._part()
-        unsure = [InsideNotMeasured()] if self.inside is None and isinstance(part, WayToNetwork) else []
-        found = replace(self.suspect, kind=kind, part=part, evidence=(*self.suspect.evidence, *self.evidence, *unsure))
-        if kind != _INSIDE or self.inside is None:
-            return found
-        return replace(found, ratio=self.inside, low=None, high=None)  # the ratio of its own ranks replaces that of its messages
-
-    def _part(self) -> tuple[str, Fact | None]:
-        if self.inside is not None and self.inside < self.limit:
-            return _INSIDE, InsideHost()
-        known = {nic: ratio for nic, ratio in self.nics.items() if ratio is not None}
-        slow = tuple(nic for nic, ratio in known.items() if ratio < self.limit)
+        # a part is slow below half of the whole's loss (of its logarithm)
+        limit = min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
+        found = replace(self.suspect, evidence=(*self.suspect.evidence, *self.evidence))
+        inside = self.ratios.get(_INSIDE)
+        if inside is not None and inside < limit:  # the ratio of its own ranks replaces that of its messages
+            return replace(found, kind=_INSIDE, part=InsideHost(), ratio=inside, low=None, high=None)
+        known = {nic: ratio for nic, ratio in self.ratios.items() if nic != _INSIDE and ratio is not None}
+        slow = tuple(nic for nic, ratio in known.items() if ratio < limit)
         if slow and len(slow) < len(known):
-            return self.suspect.kind, SlowInterfaces(slow)
-        if slow or (self.inside is not None and not known and self.suspect.kind in _BY_MESSAGES):
-            return self.suspect.kind, WayToNetwork(slow)
-        return self.suspect.kind, self.suspect.part
-
-
-def _inside(found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
-    controls = list(good[: max(_CONTROLS, len(found))])
-    groups = tuple((place,) for place in [*found, *controls])
-    answer = yield RoundRequest(
-        INSIDE, groups, f"{_suspects(found)} inside, with {len(controls)} healthy ones as controls", stage="isolation"
-    )
-    typical = _median([figure.speed for figure in answer.figures[len(found) :]])
-    for each, figure in zip(found.values(), answer.figures, strict=False):
-        ratio = figure.speed / typical if figure.speed and typical else None
-        each.inside = ratio
-        each.evidence.append(
-            PartNotMeasured("inside", _why_no_ratio(figure, len(controls))) if ratio is None else InsideRatio(ratio, len(controls))
-        )
-
-
-def _over(nic: str, found: Mapping[int, _SuspectRatios], good: Sequence[int]) -> Generator[RoundRequest, RoundResult, None]:
-    """Measure over one interface: each suspect with a healthy partner, and at least one pair of healthy places."""
-    taken = list(found)[: max(0, len(good) - 2)]
-    for place in list(found)[len(taken) :]:
-        found[place].evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
-    if not taken:
-        return
-    partners, rest = good[: len(taken)], good[len(taken) :]
-    tested = [_pair(place, partner) for place, partner in zip(taken, partners, strict=True)]
-    controls = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
-    why = f"{_suspects(taken)} over {nic} alone, with {len(controls)} healthy pairs as controls"
-    answer = yield RoundRequest(NIC, tuple(tested + controls), why, stage="isolation", nic=nic)
-    typical = _median([speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward)])
-    for place, pair, figure in zip(taken, tested, answer.figures, strict=False):
-        each = found[place]
-        speed = _judged(each.suspect.kind, figure, first=pair[0] == place)
-        ratio = each.nics[nic] = speed / typical if speed and typical else None
-        ways = _WAYS.get(each.suspect.kind, "sends and receives")
-        each.evidence.append(
-            PartNotMeasured(nic, _why_no_ratio(figure, len(controls))) if ratio is None else InterfaceRatio(nic, ways, ratio, len(controls))
-        )
+            return replace(found, part=SlowInterfaces(slow))
+        if slow or (inside is not None and not known and found.kind in _BY_MESSAGES):
+            unsure = (InsideNotMeasured(),) if inside is None else ()
+            return replace(found, part=WayToNetwork(slow), evidence=(*found.evidence, *unsure))
+        return found
 
 
 def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
@@ -171,21 +163,8 @@ def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
     return min(leaves, comes) if leaves and comes else None
 
 
-def _why_no_ratio(figure: GroupFigure, controls: int) -> str:
-    return figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
-
-
-def _median(speeds: Sequence[float | None]) -> float | None:
-    known = [speed for speed in speeds if speed]
-    return float(np.median(known)) if known else None
-
-
 def _pair(a: int, b: int) -> tuple[int, int]:
     return min(a, b), max(a, b)
-
-
-def _suspects(found: Mapping[int, _SuspectRatios] | Sequence[int]) -> str:
-    return f"{len(found)} suspect{'' if len(found) == 1 else 's'}"
 
 
 LEAST_SIZE = 4  # smaller groups would be pairs
@@ -210,18 +189,19 @@ def most_rounds(n: int, options: Options) -> int:
 
 
 def measure_growing(
-    places: Sequence[int], options: Options, random: draws.Random
-) -> Generator[RoundRequest, RoundResult, tuple[tuple[Hint, ...], tuple[HuntNote, ...]]]:
-    """Return (hints of kind "scale", each of one place and confirmed as described above; notes). Below eight places only a note."""
+    log: HuntLog, places: Sequence[int], options: Options, random: draws.Random
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return suspects of kind "scale", each of one place and confirmed as described above. Below eight places there is only a note."""
     if not options.growing:
-        return (), ()
+        return []
     if not sizes(len(places)):
-        return (), (GrowingNeedsMore(len(places), LEAST_SIZE),)
-    found = _Growing(random, list(places), _dividing(len(places)))
+        log.notes.append(GrowingNeedsMore(len(places), LEAST_SIZE))
+        return []
+    found = _Growing(log, random, list(places), _dividing(len(places)))
     for size in sizes(len(places)):
         yield from found.at(size)
     yield from found.whole()
-    return tuple(sorted(found.hints, key=lambda hint: hint.ratio)), tuple(found.notes)
+    return sorted(found.suspects, key=lambda each: each.ratio)
 
 
 @dataclass
@@ -234,11 +214,11 @@ class _Growing:
     unsettled  whether some place is slow, but it is unknown which
     """
 
+    log: HuntLog
     random: draws.Random
     places: list[int]
     room: int
-    hints: list[Hint] = field(default_factory=list)
-    notes: list[HuntNote] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
     healthy: dict[int, int] = field(default_factory=dict)
     typical: float | None = None
     unsettled: bool = False
@@ -247,7 +227,7 @@ class _Growing:
         """Measure one size (at most half of the remaining places)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
-        answer = yield _request(groups, f"{len(groups)} groups of {size} beside one another")
+        answer = yield from self._request(groups, f"{len(groups)} groups of {size} beside one another")
         slow = self._judge(groups, answer, size)
         taken = (yield from self._divide(slow, size)) if slow else {}
         if taken:
@@ -259,47 +239,52 @@ class _Growing:
             return
         all_places, best = f"all {len(self.places)} places together", 0.0
         for turn in ("once", "again")[: 1 + min(1, self.room)]:
-            answer = yield _request([tuple(sorted(self.places))], f"{all_places}, {turn}")
+            answer = yield from self._request([tuple(sorted(self.places))], f"{all_places}, {turn}")
             if not answer.figures[0].speed:
-                self.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
+                self.log.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
                 return
             best = max(best, answer.figures[0].speed / self.typical)
             if best > WHOLE:
                 return
-        self.notes.append(WholeSlow(len(self.places), best))
+        self.log.notes.append(WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first, and store the others' speed. If most are slow, return none: they cannot be divided."""
         by_group = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if by_group[group][0] < SLOW), key=lambda group: by_group[group][0])
         healthy = [group for group in groups if by_group[group][0] >= SLOW]
-        self.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
+        self.log.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
         self.healthy |= {place: size for group in healthy for place in group}
         if len(slow) > len(healthy):
             self._leave(TooManySlowGroups(len(slow), len(groups), size))
             return []
         if healthy:
-            self._note_typical([speed for group in healthy if (speed := by_group[group][1].speed)], size)
+            typical = float(np.median([speed for group in healthy if (speed := by_group[group][1].speed)]))
+            if self.typical and typical < WHOLE * self.typical:
+                self.log.notes.append(SizeSlow(size, typical / self.typical))
+            self.typical = typical
         return slow
-
-    def _note_typical(self, speeds: Sequence[float], size: int) -> None:
-        """Add a note if the groups of this size are slower than those of the previous one."""
-        typical = float(np.median(speeds))
-        if self.typical and typical < WHOLE * self.typical:
-            self.notes.append(SizeSlow(size, typical / self.typical))
-        self.typical = typical
 
     def _divide(self, slow: list[Part], size: int) -> Generator[RoundRequest, RoundResult, dict[int, Part]]:
         """Divide slow groups. Return the slow single places, each with its partners in its last group."""
         taken: dict[int, Part] = {}
         parts = slow
-        while parts and self._has_room(parts, size):
-            others = self._others({place for part in parts for place in part} | set(taken), size)
-            parts, pieces = self._pieces(parts, size, len(others))
-            if not pieces:
+        while parts:
+            if self.room < _STEP_AND_CONFIRMATION:
+                self._leave(PartsNotDivided(len(parts), size, "rounds"))
                 break
+            self.room -= 1
+            others = self._others({place for part in parts for place in part} | set(taken), size)
+            # other places must complete the group of each piece; the worst parts first
+            most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, len(others)) > 1), 0)
+            if most < len(parts):
+                self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
+            if not most:
+                break
+            parts = parts[:most]
+            pieces = [piece for part in parts for piece in _divided(part, _cuts(parts, size, len(others)))]
             groups = _filled(pieces, size, others)
-            answer = yield _request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
+            answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
             by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
             blamed = [piece for piece in pieces if by_piece[piece][0] < SLOW]
             self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
@@ -309,17 +294,9 @@ class _Growing:
             parts = [piece for piece in blamed if len(piece) > 1]
         return taken
 
-    def _has_room(self, parts: Sequence[Part], size: int) -> bool:
-        """Return whether rounds are left for a division and the confirmation after it. Counts the division's round."""
-        if self.room < _STEP_AND_CONFIRMATION:
-            self._leave(PartsNotDivided(len(parts), size, "rounds"))
-            return False
-        self.room -= 1
-        return True
-
     def _leave(self, note: HuntNote) -> None:
         """Add a note about slow groups with an unknown cause. Then the figure of all places together shows nothing new."""
-        self.notes.append(note)
+        self.log.notes.append(note)
         self.unsettled = True
 
     def _others(self, suspected: Collection[int], size: int) -> list[int]:
@@ -327,23 +304,15 @@ class _Growing:
         healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
         return self.random.sample(healthy, len(healthy))
 
-    def _pieces(self, parts: Sequence[Part], size: int, others: int) -> tuple[list[Part], list[Part]]:
-        """Return (the parts that can be divided now, the worst first; their pieces). Other places must complete the group of each piece."""
-        most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, others) > 1), 0)
-        if most < len(parts):
-            self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
-        kept = list(parts[:most])
-        return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
-
     def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
         """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
         for part in parts:
             of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
-                self.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
+                self.log.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
             elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.notes.append(NoSlowPiece(size, len(part)))
+                self.log.notes.append(NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
@@ -361,29 +330,20 @@ class _Growing:
             others = sorted(self._others(taken, size), key=lambda place: place in had)
             singles = [(place,) for place in suspects]
             groups = _filled(singles, size, others)
-            answer = yield _request(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
+            answer = yield from self._request(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
             for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
                 suspects[place] |= {*group} - {place}
-                hint = Hint((place,), "scale", exp(ratio), (), CONFIRMED, tuple(sorted(suspects[place])))
                 if not ratio < SLOW:
-                    self._clear(size, figure)
+                    self.log.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
                     del suspects[place]
                 elif number + 1 == _CONFIRMATIONS:
-                    self._name(hint, size)
+                    evidence = (SlowAtScale(1 + _CONFIRMATIONS, size, exp(ratio)), FastWithout(self.healthy.get(place, 0)))
+                    met = tuple(sorted(suspects[place]))
+                    self.suspects.append(Suspect("scale", (place,), CONFIRMED, exp(ratio), partners=met, evidence=evidence))
         self.places = [place for place in self.places if place not in suspects]
 
-    def _clear(self, size: int, figure: GroupFigure) -> None:
-        """Add a note that a place was as fast as the others when it was measured again."""
-        self.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
-
-    def _name(self, hint: Hint, size: int) -> None:
-        """Add the hint with its evidence."""
-        slow = SlowAtScale(1 + _CONFIRMATIONS, size, hint.ratio)
-        self.hints.append(replace(hint, evidence=(slow, FastWithout(self.healthy.get(hint.places[0], 0)))))
-
-
-def _request(groups: Sequence[Part], why: str) -> RoundRequest:
-    return RoundRequest(GROUPS, tuple(groups), why, stage="growing")
+    def _request(self, groups: Sequence[Part], why: str) -> Generator[RoundRequest, RoundResult, RoundResult]:
+        return (yield from self.log.request(RoundRequest(GROUPS, tuple(groups), why, stage="growing")))
 
 
 def _dividing(n: int) -> int:

@@ -103,16 +103,22 @@ def repeats(trials: Sequence[Trial], ways: Sequence[str], bound: float) -> Repea
     """Count trials of one suspect. bound: the depth, as a logarithm, above which a figure is slow."""
     usable = [trial for trial in trials if trial.controls and trial.alike and any(way in trial.depths for way in ways)]
     used = [trial for trial in usable if not trial.flipped]
-    typical = {way: _middle([value for trial in used for value in _controls(trial, way)]) for way in ways}
+    figures = {way: [value for trial in used for value in _controls(trial, way)] for way in ways}
+    typical = {way: float(np.median(values)) if values else 0.0 for way, values in figures.items()}
     behind = [_behind(trial, ways, typical) for trial in used]
-    waited = [own > bound >= own - _explained(trial.cpu_wait) for trial, (own, _) in zip(used, behind, strict=True)]
+    # the depth that the ranks' waits for a CPU explain
+    explained = [-_WAITED_TWICE * log(1 - min(max(trial.cpu_wait, 0.0), 0.99)) for trial in used]
+    waited = [own > bound >= own - wait for wait, (own, _) in zip(explained, behind, strict=True)]
     slow = sum(own > bound and not wait for (own, _), wait in zip(behind, waited, strict=True))
     others = [depth for _, depths in behind for depth in depths]
     slow_others = sum(depth > bound for depth in others)
     paired = np.array([float(np.mean([trial.depths[way] for way in ways if way in trial.depths])) for trial in used])
     depth = float(paired.mean()) if len(paired) else 0.0
-    half = _half_width(paired, np.array(others))
-    low, high = (None, None) if half is None else (depth - half, depth + half)
+    low = high = None
+    if len(paired) > 1:
+        scatter = max(float(paired.std(ddof=1)), float(np.std(others, ddof=1)) if len(others) > 1 else 0.0)
+        half = t_quantile(0.975, len(paired) - 1) * scatter / sqrt(len(paired))
+        low, high = depth - half, depth + half
     chance = fisher(slow, len(used), slow_others, len(others))
     return Repeats(len(used), slow, len(others), slow_others, sum(waited), len(usable) - len(used), chance, depth, low, high)
 
@@ -140,24 +146,6 @@ def _behind(trial: Trial, ways: Sequence[str], typical: dict[str, float]) -> tup
 def _controls(trial: Trial, way: str) -> list[float]:
     """Return the logarithms of the controls' figures in a trial."""
     return [log(trial.typical[way]) - each for each in trial.control_depths[way]] if way in trial.control_depths else []
-
-
-def _middle(values: Sequence[float]) -> float:
-    return float(np.median(values)) if len(values) else 0.0
-
-
-def _explained(share: float) -> float:
-    """Return the depth that is explained if ranks waited for a CPU for this share of the time."""
-    return -_WAITED_TWICE * log(1 - min(max(share, 0.0), 0.99))
-
-
-def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
-    """Return half the 95 % interval of the mean depth; None with one round."""
-    n = len(depths)
-    if n < 2:
-        return None
-    scatter = max(float(depths.std(ddof=1)), float(others.std(ddof=1)) if len(others) > 1 else 0.0)
-    return t_quantile(0.975, n - 1) * scatter / sqrt(n)
 
 
 @dataclass(frozen=True)
@@ -197,12 +185,10 @@ class Trial:
         endpoint, partner = names[self.place] if end else "", names[self.partner]
         if self.na is not None:
             return Retest(partner, self.healthy, na=self.na, endpoint=endpoint)
-        own, typical = ((each.get(SENDS), each.get(RECEIVES), _inverse(each.get(LATENCY))) for each in (self.values, self.typical))
+        own, typical = (
+            (each.get(SENDS), each.get(RECEIVES), 1 / each[LATENCY] if each.get(LATENCY) else None) for each in (self.values, self.typical)
+        )
         return Retest(partner, self.healthy, self.controls, *own, *typical, endpoint=endpoint)
-
-
-def _inverse(value: float | None) -> float | None:
-    return 1 / value if value else None
 
 
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"

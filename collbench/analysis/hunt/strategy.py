@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import random as draws
 from collections import Counter
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf, isfinite, isnan, log, nan
-from typing import TypeVar
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isnan, log, nan
 
 import numpy as np
 
 from collbench.analysis.hunt import judging, scale, sweep
-from collbench.analysis.hunt import sweep as groups
 from collbench.analysis.hunt.crosscheck import CrossCheck
 from collbench.analysis.hunt.facts import (
     AllAlike,
@@ -26,7 +24,6 @@ from collbench.analysis.hunt.facts import (
     DividedPairs,
     Evidence,
     GroupSweep,
-    HuntNote,
     ManyPaths,
     MorePairsNotMeasured,
     OneEndpoint,
@@ -53,7 +50,6 @@ from collbench.analysis.hunt.protocol import (
     INCONCLUSIVE,
     PAIRS,
     GroupFigure,
-    Hint,
     Hunt,
     HuntLog,
     HuntVerdict,
@@ -65,8 +61,7 @@ from collbench.analysis.hunt.protocol import (
     lost,
     wrong_data,
 )
-from collbench.analysis.hunt.significance import LATENCY
-from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
+from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
 from collbench.reason import Fact
@@ -82,28 +77,20 @@ def rounds(n: int) -> int:
     return n - 1 + n % 2 if n > 1 else 0
 
 
-def hunt_few(names: tuple[str, ...]) -> Hunt:
+def _hunt_few(names: tuple[str, ...]) -> Hunt:
     """Return the figures of every pair, as notes, and why no place is named."""
-    log = HuntLog(names)
-    for number in range(rounds(len(names))):
-        yield from log.request(RoundRequest(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
-    matrix = log.matrix()
-    speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
-    why = OneEndpoint() if len(names) < 2 else TooFewEndpoints(2 if len(names) == 2 else 3)
-    wrong = [WrongElements(names[place], bad, met) for place, (bad, met) in wrong_data(log).items()]
-    middle = float(np.median(speeds)) if len(speeds) else None
-    return HuntVerdict(names, (), log.rounds(), rounds(len(names)), (*_figures(log), *wrong), why, middle)
-
-
-def _figures(log: HuntLog) -> list[HuntNote]:
-    return [_pair_note(log.names[a], log.names[b], figure) for _, (a, b), figure in log.figures()]
-
-
-def _pair_note(a: str, b: str, figure: GroupFigure) -> HuntNote:
-    if figure.speed is None:
-        return PairNotMeasured(a, b, figure.na or "")
-    latency_s = figure.latency_s if figure.latency_s is not None and isfinite(figure.latency_s) else None
-    return PairFigures(a, b, figure.speed, figure.backward, latency_s)
+    log, n = HuntLog(names), len(names)
+    for number in range(rounds(n)):
+        yield from log.request(RoundRequest(PAIRS, circle_round(n, number), f"round {number + 1} of {rounds(n)}"))
+    for _, (a, b), figure in log.figures():
+        if figure.speed is None:
+            log.notes.append(PairNotMeasured(names[a], names[b], figure.na or ""))
+        else:
+            log.notes.append(PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
+    wrong = wrong_data(log)
+    log.notes += _wrong(wrong, wrong, names)
+    why = OneEndpoint() if n < 2 else TooFewEndpoints(2 if n == 2 else 3)
+    return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 
 # Whether some pairs are slow because of the network's structure. Then a place in one of them is not slow.
@@ -115,40 +102,34 @@ _LEAST_PAIRS = 6
 
 def demote_common(suspects: Sequence[Suspect], log: HuntLog, alike: Alike) -> list[Suspect]:
     """Return the suspects. Those as slow as many pairs of other places, on the same kind of path, become inconclusive."""
-    confirmed_places = {place for each in suspects if each.state == CONFIRMED for place in each.places}
-    if not confirmed_places:
-        return list(suspects)
-    matrices = {level: log.matrix(level) for level in (False, True)}
-    return [_demoted_if_common(each, matrices, confirmed_places, alike) if each.state == CONFIRMED else each for each in suspects]
+    confirmed = {place for each in suspects if each.state == CONFIRMED for place in each.places}
+    matrices = {level: log.matrix(level) for level in (False, True)} if confirmed else {}
+    return [_demoted(each, matrices, confirmed, alike) if each.state == CONFIRMED else each for each in suspects]
 
 
-def _demoted_if_common(suspect: Suspect, matrices: Mapping[bool, PairMatrix], confirmed_places: set[int], alike: Alike) -> Suspect:
-    """Return one suspect, judged with the round effects removed and with them.
+def _demoted(suspect: Suspect, matrices: Mapping[bool, PairMatrix], confirmed: set[int], alike: Alike) -> Suspect:
+    """Return one suspect, judged with the round effects removed if it is only a little slow, and with them otherwise.
 
     Their removal hides a part that met another part as a whole. Without it, rounds may differ by their modes.
     """
     weak = -log(suspect.ratio) < CELLS["bandwidth"].least
-    if weak and matrices[weak].n < 2 * PAIR_ROUNDS_LEAST_CELLS:
+    matrix = matrices[weak]
+    if weak and matrix.n < 2 * PAIR_ROUNDS_LEAST_CELLS:
         return suspect  # the effect of rounds with so few pairs is not removed
-    speeds = _speeds(suspect, matrices[weak], confirmed_places, alike)
+    figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
+    ends = suspect.places if len(suspect.places) == 2 else (*suspect.places, *suspect.partners[:1])
+    pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not confirmed & {int(a), int(b)}]
+    if suspect.partners:
+        pairs = [pair for pair in pairs if alike(*pair) == alike(*ends)]
+    speeds = np.array([figures[pair] for pair in pairs])
     if len(speeds) < _LEAST_PAIRS:
         return suspect
     share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
-    if share <= _MOST_SLOW:
-        return suspect
-    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, OthersAsSlow(share)))
+    return suspect if share <= _MOST_SLOW else _inconclusive(suspect, OthersAsSlow(share))
 
 
-def _speeds(suspect: Suspect, matrix: PairMatrix, confirmed: set[int], alike: Alike) -> Figures:
-    """Return the logarithms of the sweep's pairs without suspects, on the kind of path on which the suspect was measured."""
-    figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
-    kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
-    pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not confirmed & {int(a), int(b)}]
-    return np.array([figures[pair] for pair in pairs if not kinds or alike(*pair) in kinds])
-
-
-def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
-    return alike(*suspect.places) if len(suspect.places) == 2 else alike(suspect.places[0], partner)
+def _inconclusive(suspect: Suspect, why: Fact) -> Suspect:
+    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, why))
 
 
 # From measurements to suspects and notes: the known and the unknown.
@@ -160,11 +141,18 @@ _MANY_PATHS, _OF_PLACES = 3, 4  # so many paths are not exceptions: three, or a 
 
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
-    """Return the suspects of all cases. Paths of a confirmed place are left out."""
+    """Return the suspects of all cases. Paths of a confirmed place are left out.
+
+    If many paths without a common place are slow, they are inconclusive: that is the structure of the network.
+    """
     places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
     paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
-    return [*places, *(_open(each, Deferred()) for each in check.found.deferred), *_exceptions(paths, len(names))]
+    slow = [each for each in paths if each.state == CONFIRMED]
+    ends = {place for each in slow for place in each.places}
+    if len(slow) >= max(_MANY_PATHS, len(names) // _OF_PLACES) and len(ends) == 2 * len(slow):
+        paths = [_inconclusive(each, ManyPaths(len(slow))) if each in slow else each for each in paths]
+    return [*places, *(_open(each, Deferred()) for each in check.found.deferred), *paths]
 
 
 def _worst(found: Sequence[Suspect]) -> list[Suspect]:
@@ -177,129 +165,71 @@ def _worst(found: Sequence[Suspect]) -> list[Suspect]:
     return [kept[places] for places in dict.fromkeys(each.places for each in found)]
 
 
-def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
-    """Return the paths. If there are many without a common place, they are inconclusive: that is the structure of the network."""
-    confirmed = [each for each in paths if each.state == CONFIRMED]
-    apart = len({place for each in confirmed for place in each.places}) == 2 * len(confirmed)
-    if len(confirmed) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
-        return paths
-    why = ManyPaths(len(confirmed))
-    return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in confirmed else each for each in paths]
+def _open(candidate: Candidate, why: Fact) -> Suspect:
+    """Return a candidate that was not measured again as a suspect."""
+    kind = "latency" if candidate.of_latency else "node"
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.why, why))
 
 
-def inconclusive_suspects(found: SweepResult, why: Fact) -> list[Suspect]:
-    """Return the candidates as suspects, for a hunt without partners to clear or confirm them."""
-    return [_open(each, why) for each in found.places]
+def _with_remarks(suspect: Suspect, log: HuntLog, leaf_of: Sequence[str]) -> Suspect:
+    """Return the suspect, with evidence about wrong data, and about a switch without other hosts: a fault of its cables looks the same.
 
-
-def suspect_without_figures(place: int, why: Evidence) -> Suspect:
-    """Return a place without figures as a suspect."""
-    return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown()))
-
-
-def of_hint(hint: Hint) -> Suspect:
-    """Return the suspect that growing groups found."""
-    return Suspect(hint.kind, hint.places, hint.state, hint.ratio, partners=hint.partners, evidence=hint.evidence)
-
-
-def ordered(those: Iterable[Suspect]) -> list[Suspect]:
-    """Return confirmed ones first, then inconclusive ones, the worst first."""
-    return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
-
-
-def with_wrong(those: Sequence[Suspect], log: HuntLog) -> list[Suspect]:
-    """Return the suspects, with evidence about wrong data in their pairs or groups."""
-    wrong = wrong_data(log)
-    return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, log.names))) for each in those]
-
-
-def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
-    """Return the suspects. One alone on its switch gets a remark, since a fault of the cables looks the same. leaf_of: "": unknown."""
-    hosts_on: dict[str, set[str]] = {}
-    for host, leaf in zip(hosts, leaf_of or (), strict=False):
-        hosts_on.setdefault(leaf, set()).add(host)
-    return [replace(each, evidence=(*each.evidence, *_alone(each, hosts_on, leaf_of))) if leaf_of else each for each in those]
-
-
-def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[Evidence]:
+    leaf_of  by place its switch, "": unknown; (): all are unknown
+    """
+    evidence: list[Fact] = [*suspect.evidence, *_wrong(suspect.places, wrong_data(log), log.names)]
     leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
-    if not leaf or suspect.state != CONFIRMED or len(hosts_on[leaf]) > 1:
-        return []
-    return [AloneOnSwitch(leaf)]
+    hosts = {host for host, own in zip(_path_ends(log), leaf_of, strict=False) if own == leaf}
+    if leaf and suspect.state == CONFIRMED and len(hosts) == 1:
+        evidence.append(AloneOnSwitch(leaf))
+    return replace(suspect, evidence=tuple(evidence))
+
+
+def _wrong(places: Iterable[int], wrong: Mapping[int, tuple[int, int]], names: Sequence[str]) -> list[WrongElements]:
+    return [WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
 
 
 def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
     """Return the undecided questions, and the properties that all places share."""
+    names, n = log.names, len(log.names)
     named = {place for each in those for place in each.places}
+    # wrong data in at least half of a place's measurements; or in any if there is no such place
     wrong = wrong_data(log)
-    own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, log.names)
-    return [*own, *_missing(log, named), *_flags(log), *_not_met(log), *_alike(those, found, log)]
+    most = [place for place, (bad, measured) in wrong.items() if 2 * bad >= measured] or list(wrong)
+    known: list[Fact] = [*_wrong([place for place in most if place not in named], wrong, names)]
+    # pairs without a figure, of places that have other figures
+    lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
+    known += [PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    known += [MorePairsNotMeasured(len(lost) - _MOST_PAIRS)] if len(lost) > _MOST_PAIRS else []
+    flags = Counter(flag for _, answer in log.exchanges for flag in set(answer.flags))
+    known += [RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
+    met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
+    known += [PairsNotCovered(met, possible)] if 0 < met < possible else []  # a slow path is detected only if it was measured
+    speed = found.middle or typical_speed(log)
+    if speed is not None and all(each.state == CLEARED for each in those):
+        uneven = _uneven(log)
+        known.append(DividedPairs(uneven) if uneven > _MOST_UNEVEN else AllAlike(speed))
+    return known
 
 
 def typical_speed(log: HuntLog) -> float | None:
     """Return the usual speed of a pair, else of a group, in bytes per second."""
-    for kind in (PAIRS, GROUPS):
-        speeds = [each for _, _, figure in log.figures(kind) for each in (figure.speed, figure.backward) if each]
-        if speeds:
-            return float(np.median(speeds))
-    return None
+    speeds = _speeds(log, PAIRS) or _speeds(log, GROUPS)
+    return float(np.median(speeds)) if speeds else None
 
 
-def _open(candidate: Candidate, why: Fact) -> Suspect:
-    kind = "latency" if LATENCY in candidate.ways else "node"
-    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.why, why))
-
-
-def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[WrongElements]:
-    return [WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
-
-
-def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
-    """Return the places with wrong data in at least half of their measurements, or all with wrong data if there are none."""
-    most = [place for place, (bad, met) in wrong.items() if 2 * bad >= met]
-    return most or list(wrong)
-
-
-def _missing(log: HuntLog, named: set[int]) -> list[HuntNote]:
-    """Return the missing pairs of places that have other figures."""
-    lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
-    first = [PairNotMeasured(log.names[a], log.names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
-    return [*first, *([MorePairsNotMeasured(len(lost) - len(first))] if len(lost) > len(first) else [])]
-
-
-def _flags(log: HuntLog) -> list[RoundFlag]:
-    counts = Counter(flag for _, answer in log.exchanges for flag in set(answer.flags))
-    return [RoundFlag(flag, number, len(log.exchanges)) for flag, number in counts.items()]
-
-
-def _not_met(log: HuntLog) -> list[PairsNotCovered]:
-    """Return the note that not every pair was measured, since a slow path is detected only if it was measured."""
-    n = len(log.names)
-    met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
-    return [PairsNotCovered(met, possible)] if 0 < met < possible else []
-
-
-def _alike(those: Sequence[Suspect], found: SweepResult, log: HuntLog) -> list[HuntNote]:
-    """Return the notes on a hunt without slow places."""
-    if any(each.state != CLEARED for each in those) or (speed := found.middle or typical_speed(log)) is None:
-        return []
-    uneven = _uneven(log)
-    if uneven > _MOST_UNEVEN:
-        return [DividedPairs(uneven)]
-    return [AllAlike(speed)]
+def _speeds(log: HuntLog, kind: str) -> list[float]:
+    return [each for _, _, figure in log.figures(kind) for each in (figure.speed, figure.backward) if each]
 
 
 def _uneven(hunt_log: HuntLog) -> float:
     """Return the share of pairs that are noticeably slower than the fastest tenth."""
-    speeds = [log(each) for _, _, figure in hunt_log.figures() for each in (figure.speed, figure.backward) if each]
+    speeds = [log(each) for each in _speeds(hunt_log, PAIRS)]
     return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
 
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
 _MOST_CONFIRMED_SHARE = 3  # one of so many places
-
-_T = TypeVar("_T")
 
 
 def promise(n: int, options: Options) -> int:
@@ -323,15 +253,107 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
     names, hosts: of the places; without hosts each place is a host of its own.
     """
     if len(names) < LEAST_PLACES:
-        return (yield from hunt_few(tuple(names)))
-    return (yield from _Hunt(tuple(names), options, tuple(hosts or names)).run())
+        return (yield from _hunt_few(tuple(names)))
+    log, shares = HuntLog(tuple(names), hosts=tuple(hosts or names)), _shares(len(names), options)
+    random = draws.Random(f"hunt, {options.seed}")
+    found = yield from _sweep(log, options, shares, random)
+    too_many = _too_many(found, len(names), len(_unknown_speeds(log, shares)))
+    if too_many:
+        known = [_open(each, too_many) for each in found.places]
+    else:
+        known = yield from _cross_check(log, found, options, shares, random)
+        if options.growing and not any(each.state == CONFIRMED for each in known):
+            known += yield from _grow(log, _not_suspects(known, len(names)), options, shares, random)
+        if options.isolate and any(each.state == CONFIRMED for each in known):
+            known = yield from _isolate(log, known, options, shares)
+    all_notes = (*log.notes, *notes(log, known, found))
+    remarked = [_with_remarks(each, log, options.leaf_of or ()) for each in known]
+    ordered = sorted(remarked, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
+    middle = found.middle or typical_speed(log)
+    return HuntVerdict(log.names, tuple(ordered), log.rounds(), shares.all_of_them, all_notes, too_many, middle, log.hosts)
+
+
+def _sweep(log: HuntLog, options: Options, shares: _Shares, random: draws.Random) -> Generator[RoundRequest, RoundResult, SweepResult]:
+    """Return the candidates, and the healthy places to compare them with."""
+    if shares.by_groups:
+        log.notes.append(GroupSweep())
+        members = yield from sweep.sweep_groups(log, options, random)
+        return judging.candidates_of_groups(members, len(log.names), _unknown_speeds(log, shares))
+    if options.method == "groups":
+        log.notes.append(PairsInstead(sweep.LEAST_PLACES))
+    yield from sweep.sweep_pairs(log, options, shares.sweep, random)
+    return judging.find_candidates(log.matrix(), _unknown_speeds(log, shares))
+
+
+def _cross_check(
+    log: HuntLog, found: SweepResult, options: Options, shares: _Shares, random: draws.Random
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects after their repeated measurement, and the places of unknown speed. At most a third is confirmed."""
+    check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
+    done = yield from check.run(shares.cross_check)
+    if not done:
+        log.notes.append(RoundsUsedUp(shares.cross_check))
+    if check.left_out:
+        log.notes.append(PathsNotRetested(check.left_out))
+    gone = _unknown_speeds(log, shares)
+    known = [each for each in demote_common(suspects(check, log.names), log, check.alike) if not set(each.places) & gone.keys()]
+    confirmed = [each for each in known if each.state == CONFIRMED and len(each.places) == 1]
+    if _MOST_CONFIRMED_SHARE * len(confirmed) > len(log.names):
+        too_many = TooManySuspects(len(confirmed), len(log.names))
+        log.notes.append(too_many)
+        known = [_inconclusive(each, too_many) if each in confirmed else each for each in known]
+    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown())) for place, why in gone.items()]
+
+
+def _grow(
+    log: HuntLog, healthy: Sequence[int], options: Options, shares: _Shares, random: draws.Random
+) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects that growing groups find, if there are rounds for them."""
+    needed = scale.most_rounds(len(healthy), options)
+    if needed > shares.growing:
+        log.notes.append(StageSkipped("growing", needed, shares.growing))
+        return []
+    return (yield from scale.measure_growing(log, healthy, options, random))
+
+
+def _isolate(log: HuntLog, known: list[Suspect], options: Options, shares: _Shares) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
+    """Return the suspects with their slow parts, if there are rounds to measure them alone."""
+    needed = scale.most_rounds_isolation(options)
+    if needed > shares.isolation:
+        log.notes.append(StageSkipped("isolation", needed, shares.isolation))
+        return known
+    return (yield from scale.measure_isolation(log, known, _not_suspects(known, len(log.names)), options))
+
+
+def _unknown_speeds(log: HuntLog, shares: _Shares) -> dict[int, Evidence]:
+    """Return the places of unknown speed, with the reason."""
+    return lost(log) if shares.by_groups else {**hardly_met(log, sweep.LEAST_PARTNERS), **lost(log)}
+
+
+def _too_many(found: SweepResult, n: int, gone: int) -> TooFewMeasured | TooManySuspects | None:
+    """Return why no place can be judged, if healthy places are not a majority."""
+    measured, slow = n - gone, len({each.places for each in found.places})
+    if measured < LEAST_PLACES:
+        return TooFewMeasured(measured, n)
+    return TooManySuspects(slow, measured) if slow and (len(found.healthy) < 2 or 2 * slow >= measured) else None
+
+
+def _not_suspects(known: Sequence[Suspect], n: int) -> list[int]:
+    """Return the places that are not suspects."""
+    out = {place for each in known if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
+    return [place for place in range(n) if place not in out]
+
+
+def _path_ends(log: HuntLog) -> Sequence[str]:
+    """Return the host of each place; on a single host every place counts as a host: all paths are of one kind."""
+    return log.names if len(set(log.hosts)) == 1 else log.hosts
 
 
 @dataclass(frozen=True)
 class _Shares:
     """The largest number of rounds of each stage."""
 
-    method: str
+    by_groups: bool
     sweep: int
     cross_check: int
     growing: int
@@ -344,9 +366,11 @@ class _Shares:
 
 def _shares(n: int, options: Options) -> _Shares:
     """Return the rounds of each stage. If they are limited, the sweep and the cross-check come first, then the isolation."""
-    method = _method(n, options)
-    by_groups = method == "groups"
-    sweep_rounds = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
+    # groups cannot decide among few places, nor cross all links
+    able = n >= sweep.LEAST_PLACES and not options.cover and options.method != "pairs"
+    fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
+    by_groups = able and (options.method == "groups" or not fits)
+    sweep_rounds = sweep.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
     least = sweep_rounds if by_groups else sweep.least_rounds(n, options)
     if sweep_rounds < least:
         raise UsageError(
@@ -366,148 +390,10 @@ def _shares(n: int, options: Options) -> _Shares:
     left = most - swept
     checked = min(cross_check_rounds(n), left)
     isolated = min(alone, left - checked)
-    return _Shares(method, swept, checked, min(grown, left - checked - isolated), isolated)
-
-
-def _method(n: int, options: Options) -> str:
-    """Return groups if requested, or if pairs take more rounds than allowed; pairs if groups cannot decide, or to cross links."""
-    if n < groups.LEAST_PLACES or options.cover or options.method == "pairs":
-        return "pairs"
-    fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
-    return "groups" if options.method == "groups" or not fits else "pairs"
-
-
-@dataclass
-class _Hunt:
-    """The state of one hunt."""
-
-    names: tuple[str, ...]
-    options: Options
-    hosts: tuple[str, ...]
-    notes: list[Fact] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.random = draws.Random(f"hunt, {self.options.seed}")
-        self.book = HuntLog(self.names, hosts=self.hosts)
-        self.shares = _shares(len(self.names), self.options)
-        if self.options.method == "groups" and self.shares.method == "pairs":
-            self.notes.append(PairsInstead(groups.LEAST_PLACES))
-
-    def run(self) -> Hunt:
-        """Run the stages that are needed."""
-        hints = yield from self._sweep()
-        found = self._sweep_result(hints)
-        too_many = self._too_many(found)
-        if too_many:
-            return self._verdict(inconclusive_suspects(found, too_many), found, too_many)
-        suspects = yield from self._cross_check(found)
-        good = self._not_suspects(suspects)
-        if self.options.growing and not _confirmed(suspects):
-            suspects += yield from self._growing(good)
-        if self.options.isolate and _confirmed(suspects):
-            suspects = yield from self._isolated(suspects)
-        return self._verdict(suspects, found, None)
-
-    def _sweep(self) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
-        if self.shares.method == "groups":
-            self.notes.append(GroupSweep())
-            return (yield from self._run_stage(groups.sweep(len(self.names), self.options, self.random)))
-        yield from sweep.run(self.book, self.options, self.shares.sweep, self.random)
-        return ()
-
-    def _sweep_result(self, hints: Sequence[Hint]) -> SweepResult:
-        gone = list(self._unknown_speeds())
-        if self.shares.method == "groups":
-            return judging.candidates_of_hints(hints, len(self.names), gone)
-        return judging.find_candidates(self.book.matrix(), gone)
-
-    def _unknown_speeds(self) -> dict[int, Evidence]:
-        """Return the places of unknown speed, with the reason."""
-        gone = lost(self.book)
-        return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
-
-    def _too_many(self, found: SweepResult) -> TooFewMeasured | TooManySuspects | None:
-        """Return why no place can be judged, if healthy places are not a majority."""
-        n = len(self.names) - len(self._unknown_speeds())
-        slow = len({each.places for each in found.places})
-        if n < LEAST_PLACES:
-            return TooFewMeasured(n, len(self.names))
-        if slow and (len(found.healthy) < 2 or 2 * slow >= n):
-            return TooManySuspects(slow, n)
-        return None
-
-    def _cross_check(self, found: SweepResult) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-        check = CrossCheck(self.book, found, _path_ends(self.names, self.hosts), self.options.leaf_of, self.random)
-        done = yield from check.run(self.shares.cross_check)
-        if not done:
-            self.notes.append(RoundsUsedUp(self.shares.cross_check))
-        if check.left_out:
-            self.notes.append(PathsNotRetested(check.left_out))
-        gone = self._unknown_speeds()
-        judged = demote_common(suspects(check, self.names), self.book, check.alike)
-        places = [each for each in judged if not set(each.places) & gone.keys()]
-        return self._at_most_a_third(places) + [suspect_without_figures(place, why) for place, why in gone.items()]
-
-    def _at_most_a_third(self, suspects: list[Suspect]) -> list[Suspect]:
-        confirmed = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
-        if _MOST_CONFIRMED_SHARE * len(confirmed) <= len(self.names):
-            return suspects
-        why = TooManySuspects(len(confirmed), len(self.names))
-        self.notes.append(why)
-        return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in confirmed else each for each in suspects]
-
-    def _not_suspects(self, suspects: Sequence[Suspect]) -> list[int]:
-        """Return the places that are not suspects."""
-        out = {place for each in suspects if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
-        return [place for place in range(len(self.names)) if place not in out]
-
-    def _growing(self, good: Sequence[int]) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-        needed = scale.most_rounds(len(good), self.options)
-        if needed > self.shares.growing:
-            self.notes.append(StageSkipped("growing", needed, self.shares.growing))
-            return []
-        hints, notes = yield from self._run_stage(scale.measure_growing(good, self.options, self.random))
-        self.notes += notes
-        return [of_hint(hint) for hint in hints]
-
-    def _isolated(self, suspects: list[Suspect]) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-        needed = scale.most_rounds_isolation(self.options)
-        if needed > self.shares.isolation:
-            self.notes.append(StageSkipped("isolation", needed, self.shares.isolation))
-            return suspects
-        return list((yield from self._run_stage(scale.measure_isolation(suspects, self._not_suspects(suspects), self.options))))
-
-    def _run_stage(self, others: Generator[RoundRequest, RoundResult, _T]) -> Generator[RoundRequest, RoundResult, _T]:
-        """Run another generator of rounds, and store its rounds in the log."""
-        try:
-            request = next(others)
-            while True:
-                answer = yield from self.book.request(request)
-                request = others.send(answer)
-        except StopIteration as stop:
-            result: _T = stop.value
-            return result
-
-    def _verdict(self, suspects: Sequence[Suspect], found: SweepResult, why: Fact | None) -> HuntVerdict:
-        own_notes = [*self.notes, *notes(self.book, suspects, found)]
-        suspects = with_leaf(with_wrong(suspects, self.book), _path_ends(self.names, self.hosts), self.options.leaf_of)
-        known = tuple(ordered(suspects))
-        middle = found.middle or typical_speed(self.book)
-        return HuntVerdict(self.names, known, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle, self.hosts)
-
-
-def _confirmed(suspects: Sequence[Suspect]) -> bool:
-    return any(each.state == CONFIRMED for each in suspects)
-
-
-def _path_ends(names: Sequence[str], hosts: Sequence[str]) -> Sequence[str]:
-    """Return the host of each place; on a single host every place counts as a host: all paths are of one kind."""
-    return names if len(set(hosts)) == 1 else hosts
+    return _Shares(by_groups, swept, checked, min(grown, left - checked - isolated), isolated)
 
 
 # The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
-
-PairsFigures = Mapping[tuple[int, int], GroupFigure]
 
 
 def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
@@ -522,7 +408,7 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
         return []
     answers = [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds]
     log = HuntLog(matrix.places, answers, matrix.hosts)
-    check = CrossCheck(log, found, _path_ends(matrix.places, matrix.hosts), None, draws.Random(f"pairs, {seed}"))
+    check = CrossCheck(log, found, _path_ends(log), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return demote_common(suspects(check, matrix.places), log, check.alike)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import chain, islice, product
 from math import exp, log
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.facts import GroupsNotMeasured, SlowGroups
-from collbench.analysis.hunt.protocol import GROUPS, PAIRS, Hint, HuntLog, Options, RoundRequest, RoundResult
+from collbench.analysis.hunt.facts import Evidence, GroupsNotMeasured, SlowGroups
+from collbench.analysis.hunt.protocol import GROUPS, PAIRS, HuntLog, Options, RoundRequest, RoundResult
 from collbench.errors import UsageError
 from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, host_key, slower
 from collbench.machine.readers.rdma_tools import read_fabric
@@ -100,13 +101,24 @@ def cover(fabric: Fabric, names: Sequence[str]) -> Cover:
         if host_key(name) in hosts:
             places.setdefault(host_key(name), place)
     if len(places) < _LEAST_HOSTS:
-        raise UsageError(_too_few(names, hosts, len(places)))
+        there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
+        required = list(dict.fromkeys(names))
+        raise UsageError(
+            f"has {'one' if places else 'none'} of the {len(required)} hosts of this job ({_listed(required)}): {there}; "
+            "save it on this cluster"
+        )
     found = _Greedy(fabric, {host: hosts[host] for host in places}, places)
     pairs = found.pairs()
     leaves = tuple(fabric.label(hosts[host_key(name)][0].leaf) if host_key(name) in hosts else "" for name in names)
     left = tuple(_cables(fabric, found.uncrossed()))
-    notes = (*_missing(names, hosts), *found.notes(), *_odd(fabric))
-    return Cover(pairs, leaves, len(_cables(fabric, found.possible)), left, found.routings, found.otherwise(), notes)
+    notes = []
+    if missing := [name for name in dict.fromkeys(names) if host_key(name) not in hosts]:
+        notes.append(f"the fabric file lacks {_listed(missing)}: their cables are not covered")
+    notes += found.notes()
+    if slow := [f"{fabric.port(cable.a)} - {fabric.port(cable.b)} ({cable.rate})" for cable in slower(fabric)]:
+        notes.append(f"cables slower than others between the same switches, so look at them first: {_listed(slow)}")
+    notes += fabric.doubts
+    return Cover(pairs, leaves, len(_cables(fabric, found.possible)), left, found.routings, found.otherwise(), tuple(notes))
 
 
 def packed(pairs: Iterable[CoverPair]) -> tuple[tuple[CoverPair, ...], ...]:
@@ -156,7 +168,8 @@ class _Greedy:
                     chosen.append(best)
         chosen += self._others({host for pair in chosen for host in pair})
         self._met = chosen
-        return tuple(self._pair(*pair) for pair in chosen)
+        sides = [(self.places[a], self.places[b]) for a, b in chosen]
+        return tuple((min(pair), max(pair)) for pair in sides)
 
     def uncrossed(self) -> set[Way]:
         """Return the directions that no pair crosses under some routing. Call it after `pairs`."""
@@ -202,12 +215,11 @@ class _Greedy:
     def _best(self, element: Element, free: set[str]) -> Hosts | None:
         """Return the free pair that crosses a direction and most of the remaining ones; None without one."""
         able = [(leaf, target) for leaf, target in self._crossers[element] if target.host in free]
-        spread = able[:: max(1, len(able) // _MOST_LOOKED_AT)]
-        pairs = [(host, target.host) for leaf, target in spread for host in self._free_on(leaf, target, free)]
+        pairs: list[Hosts] = []
+        for leaf, target in able[:: max(1, len(able) // _MOST_LOOKED_AT)]:
+            sources = (host for host in self._on[target.rail, leaf] if host in free and host != target.host)
+            pairs += [(host, target.host) for host in islice(sources, 2)]
         return max(pairs, key=lambda pair: len(self._elements(*pair) & self._left), default=None)
-
-    def _free_on(self, leaf: str, target: Attached, free: set[str]) -> Iterator[str]:
-        return islice((host for host in self._on[target.rail, leaf] if host in free and host != target.host), 2)
 
     def _others(self, met: set[str]) -> Iterator[Hosts]:
         """Yield pairs for hosts that are in none: with each other if possible, else with any host."""
@@ -233,33 +245,11 @@ class _Greedy:
         ports = [(self._ports.get((a, rail)), self._ports.get((b, rail))) for rail in range(self.rails)]
         return [ends for one, two in ports if one and two for ends in ((one, two), (two, one))]
 
-    def _pair(self, a: str, b: str) -> CoverPair:
-        first, second = sorted((self.places[a], self.places[b]))
-        return first, second
-
 
 def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
     """Return the cables of these directions, each once, as text."""
     ends = sorted({(min(way), max(way)) for way in ways})
     return [f"{fabric.port(a)} - {fabric.port(b)}" for a, b in ends]
-
-
-def _too_few(names: Sequence[str], hosts: Mapping[str, object], found: int) -> str:
-    there = f"its hosts are called {_listed(sorted(hosts))}" if hosts else "no adapter in it has a host's name"
-    what = "none" if not found else "one"
-    required = list(dict.fromkeys(names))
-    return f"has {what} of the {len(required)} hosts of this job ({_listed(required)}): {there}; save it on this cluster"
-
-
-def _missing(names: Sequence[str], hosts: Mapping[str, object]) -> list[str]:
-    missing = [name for name in dict.fromkeys(names) if host_key(name) not in hosts]
-    return [f"the fabric file lacks {_listed(missing)}: their cables are not covered"] if missing else []
-
-
-def _odd(fabric: Fabric) -> list[str]:
-    slow = [f"{fabric.port(cable.a)} - {fabric.port(cable.b)} ({cable.rate})" for cable in slower(fabric)]
-    text = f"cables slower than others between the same switches, so look at them first: {_listed(slow)}"
-    return [text] * bool(slow) + list(fabric.doubts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -289,6 +279,16 @@ _T4_QUANTILES = (0.271, 1.533)  # of Student's t with 4 degrees of freedom: its 
 _UPPER, _LEAST_GROUPS = 0.75, 4
 
 Groups = tuple[tuple[int, ...], ...]
+
+
+class SlowMember(NamedTuple):
+    """A place with slow groups only: the ratio of their speed to that of the others, and the evidence."""
+
+    place: int
+    ratio: float
+    why: Evidence
+
+
 Ratios = NDArray[np.float64]
 
 
@@ -299,23 +299,52 @@ def group_size(n: int) -> int:
 
 
 def rounds_groups(n: int, options: Options) -> int:
-    """Return how many rounds `sweep` takes: ⌈log₂ n⌉ + 1, or fewer by the options."""
+    """Return how many rounds `sweep_groups` takes: ⌈log₂ n⌉ + 1, or fewer by the options."""
     own = (n - 1).bit_length() + 1
     return own if options.rounds is None else max(1, min(own, options.rounds))
 
 
-def sweep(n: int, options: Options, random: draws.Random) -> Generator[RoundRequest, RoundResult, tuple[Hint, ...]]:
-    """Return candidates among n places, the worst first: hints of kind "node", one place each. Raises ValueError below LEAST_PLACES."""
+def sweep_groups(log: HuntLog, options: Options, random: draws.Random) -> Generator[RoundRequest, RoundResult, list[SlowMember]]:
+    """Return the places that may be slow, the worst first. Raises ValueError below LEAST_PLACES."""
+    n = len(log.names)
     if n < LEAST_PLACES:
         raise ValueError(f"{n} places make too few groups")
-    all_rounds = rounds_groups(n, options)
-    seen = _Seen(np.full((all_rounds, n), np.nan), [[] for _ in range(n)])
+    all_rounds, rest = rounds_groups(n, options), f", {n % group_size(n)} rest" if n % group_size(n) else ""
+    ratios, lost = np.full((all_rounds, n), np.nan), [list[str]() for _ in range(n)]
     for number, groups in enumerate(partitions(n, group_size(n), all_rounds, random)):
-        resting = n % group_size(n)
-        rest = f", {resting} rest" if resting else ""
-        answer = yield RoundRequest(GROUPS, groups, f"groups of {group_size(n)}, round {number + 1} of {all_rounds}{rest}")
-        seen.add(number, groups, answer)
-    return seen.hints()
+        why = f"groups of {group_size(n)}, round {number + 1} of {all_rounds}{rest}"
+        answer = yield from log.request(RoundRequest(GROUPS, groups, why))
+        known = log_ratios(answer)
+        if np.isnan(known).all():  # without any measurement the round has no effect
+            continue
+        for group, ratio, figure in zip(groups, known, answer.figures, strict=True):
+            ratios[number, list(group)] = ratio
+            for place in group if np.isnan(ratio) else ():
+                lost[place].append(figure.na or "no reason was given")
+    return slow_members(ratios, lost)
+
+
+def slow_members(ratios: Ratios, lost: Sequence[Sequence[str]]) -> list[SlowMember]:
+    """Return the places that are in slow groups every time, and those without any measured group, the worst first.
+
+    ratios  [rounds × places], as logarithms, of each place's group; NaN: not measured
+    lost    by place the reasons why its groups have no figures
+
+    A group is slow if it is beyond the noise of the faster half of all groups, and at least 4 % behind.
+    """
+    limit, every = log(LEAST_RATIO), np.unique(ratios[np.isfinite(ratios)])
+    if len(every):
+        near, far = np.quantile(every, (0.6, 0.9))
+        limit = -max(_LEAST_DEPTH, _SCALES * float(far - near) / (_T4_QUANTILES[1] - _T4_QUANTILES[0]))
+    found = []
+    for place, whys in enumerate(lost):
+        known = np.sort(ratios[np.isfinite(ratios[:, place]), place])
+        if not len(known):
+            found += [SlowMember(place, LEAST_RATIO, GroupsNotMeasured(len(whys), whys[-1]))] if whys else []
+        elif known[-2 if len(known) >= _FORGIVEN else -1] <= limit:
+            ratio = exp(float(np.median(known)))
+            found.append(SlowMember(place, ratio, SlowGroups(int((known <= limit).sum()), len(known), ratio)))
+    return sorted(found, key=lambda each: each.ratio)
 
 
 def partitions(n: int, size: int, number: int, random: draws.Random) -> Iterator[Groups]:
@@ -359,49 +388,6 @@ def _apart(order: Sequence[int], size: int, met: NDArray[np.int64]) -> list[list
     return groups
 
 
-@dataclass
-class _Seen:
-    """The results so far. ratios [rounds × places]: of each place's group, as logarithms. lost: by place why its groups have no figures."""
-
-    ratios: Ratios
-    lost: list[list[str]]
-
-    def add(self, number: int, groups: Groups, answer: RoundResult) -> None:
-        """Record the result of a round; one without measurements has no effect."""
-        known = log_ratios(answer)
-        if np.isnan(known).all():
-            return
-        for group, ratio, figure in zip(groups, known, answer.figures, strict=True):
-            self.ratios[number, list(group)] = ratio
-            for place in group if np.isnan(ratio) else ():
-                self.lost[place].append(figure.na or "no reason was given")
-
-    def hints(self) -> tuple[Hint, ...]:
-        """Return the places that are in slow groups every time, and those without any measured group."""
-        limit = self._limit()
-        found = [hint for place in range(self.ratios.shape[1]) if (hint := self._hint(place, limit))]
-        return tuple(sorted(found, key=lambda hint: hint.ratio))
-
-    def _hint(self, place: int, limit: float) -> Hint | None:
-        known = np.sort(self.ratios[np.isfinite(self.ratios[:, place]), place])
-        if not len(known):
-            why = self.lost[place]
-            return Hint((place,), "node", LEAST_RATIO, (GroupsNotMeasured(len(why), why[-1]),)) if why else None
-        best = known[-2] if len(known) >= _FORGIVEN else known[-1]
-        if best > limit:
-            return None
-        slow, ratio = int((known <= limit).sum()), exp(float(np.median(known)))
-        return Hint((place,), "node", ratio, (SlowGroups(slow, len(known), ratio),))
-
-    def _limit(self) -> float:
-        """Return the logarithm below which a group is slow: beyond the noise of the faster half of all groups, and at least 4 %."""
-        known = np.unique(self.ratios[np.isfinite(self.ratios)])
-        if not len(known):
-            return log(LEAST_RATIO)
-        near, far = np.quantile(known, (0.6, 0.9))
-        return -max(_LEAST_DEPTH, _SCALES * float(far - near) / (_T4_QUANTILES[1] - _T4_QUANTILES[0]))
-
-
 LEAST_PARTNERS = 3  # with fewer a place has no effect of its own
 _ALL = 8  # up to so many places every pair is measured
 _PARTNERS = 8  # partners of each of more places: mostly healthy ones, even if a quarter is slow
@@ -415,12 +401,12 @@ def rounds(n: int, options: Options) -> int:
     """
     every = n - 1 + n % 2
     count = options.rounds if options.rounds is not None else every if n <= _ALL else partners(n) + n % 2
-    return max(min(count, every), len(cover_rounds(options)))
+    return max(min(count, every), len(packed(options.cover or ())))
 
 
 def least_rounds(n: int, options: Options) -> int:
     """Return the fewest rounds that give a result for every place, and the required cover."""
-    return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(cover_rounds(options)))
+    return max(min(LEAST_PARTNERS + n % 2, n - 1 + n % 2), len(packed(options.cover or ())))
 
 
 def partners(n: int) -> int:
@@ -428,27 +414,17 @@ def partners(n: int) -> int:
     return _PARTNERS + max(0, ((n - 1) // _UP_TO).bit_length())
 
 
-def cover_rounds(options: Options) -> list[Round]:
-    """Return the pairs that the schedule must contain, packed into rounds."""
-    return [tuple(each) for each in packed(options.cover)] if options.cover else []
-
-
-def plan(n: int, options: Options, number: int, random: draws.Random) -> Iterator[Round]:
-    """Yield `number` rounds: first those of the cover, with new pairs of the free places, then random round-robin rounds."""
-    covering = cover_rounds(options)
+def sweep_pairs(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
+    """Run `number` rounds: first those of the cover, with new pairs of the free places, then random round-robin rounds."""
+    n, covering = len(log.names), packed(options.cover or ())
     met = {pair for pairs in covering for pair in pairs}
+    plan: list[Round] = []
     for pairs in covering:
-        whole = (*pairs, *_free(n, pairs, met, random))
-        met |= set(whole)
-        yield whole
-    left = number - len(covering)
-    if left > 0:
-        yield from schedule(n, most=left, seed=random.getrandbits(32)).rounds()
-
-
-def run(log: HuntLog, options: Options, number: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, None]:
-    """Run all rounds of the plan and store them in log."""
-    for at, pairs in enumerate(plan(len(log.names), options, number, random)):
+        plan.append((*pairs, *_free(n, pairs, met, random)))
+        met |= set(plan[-1])
+    if number > len(plan):
+        plan += schedule(n, most=number - len(plan), seed=random.getrandbits(32)).rounds()
+    for at, pairs in enumerate(plan):
         yield from log.request(RoundRequest(PAIRS, pairs, f"round {at + 1} of {number}"))
 
 

@@ -1,7 +1,8 @@
-"""Launches put together: the figures over launches, what stays visible, and which launches are kept apart."""
+"""The identity of cases, resumed runs, and launches of one allocation combined."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -12,13 +13,127 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.launches import Launches, combine, combined_rows, read_all, runs_in, together
+from collbench.analysis.launches import (
+    Launches,
+    combine,
+    combined_rows,
+    forced,
+    is_time,
+    known,
+    read_all,
+    rows_by_launch,
+    runs_in,
+    sentence,
+    time_of,
+    together,
+)
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.compare import FORMATS as COMPARED
+from collbench.report.compare import compare_runs
+from collbench.report.progress import FORMATS as REPORTED
+from collbench.report.runs import report_run
+from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row, Times
 from collbench.stats.launches import over_launches
 from tests.results.rows import NIC, make_row, make_times, not_measured, store
+
+
+@pytest.mark.parametrize(
+    ("value", "is_known", "is_a_time"),
+    [
+        (1e-6, True, True), (1, True, True), (0, False, False), (0.0, False, False), (-1.0, False, False), (True, False, False),
+        (float("nan"), False, False), (float("inf"), False, False), (None, False, False), ("1", False, False), (1e-15, True, True),
+        (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
+    ],
+)  # fmt: skip
+def test_figures_are_finite_and_above_0(value: Any, is_known: bool, is_a_time: bool) -> None:
+    assert (known(value), is_time(value)) == (is_known, is_a_time)
+
+
+def test_the_time_of_a_row() -> None:
+    assert time_of(make_row(time_s=make_times(2e-6))) == 2e-6
+    assert time_of(make_row(time_s=make_times(0.0))) is None
+    assert time_of(not_measured("no memory")) is None
+
+
+def test_what_a_library_was_forced_to_use() -> None:
+    assert [forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == [
+        "",
+        "tree",
+        "tree/ll128",
+    ]
+
+
+ROWS = [make_row(8 << step) for step in range(5)]
+TOLD = "its 5 rows are of 2 launches: 3 + 2; an interval covers one launch, and different launches may differ by more"
+
+
+def _resumed(path: Path, at: int | None) -> Path:
+    """A run of five rows that broke off after so many."""
+    folder = RunFolder.create(path, "allreduce", {"allocation_id": "7"})
+    for place, row in enumerate(ROWS):
+        if place == at:
+            folder.give_up()
+            folder = RunFolder.reopen(path)
+            folder.rows = place
+            folder.go_on()
+            folder.resumed(allocation_id="7")
+        folder.append(row, {})
+    folder.finish(exit_code=0)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("notes", "rows"),
+    [
+        (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
+        ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
+        ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
+        ("yes", [5]), ([7], [5]),
+    ],
+)  # fmt: skip
+def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) -> None:
+    assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
+
+
+def test_what_is_not_known_is_not_reported_and_allocations_are(tmp_path: Path) -> None:
+    run = read_run(_resumed(tmp_path / "run", 3))
+    assert sentence(run) == f"{run.path} was resumed: {TOLD}"
+    strange = replace(run, info={**run.info, "resumed": [{}]})
+    assert "of 2 launches; " in str(sentence(strange))
+    elsewhere = replace(run, info={**run.info, "resumed": [{"rows": 3, "allocation_id": "8"}]})
+    assert "of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
+    assert sentence(read_run(_resumed(tmp_path / "other", None))) is None
+
+
+@pytest.mark.parametrize("format", REPORTED)
+def test_every_report_shows_it(tmp_path: Path, format: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    report_run([_resumed(tmp_path / "run", 3)], None, format, out, err=err)
+    assert err.getvalue() == f"{tmp_path / 'run'} was resumed: {TOLD}\n"
+    assert ("run (5 rows, resumed: 2 launches)" in out.getvalue()) is (format == "table")
+
+
+@pytest.mark.parametrize("format", COMPARED)
+def test_every_comparison_shows_it(tmp_path: Path, format: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    compare_runs(_resumed(tmp_path / "a", None), _resumed(tmp_path / "b", 3), format, out, err=err)
+    assert err.getvalue() == f"{tmp_path / 'b'} was resumed: {TOLD}\n"
+    assert ("B: b (1 launch, resumed)" in out.getvalue()) is (format in ("table", "markdown"))
+
+
+def test_launches_put_together_report_it_of_the_one_that_was(tmp_path: Path) -> None:
+    runs = [_resumed(tmp_path / f"launch-{number}", 3 if number == 2 else None) for number in (1, 2)]
+    for run in runs:
+        about = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**about, "id": run.name, "started_utc": run.name}))
+    out, err = io.StringIO(), io.StringIO()
+    report_run([tmp_path], None, "table", out, err=err)
+    assert err.getvalue() == f"{tmp_path / 'launch-2'} was resumed: {TOLD}\n"
+    assert "(2 launches, 5 rows, 1 resumed)" in out.getvalue()
+
 
 DONE = {"finished_utc": "2026-11-21T00:00:00Z"}
 OTHER = {

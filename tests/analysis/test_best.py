@@ -1,0 +1,204 @@
+"""Peaks, the efficiency of a training step, and the library's own choice compared with forced ones."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collbench.analysis.best import JudgedChoice, Share, efficiency, judged, peaks
+from collbench.report.headlines import figure
+from collbench.results.row import Row, Times
+from tests.results.rows import make_row, make_times, not_measured
+
+
+def test_the_highest_bandwidth_at_any_size_and_the_time_of_the_smallest() -> None:
+    small, top = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(1 << 20, busbw_bytes_per_s=45e9)
+    (peak,) = peaks([top, small, make_row(1 << 30, busbw_bytes_per_s=40e9)])
+    assert (peak.row, peak.smallest, peak.cases, peak.sound) == (top, small, 3, 3)
+
+
+def test_of_equal_bandwidths_the_larger_size_counts() -> None:
+    (peak,) = peaks([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
+    assert peak.row.size_bytes == 1 << 30
+
+
+def test_one_for_each_operation_backend_and_number_of_ranks_and_the_best_placing() -> None:
+    rows = [make_row(), make_row(backend="mpi"), make_row(operation="broadcast"), make_row(ranks=8), make_row(mode="pipelined")]
+    in_place = make_row(in_place=True, busbw_bytes_per_s=43e9)
+    found = peaks([*rows, in_place])
+    assert [each.row for each in found] == [in_place, *rows[1:]]
+    assert [each.cases for each in found] == [2, 1, 1, 1, 1]
+
+
+def test_wrong_data_is_never_a_peak() -> None:
+    right = make_row(1024, busbw_bytes_per_s=1e9)
+    (peak,) = peaks([make_row(2048, wrong=3), right])
+    assert (peak.row, peak.sound) == (right, 1)
+    (peak,) = peaks([wrong := make_row(wrong=3)])
+    assert (peak.row, peak.smallest, peak.sound) == (wrong, None, 0)
+
+
+def test_what_took_another_path_is_a_peak_only_where_there_is_nothing_else() -> None:
+    beyond = make_row(1 << 20, busbw_bytes_per_s=90e9, flags=("above_bound",), percent_of_ceiling=None)
+    assert peaks([beyond])[0].row == beyond
+    assert peaks([beyond, slow := make_row(8, busbw_bytes_per_s=1e6)])[0].row == slow
+
+
+def test_without_a_bandwidth_the_shortest_time_counts() -> None:
+    barriers = [
+        make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
+    ]
+    (peak,) = peaks(barriers)
+    assert (peak.row, peak.smallest) == (barriers[1], None)
+    alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]
+    assert peaks(alone)[0].row == alone[1]
+
+
+def test_nothing_measured_and_figures_that_cannot_be() -> None:
+    (peak,) = peaks([na := not_measured("no library")])
+    assert (peak.row, peak.smallest, peak.sound) == (na, None, 0)
+    strange = [make_row(8, busbw_bytes_per_s=value) for value in (nan, inf, -1.0)]
+    assert peaks([*strange, sound := make_row(16)])[0].row == sound
+    assert peaks([]) == []
+
+
+def test_a_ping_pong_is_reported_by_its_shortest_time_not_by_a_bandwidth() -> None:
+    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
+    (peak,) = peaks(rows)
+    assert peak.row.size_bytes == 8
+    assert figure(peak.row) == "2.000 µs"
+
+
+TIMES = st.floats(1e-6, 1e4)
+
+
+def test_by_hand() -> None:
+    found = efficiency(0.180, 0.060, 0.045, 0.120)
+    assert (found.apart.value, found.apart.low, found.apart.high) == pytest.approx((180 / 240, 180 / 300, 180 / 225))
+    assert found.overlap == Share(1.0, 1.0, 1.0)
+
+
+def test_an_exchange_that_takes_longer_than_computing_is_not_hidden() -> None:
+    found = efficiency(0.1, 0.4, 0.2, 0.5)
+    assert (found.apart.value, found.overlap.value) == pytest.approx((0.2, 0.25))
+    assert (found.overlap.low, found.overlap.high) == pytest.approx((0.2, 0.5))
+
+
+def test_without_an_interval_there_is_none() -> None:
+    found = efficiency(0.3, 0.1).apart
+    assert found.value == pytest.approx(0.75) and (found.low, found.high) == (None, None)
+
+
+def test_a_step_that_exchanges_nothing_is_whole() -> None:
+    assert efficiency(0.3, 0.0).apart.value == efficiency(0.3, 0.0).overlap.value == 1.0
+
+
+@given(TIMES, TIMES, TIMES)
+def test_the_ends_are_in_order(compute_s: float, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    found = efficiency(compute_s, (low + high) / 2, low, high)
+    for share in (found.apart, found.overlap):
+        assert share.low is not None and share.high is not None
+        assert 0 < share.low <= share.value * (1 + 1e-12) and share.value <= share.high * (1 + 1e-12) <= 1 + 1e-9
+    assert found.apart.value <= found.overlap.value <= 2 * found.apart.value * (1 + 1e-12), "overlap halves a step at most"
+
+
+@pytest.mark.parametrize("times", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (float("nan"), 1.0), (1.0, float("nan"))])
+def test_times_that_are_none(times: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="more than 0 s"):
+        efficiency(*times)
+
+
+K = 1024
+
+
+def row(p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
+    """A row of 4 KiB with an interval of ±1 % of its median."""
+    values = {"time_s": make_times(p50), "registration": "none", "algorithm": algorithm, "protocol": protocol, **changes}
+    return make_row(**{"size_bytes": 4 * K, **values})
+
+
+def only(rows: list[Row]) -> JudgedChoice:
+    (found,) = judged(rows)
+    return found
+
+
+def test_a_forced_choice_that_is_clearly_faster_is_named_with_what_is_lost() -> None:
+    rows = [row(100e-6), row(97e-6, "ring"), row(88e-6, "tree", "ll128"), row(89e-6, "tree", "ll")]
+    (loss,) = only(rows).losses
+    assert (loss.better.algorithm, loss.better.protocol, loss.better.size_bytes) == ("tree", "ll128", 4 * K)
+    assert loss.part == pytest.approx(0.12)
+    assert loss.low == pytest.approx(0.1076, abs=5e-4) and loss.high == pytest.approx(0.1324, abs=5e-4)
+
+
+@pytest.mark.parametrize("forced", [98.5e-6, 100e-6, 130e-6])
+def test_overlapping_intervals_and_slower_ones_claim_nothing(forced: float) -> None:
+    found = only([row(100e-6), row(forced, "tree")])
+    assert (found.losses, found.as_good, found.unknown) == ((), (4 * K,), ())
+    assert found.within == pytest.approx(max(0.0, 1 - forced / 100e-6 * 0.986), abs=1e-3)
+
+
+def test_a_fast_but_wrong_row_is_no_better_choice() -> None:
+    assert only([row(100e-6), row(50e-6, "tree", wrong=3), row(101e-6, "ring")]).as_good == (4 * K,)
+
+
+@pytest.mark.parametrize("flag", ["two_modes", "drift", "state_flip", "oversubscribed", "budget_exceeded"])
+def test_a_time_that_is_not_one_number_is_left_out(flag: str) -> None:
+    assert only([row(100e-6), row(50e-6, "tree", flags=(flag,))]).unknown == (4 * K,)
+    assert only([row(100e-6, flags=(flag,)), row(50e-6, "tree")]).unknown == (4 * K,)
+
+
+def test_without_an_interval_nothing_is_claimed() -> None:
+    bare = Times(50e-6, None, None, 40e-6, 60e-6, 60e-6, 60e-6)
+    assert only([row(100e-6), row(1.0, "tree", time_s=bare)]).unknown == (4 * K,)
+
+
+def test_a_choice_that_the_library_refuses_is_left_out() -> None:
+    refused = not_measured("no nvls here", size_bytes=4 * K, registration="none", algorithm="nvls")
+    assert only([row(100e-6), refused, row(90e-6, "tree")]).losses[0].better.algorithm == "tree"
+    assert only([row(100e-6), refused]).unknown == (4 * K,)
+
+
+def test_sizes_are_judged_each_and_ascend() -> None:
+    rows = [made for size in (64 * K, 8, K) for made in (row(100e-6, size_bytes=size), row(80e-6, "tree", size_bytes=size))]
+    rows += [row(100e-6, size_bytes=16), row(120e-6, "tree", size_bytes=16), row(90e-6, "tree", size_bytes=32)]
+    found = only(rows)
+    assert [loss.better.size_bytes for loss in found.losses] == [8, K, 64 * K]
+    assert (found.as_good, found.unknown) == ((16,), (32,))
+
+
+def test_only_like_is_set_against_like() -> None:
+    rows = [row(100e-6), row(50e-6, "tree", registration="symmetric"), row(60e-6, registration="symmetric"), row(99e-6, "ring")]
+    rows += [row(10e-6, backend="mpi", registration=None)]
+    first, second = judged(rows)
+    assert (first.row.registration, first.losses, first.as_good) == ("none", (), (4 * K,))
+    assert (second.row.registration, second.losses[0].better.algorithm) == ("symmetric", "tree")
+
+
+def test_without_anything_forced_there_is_nothing_to_judge() -> None:
+    assert judged([row(1e-6), row(2e-6, backend="mpi")]) == []
+
+
+def launches(medians: list[float], **changes: Any) -> Row:
+    times = Times(medians[1], min(medians), max(medians), 0.0, 1.0, 1.0, 1.0)
+    return row(1.0, **{**changes, "time_s": times, "launches": len(medians), "evidence": {"launch_medians_s": medians}})
+
+
+def test_over_launches_the_interval_is_theirs() -> None:
+    own, better = launches([1.00e-4, 1.01e-4, 1.02e-4]), launches([0.90e-4, 0.91e-4, 0.92e-4], algorithm="tree")
+    (loss,) = only([own, better]).losses
+    assert loss.part == pytest.approx(1 - 0.91 / 1.01)
+    assert 0.05 < loss.low < loss.part < loss.high < 0.15
+    two = [launches(medians[:2], algorithm=name) for medians, name in (([1.0e-4, 1.1e-4], None), ([0.8e-4, 0.99e-4], "tree"))]
+    assert (only(two).losses, only(two).as_good) == ((), (4 * K,))
+    assert only(two).within > 0.5  # two launches give little information, and the result shows it
+
+
+@pytest.mark.parametrize("medians", [None, "x", [1e-4], [1e-4, "x"], [1e-4, float("nan")]])
+def test_medians_that_a_file_has_wrong_fall_back_to_the_intervals(medians: Any) -> None:
+    own, better = row(100e-6, launches=2, evidence={"launch_medians_s": medians}), row(80e-6, "tree")
+    assert only([own, better]).losses[0].part == pytest.approx(0.2)
