@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from collbench.machine.lists import LISTS, known_none
-from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port, name_by_lid
+from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port, known_none, name_by_lid
 
 # Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 

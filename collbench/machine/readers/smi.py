@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collbench.machine.lists import with_reasons
-from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
 
 # `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, their connections by xGMI, and the pairs with direct access.
