@@ -299,9 +299,15 @@ class Machine:
 # without an entry in `Machine.unknown` means that the machine has no such parts.
 
 LISTS: Final = {
-    "numa_nodes": "NUMA nodes", "pci": "PCI devices", "gpus": "GPUs", "gpu_links": "links between GPUs", "nics": "NICs", "fabric": "cables",
-    "paths": "distances", "peer_access": "peer access",
-}  # fmt: skip
+    "numa_nodes": "NUMA nodes",
+    "pci": "PCI devices",
+    "gpus": "GPUs",
+    "gpu_links": "links between GPUs",
+    "nics": "NICs",
+    "fabric": "cables",
+    "paths": "distances",
+    "peer_access": "peer access",
+}
 
 
 def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) -> Machine:

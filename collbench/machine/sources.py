@@ -170,8 +170,18 @@ def _unreachable(path: Path, why: Exception) -> Unreadable:
 # What each path holds: readings, each with its rank of trust.
 
 READERS: tuple[Reader, ...] = (
-    NVLINK_STATUS, AMD_SMI, SMI_MATRIX, IBV_DEVINFO, IBSTAT, IBPORTSTATE, ACS_LINES, LSPCI, HWLOC, NCCL_XML, IBLINKINFO,
-)  # fmt: skip
+    NVLINK_STATUS,
+    AMD_SMI,
+    SMI_MATRIX,
+    IBV_DEVINFO,
+    IBSTAT,
+    IBPORTSTATE,
+    ACS_LINES,
+    LSPCI,
+    HWLOC,
+    NCCL_XML,
+    IBLINKINFO,
+)
 _LONGEST_LINE = 4000
 _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
 OUTPUTS = "outputs"  # of tools, next to sys and proc in the archive of `probe --gather`
