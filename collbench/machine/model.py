@@ -139,6 +139,11 @@ class Port:
     lanes: int | None = None
     max_lanes: int | None = None
 
+    @property
+    def key(self) -> str:
+        """The key of this port in fact paths."""
+        return str(self.number)
+
 
 @dataclass(frozen=True, slots=True)
 class Nic:
