@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
@@ -277,67 +278,49 @@ _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
 
 
-@dataclass(frozen=True)
+@dataclass
 class SmiMatrix:
     """One matrix: `rows` by name, a cell per column; `rest` is the text after a row's cells; `affinities` the last headings."""
 
-    places: Mapping[str, int]
+    columns: tuple[str, ...]
     affinities: tuple[str, ...]
-    rows: Mapping[str, tuple[str, ...]]
-    rest: Mapping[str, str]
+    rows: dict[str, tuple[str, ...]]
+    rest: dict[str, str]
     is_access: bool
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names in the heading."""
-        return tuple(self.places)
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """The columns that are GPUs."""
-        return tuple(column for column in self.columns if _TABLE_GPU.fullmatch(column))
+    def __post_init__(self) -> None:
+        self._places = {column: place for place, column in enumerate(self.columns)}
+        self.gpus = {column: int(column[3:]) for column in self.columns if _TABLE_GPU.fullmatch(column)}  # with their index
 
     def cell(self, a: str, b: str) -> str | None:
         """Return the entry between two columns, from the other half of the table if the row is missing; None if both are."""
         row, other = self.rows.get(a), self.rows.get(b)
         if row:
-            return row[self.places[b]]
-        return other[self.places[a]] if other else None
+            return row[self._places[b]]
+        return other[self._places[a]] if other else None
+
+    def affinity(self, gpu: str) -> dict[str, str]:
+        """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
+        rest = self.rest.get(gpu, "")
+        parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
+        parts = [part for part in parts if part] if len(parts) > len(self.affinities) else parts  # some drivers print a second tab
+        complete = len(parts) >= len(self.affinities)
+        return dict(zip(self.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 
 
-@dataclass
-class _ColumnTitles:
-    columns: tuple[str, ...]
-    affinities: tuple[str, ...]
-    rows: list[tuple[str, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        longest_first = sorted(self.columns, key=len, reverse=True)
-        self.row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
-
-    def take(self, line: str) -> None:
-        """Store the line if it is a row: one of the columns' names, then a cell."""
-        match = self.row.match(line)
-        if match and _cell(match[2]):
-            self.rows.append((match[1], match[2]))
-
-
-def tables(text: str, name: str) -> list[SmiMatrix]:
+def _tables(text: str, name: str) -> list[SmiMatrix]:
     """Return every table of the text, in order. Raises Unreadable for a row that does not fit its header."""
     bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
-    headers: list[_ColumnTitles] = []
+    headings: list[tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, str]]]] = []
+    row = re.compile("")
     for line in _plain(text):
-        columns = header(line)
-        if columns:
-            headers.append(_ColumnTitles(columns, tuple(_AFFINITIES.findall(line))))
-        elif headers:
-            headers[-1].take(line)
-    return [_table(found, name) for found in headers if found.rows]
-
-
-def legend(text: str) -> dict[str, str]:
-    """Return the names of NICs by column name, from the "NIC Legend"."""
-    return {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
+        if columns := header(line):
+            headings.append((columns, tuple(_AFFINITIES.findall(line)), []))
+            longest_first = sorted(columns, key=len, reverse=True)
+            row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
+        elif headings and (match := row.match(line)) and _is_cell(match[2]):
+            headings[-1][2].append((match[1], match[2]))
+    return [_table(columns, affinities, rows, name) for columns, affinities, rows in headings if rows]
 
 
 def header(line: str) -> tuple[str, ...]:
@@ -346,55 +329,46 @@ def header(line: str) -> tuple[str, ...]:
         return ()
     names = _AFFINITIES.split(line)[0]
     first = _TABLE_GPU.match(names.strip())
-    if not first or _cell(names.strip()[first.end() :]):
+    if not first or _is_cell(names.strip()[first.end() :]):
         return ()
-    columns = tuple(_words(_COLUMN, names))
-    return columns if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
+    columns: list[str] = []
+    at = 0
+    while match := _COLUMN.match(names, at):
+        columns.append(match[1])
+        at = match.end()
+    return tuple(columns) if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
 
 
 def _plain(text: str) -> Iterable[str]:
     return (_COLOUR.sub("", line).rstrip("\r") for line in text.splitlines() if len(line) < 1 << 14)
 
 
-def _words(pattern: re.Pattern[str], text: str) -> Iterable[str]:
-    at = 0
-    while match := pattern.match(text, at):
-        yield match[1]
-        at = match.end()
-
-
-def _cell(text: str) -> bool:
+def _is_cell(text: str) -> bool:
     """Return whether the text begins with a cell. Then a line that begins with a GPU's name is a row."""
     match = _PATH.match(text) or _TABLE_ACCESS.match(text)
     return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
 
 
-def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
-    has_paths = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
-    is_access = not has_paths and not found.affinities and len(found.columns) > 1
-    places = {column: place for place, column in enumerate(found.columns)}
-    rows: dict[str, tuple[str, ...]] = {}
-    rest: dict[str, str] = {}
-    for row, text in found.rows:
-        if row in rows:
+def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequence[tuple[str, str]], name: str) -> SmiMatrix:
+    """Return the table. Raises Unreadable if a row has too few or too many cells, or if they are shifted."""
+    has_paths = any(_PATH.match(word) and word != "X" for _, text in lines for word in text.split())
+    table = SmiMatrix(columns, affinities, {}, {}, is_access=not has_paths and not affinities and len(columns) > 1)
+    alphabet = _TABLE_ACCESS if table.is_access else _PATH
+    for row, text in lines:
+        if row in table.rows:
             raise Unreadable(f"{printable(name)} has two rows {row} under one heading: give the output for one machine")
-        rows[row], rest[row] = _cells(_TABLE_ACCESS if is_access else _PATH, text, row, places, name)
-    return SmiMatrix(places, found.affinities, rows, rest, is_access)
-
-
-def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
-    """Return the row's cells and the text after them. Raises Unreadable if there are too few or too many, or if they are shifted."""
-    cells: list[str] = []
-    at = 0
-    while match := alphabet.match(text, at):
-        cells.append(match[1])
-        at = match.end()
-    if len(cells) != len(places) or [place for place, cell in enumerate(cells) if cell == "X"] != [places[row]]:
-        raise Unreadable(
-            f"{printable(name)}: row {row} does not fit the {len(places)} columns of its heading ({len(cells)} cells read), "
-            "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
-        )
-    return tuple(cells), text[at:]
+        cells: list[str] = []
+        at = 0
+        while match := alphabet.match(text, at):
+            cells.append(match[1])
+            at = match.end()
+        if len(cells) != len(columns) or [column for column, cell in zip(columns, cells, strict=True) if cell == "X"] != [row]:
+            raise Unreadable(
+                f"{printable(name)}: row {row} does not fit the {len(columns)} columns of its heading ({len(cells)} cells read), "
+                "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
+            )
+        table.rows[row], table.rest[row] = tuple(cells), text[at:]
+    return table
 
 
 KIND = "nvidia-smi topo -m"
@@ -422,85 +396,76 @@ def read(text: str, name: str) -> Machine:
     """
     if _is_rocm(text[:HEAD]):
         return read_rocm(text, name)
-    found = tables(text, name)
+    found = _tables(text, name)
     matrices = [table for table in found if not table.is_access]
     if not found:
         raise Unreadable(f"{printable(name)} has no matrix of GPUs: save the output of `nvidia-smi topo -m` into it")
     if len(matrices) > 1:
         raise Unreadable(f"{printable(name)} has {len(matrices)} topology matrices: give the output for one machine")
     access = [table for table in found if table.is_access]
-    source = f"{KIND} {printable(name)}"
     peer_access, doubts = _peer_access(access)
-    if not matrices:
-        gpus = tuple(Gpu(key, index=index, vendor="nvidia") for key, index in _gpu_keys(access[0]).values())
-        return Machine(sources=(source,), gpus=gpus, peer_access=peer_access, doubts=few(doubts))
-    return _machine(matrices[0], text, source, peer_access, doubts)
+    if matrices:
+        machine = _machine(matrices[0], text)
+    else:
+        machine = Machine(gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="nvidia") for index in access[0].gpus.values()))
+    source = f"{KIND} {printable(name)}"
+    return replace(machine, sources=(source,), peer_access=peer_access, doubts=(*few(doubts), *machine.doubts))
 
 
-def _names(text: str) -> dict[str, str]:
-    """Return the NICs' names by column; {} if the legend has one name for two columns."""
-    names = legend(text)
-    return names if len(set(names.values())) == len(names) else {}
-
-
-def _machine(table: SmiMatrix, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
-    gpus, names = _gpu_keys(table), _names(text)
-    nics = {column: names.get(column, column) for column in table.columns if column not in gpus}
-    keys = {column: key for column, (key, _) in gpus.items()} | nics
-    numa, unknown = _numa(table)
-    own = {gpu: numa_of(_affinity(table, gpu).get("GPU NUMA ID")) for gpu in gpus}
+def _machine(table: SmiMatrix, text: str) -> Machine:
+    legend = {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
+    legend = legend if len(set(legend.values())) == len(legend) else {}  # one name for two columns
+    nics = {column: legend.get(column, column) for column in table.columns if column not in table.gpus}
+    keys = {column: f"gpu{index}" for column, index in table.gpus.items()} | nics
+    unknown: dict[str, str] = {}
+    gpus: list[Gpu] = []
+    for column, index in table.gpus.items():
+        affinity = table.affinity(column)
+        numa = _node(affinity)
+        if numa is None:
+            unknown[f"gpus/{keys[column]}/numa"] = _why_no_node(table, column, affinity)
+        memory_numa = numa_of(affinity.get("GPU NUMA ID"))
+        gpus.append(Gpu(keys[column], index=index, vendor="nvidia", numa=numa, memory_numa=memory_numa))
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
     if not nics:
         unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
     paths, uneven = _paths(table, keys)
-    missing = [column for column in table.columns if column not in table.rows]
-    lost = [f"the matrix has {links}: no GPU has more than {_MOST_LINKS} links" for links in _too_many(table)]
-    lost += _not_shown(text)
-    lost += [f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there"] if missing else []
+    links = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
+    lost = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in links]
+    if cut := _CUT.search(text):
+        lost.append(f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here")
+    if missing := [column for column in table.columns if column not in table.rows]:
+        lost.append(f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there")
     return Machine(
-        sources=(source,),
-        gpus=tuple(
-            Gpu(key, index=index, vendor="nvidia", numa=numa.get(column), memory_numa=own[column]) for column, (key, index) in gpus.items()
-        ),
+        gpus=tuple(gpus),
         gpu_links=_links(table, keys),
         nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
         paths=paths,
-        peer_access=access,
         unknown=unknown,
-        doubts=(*few(doubts), *lost, *few(uneven)),
+        doubts=(*lost, *few(uneven)),
     )
-
-
-def _not_shown(text: str) -> list[str]:
-    """Return a doubt if nvidia-smi reports more NICs than it has columns for."""
-    cut = _CUT.search(text)
-    return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
-
-
-def _gpu_keys(table: SmiMatrix) -> dict[str, tuple[str, int]]:
-    indexes = {column: int(column.removeprefix("GPU")) for column in table.gpus}
-    return {column: (f"gpu{index}", index) for column, index in indexes.items()}
 
 
 def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return the entry between each two parts, in both directions, and doubts if the two halves differ."""
     paths: dict[tuple[str, str], str] = {}
     doubts: list[str] = []
-    for a in table.columns:
-        for b in table.columns:
-            word = None if a == b else table.cell(a, b)
-            back = None if a == b else table.cell(b, a)
-            if word:
-                paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
-            if word != back and a in table.rows and b in table.rows and a < b:
-                doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
+    for a, b in permutations(table.columns, 2):
+        word, back = table.cell(a, b), table.cell(b, a)
+        if word:
+            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
+        if word != back and a in table.rows and b in table.rows and a < b:
+            doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
     return paths, doubts
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     """Return NVLinks by GPU: to the switch if a row has more than a GPU can have, else to each peer; 0 if a complete row has none."""
-    counts = {gpu: _counts(table, gpu) for gpu in table.gpus}
+    counts: dict[str, dict[str, int]] = {}  # 0 for another path; peers without a cell are left out
+    for gpu in table.gpus:
+        words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
+        counts[gpu] = {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
     switched = any(sum(row.values()) > _MOST_LINKS for row in counts.values())
     links: list[GpuLink] = []
     for gpu, row in counts.items():
@@ -513,72 +478,36 @@ def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     return tuple(links)
 
 
-def _too_many(table: SmiMatrix) -> list[str]:
-    words = {word for row in table.rows.values() for word in row if word.startswith("NV")}
-    return sorted(word for word in words if int(word[2:]) > _MOST_LINKS)
-
-
-def _counts(table: SmiMatrix, gpu: str) -> dict[str, int]:
-    """Return the NVLinks of a GPU by peer, 0 for another path. Peers without a cell are left out."""
-    words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
-    return {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
-
-
-def _numa(table: SmiMatrix) -> tuple[dict[str, int], dict[str, str]]:
-    """Return NUMA nodes by GPU column, and for each GPU without one the reason."""
-    numa: dict[str, int] = {}
-    unknown: dict[str, str] = {}
-    for gpu, (key, _) in _gpu_keys(table).items():
-        affinity = _affinity(table, gpu)
-        node = _node(affinity)
-        if node is None:
-            unknown[f"gpus/{key}/numa"] = _why(table, gpu, affinity)
-        else:
-            numa[gpu] = node
-    return numa, unknown
-
-
 def _node(affinity: Mapping[str, str]) -> int | None:
     """Return the NUMA node of the CPUs near a GPU; None if unknown.
 
     For a GPU with a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux
     numbers the nodes with CPUs first.
     """
-    affinity_text = affinity.get("NUMA Affinity", "")
+    nodes = affinity.get("NUMA Affinity", "")
     coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
-    return min(cpu_list(affinity_text), default=None) if coherent else numa_of(affinity_text)
+    return min(cpu_list(nodes), default=None) if coherent else numa_of(nodes)
 
 
-def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
-    """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
-    rest = table.rest.get(gpu, "")
-    parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
-    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # some drivers print a second tab
-    complete = len(parts) >= len(table.affinities)
-    return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
-
-
-def _why(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
+def _why_no_node(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
     if gpu not in table.rows:
         return "its row is missing"
     if "NUMA Affinity" not in table.affinities:
-        cpus = affinity.get("CPU Affinity", "")
-        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'unknown'}"
-    affinity_text = affinity.get("NUMA Affinity", "")
-    return f"its NUMA Affinity is {printable(affinity_text, 40)}" if affinity_text else "its NUMA Affinity is empty, as in a container"
+        return f"the matrix has no NUMA Affinity column; its CPUs are {affinity.get('CPU Affinity') or 'unknown'}"
+    nodes = affinity.get("NUMA Affinity", "")
+    return f"its NUMA Affinity is {printable(nodes, 40)}" if nodes else "its NUMA Affinity is empty, as in a container"
 
 
-def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
+def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return peer access from the first matrix that shows a pair, and doubts if later ones (other kinds of access) differ."""
     access: dict[tuple[str, str], str] = {}
     differ: dict[str, None] = {}
     for table in found:
-        keys = {column: key for column, (key, _) in _gpu_keys(table).items()}
-        for a, b in ((a, b) for a in table.gpus for b in table.gpus if a != b):
-            word = table.cell(a, b)
-            if word and access.setdefault((keys[a], keys[b]), word) != word:
-                differ[f"the peer-to-peer matrices differ from {keys[a]} to {keys[b]}: {access[keys[a], keys[b]]}, then {word}"] = None
-    return access, tuple(differ)
+        for a, b in permutations(table.gpus, 2):
+            word, pair = table.cell(a, b), (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
+            if word and access.setdefault(pair, word) != word:
+                differ[f"the peer-to-peer matrices differ from {pair[0]} to {pair[1]}: {access[pair]}, then {word}"] = None
+    return access, list(differ)
 
 
 SMI_MATRIX = Reader(KIND, looks_like, read, lists=frozenset({"gpus"}), starts=starts)
