@@ -24,10 +24,10 @@ AMD_KIND, ROCM_KIND = "amd-smi topology", "rocm-smi --showtopo"
 _MOST_CHARACTERS = 4 << 20
 _MOST_GPUS = 256
 _LINK_TYPES = ("XGMI", "PCIE")
-_AMD_TITLE = re.compile(r"^\s*([A-Z][A-Z -]{2,40}) TABLE:\s*$", re.MULTILINE)
+_AMD_TITLE = re.compile(r"^[ \t]*([A-Z][A-Z -]{2,40}) TABLE:[ \t]*\r?$", re.MULTILINE)
 _ROCM_TITLE = re.compile(r"^\s*=+\s*(.*?)\s*=+\s*$")
 _ROCM_GPU = re.compile(r"GPU(\d{1,3})")
-_ROCM_NUMA = re.compile(r"^\s*GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)\s*$", re.MULTILINE)
+_ROCM_NUMA = re.compile(r"^[ \t]*GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)[ \t]*\r?$", re.MULTILINE)
 _UNCOUNTED = "{} which GPUs xGMI joins, {} links: read the machine's /sys/class/kfd too"
 
 
