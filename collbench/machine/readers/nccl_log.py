@@ -6,10 +6,10 @@ Only the connection lines, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRD
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from collbench.machine.readers.nccl_startup import (
 )
 from collbench.machine.readers.text import HEAD, Unreadable, printable
 from collbench.machine.sources import is_folder, text_of
+from collbench.untrusted import open_file
 
 # The lines of a log of any size, read in blocks, so that memory does not grow with the file. Pipes, devices and binaries are rejected.
 
@@ -42,7 +43,7 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, b
 
 def is_packed(path: Path) -> bool:
     """Return whether the file is compressed. Raises Unreadable when it is not a file or cannot be read."""
-    with _Opened(path) as read:
+    with _opened(path) as read:
         return read(8).startswith(_PACKED)
 
 
@@ -51,7 +52,7 @@ def lines_in(path: Path) -> Iterator[list[bytes]]:
 
     Raises Unreadable for a folder, pipe or device, and for a file that is empty, binary, or cannot be read completely.
     """
-    with _Opened(path) as read:
+    with _opened(path) as read:
         head = read(_BLOCK)
         if not head.strip():
             raise Unreadable(f"{printable(path.name)} is empty: save NCCL's log into it again")
@@ -71,33 +72,17 @@ def lines_of(read: Callable[[int], bytes], begun: bytes = b"") -> Iterator[list[
     yield [rest]
 
 
-class _Opened:
-    """A regular file, opened without blocking; read errors become Unreadable."""
-
-    def __init__(self, path: Path) -> None:
-        if is_folder(path):
-            raise Unreadable(f"{printable(str(path))} is a folder: name the file that holds NCCL's log")
-        self.path, self.descriptor = path, -1
-
-    def __enter__(self) -> Callable[[int], bytes]:
-        try:
-            self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as why:
-            raise self._unreadable(why) from None
-        return self._read
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def _read(self, most: int) -> bytes:
-        try:
-            return os.read(self.descriptor, most)
-        except OSError as why:
-            raise self._unreadable(why) from None
-
-    def _unreadable(self, why: OSError) -> Unreadable:
+@contextmanager
+def _opened(path: Path) -> Iterator[Callable[[int], bytes]]:
+    """Open a regular file without blocking and yield its `read`; read errors become Unreadable."""
+    if is_folder(path):
+        raise Unreadable(f"{printable(str(path))} is a folder: name the file that holds NCCL's log")
+    try:
+        with open_file(path) as file:
+            yield file.read
+    except OSError as why:
         reason = why.strerror or type(why).__name__
-        return Unreadable(f"{printable(str(self.path))} cannot be read ({reason}): name the file that holds NCCL's log")
+        raise Unreadable(f"{printable(str(path))} cannot be read ({reason}): name the file that holds NCCL's log") from None
 
 
 # The facts of one message of NCCL or RCCL. Formats of 2.4 to 2.32, from NCCL's sources of 2.18 to 2.30 and the library 2.32.3.
