@@ -23,13 +23,26 @@ from tests.machine.test_sources import EXAMPLES
 READER = {reader.kind: reader for reader in READERS}
 MATRIX, NVLINK = "nvidia-smi topo -m", "nvidia-smi nvlink -s"
 TEXTS = [
-    *EXAMPLES.items(), ("ibstat", ibstat.STATUS), ("iblinkinfo", SWITCHES), ("lspci", NUMBERED), ("amd-smi topology", amd.JSON),
-    (MATRIX, ACCESS), (MATRIX, ROCM), ("ibv_devinfo", "$ ibv_devinfo\n" + EXAMPLES["ibv_devinfo"]),
+    *EXAMPLES.items(),
+    ("ibstat", ibstat.STATUS),
+    ("iblinkinfo", SWITCHES),
+    ("lspci", NUMBERED),
+    ("amd-smi topology", amd.JSON),
+    (MATRIX, ACCESS),
+    (MATRIX, ROCM),
+    ("ibv_devinfo", "$ ibv_devinfo\n" + EXAMPLES["ibv_devinfo"]),
     ("NCCL topology XML", '<graphs version="1"><graph id="0"/></graphs>'),
-]  # fmt: skip
+]
 OF_NO_READER = [
-    "", "hello\n", "\n" * 70_000, "-[0000:00]-+-00.0\n", "GPU 0: NVIDIA A100\n", "<html/>", "<topology/>", '{"machines": []}',
-]  # fmt: skip
+    "",
+    "hello\n",
+    "\n" * 70_000,
+    "-[0000:00]-+-00.0\n",
+    "GPU 0: NVIDIA A100\n",
+    "<html/>",
+    "<topology/>",
+    '{"machines": []}',
+]
 
 
 @pytest.mark.parametrize(("kind", "text"), TEXTS)
@@ -89,7 +102,7 @@ NOT_READ = [
     ("NCCL topology XML", "\ud800", "topo"),
     ("NCCL topology XML", '<?xml version="1.0" encoding="nonsense"?>', "topo"),
     *((kind, EXAMPLES[kind] + " " * (9 << 20), "has 9 Mi characters") for kind in ("ibstat", "ibv_devinfo", "NCCL topology XML")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "text", "why"), NOT_READ, ids=range(len(NOT_READ)))
