@@ -75,7 +75,7 @@ _MOST_SPEED = 10_000_000  # Mb/s
 
 
 @dataclass(frozen=True)
-class _Place:
+class PortPlace:
     """A port's number and folder, and its device: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
     number: int
@@ -95,7 +95,7 @@ class _Place:
         return whole(self.files.text(f"{ETHERNET_CLASS}/{name}/{file}"), 1, most) if name else None
 
 
-def _read_port(place: _Place, notes: Notes) -> Port:
+def _read_port(place: PortPlace, notes: Notes) -> Port:
     """Return the port. Unknown facts and their reasons are added to `notes`. Never raises."""
     layer, logical, physical = link_layer(place.text("link_layer")), state(place.text("state")), state(place.text("phys_state"))
     fabric = layer == "infiniband"  # Ethernet has neither LIDs nor a subnet manager, and sysfs prints zeros
@@ -126,13 +126,13 @@ def _read_port(place: _Place, notes: Notes) -> Port:
     )
 
 
-def _counters(place: _Place, folder: str, names: Sequence[str]) -> dict[str, int]:
+def _counters(place: PortPlace, folder: str, names: Sequence[str]) -> dict[str, int]:
     there = set(place.files.names(f"{place.folder}/{folder}"))
     values = {name: whole(place.text(f"{folder}/{name}")) for name in names if name in there}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _rate(place: _Place, layer: LinkLayer | None, carrier: str | None, notes: Notes) -> tuple[float | None, str]:
+def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes: Notes) -> tuple[float | None, str]:
     """Return the rate of a port that is up, and why it is unknown. The kernel prints SDR also for speeds that it does not know."""
     text = printable(place.text("rate") or "")
     if not text:
@@ -154,7 +154,7 @@ def _interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _carrier(place: _Place) -> str | None:
+def _carrier(place: PortPlace) -> str | None:
     """Return the interface that carries a port: from its address table, else the device's own by port, else the only one."""
     own = _interfaces_of_port(place.files, place.folder)
     if own:
@@ -201,7 +201,7 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
         notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
     kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
-        _read_port(_Place(number, files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), notes)
+        _read_port(PortPlace(number, files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), notes)
         for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
     )
     return Nic(
