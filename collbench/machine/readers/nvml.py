@@ -150,14 +150,11 @@ def read(library: Any = None) -> Machine:
         nvml.nvmlInit()
     except ImportError:
         return Machine(unknown={"gpus": "the package nvidia-ml-py is not installed"})
-    except nvml.NVMLError as why:
-        missing = "Library Not Found" in str(why)
-        reason = (
-            "no NVIDIA driver: libnvidia-ml.so.1 is not there"
-            if missing
-            else f"the NVIDIA driver does not answer: {printable(str(why), 100)}"
-        )
-        return Machine(unknown={"gpus": reason})
+    except nvml.NVMLError as error:
+        answer = printable(str(error), 100)
+        if "Library Not Found" in answer:
+            return Machine(unknown={"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not there"})
+        return Machine(unknown={"gpus": f"the NVIDIA driver does not answer: {answer}"})
     session = Session(nvml)
     try:
         return _machine(session)
