@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collbench.machine.model import Machine, Nic, Port
@@ -22,7 +21,7 @@ def differences(machines: Sequence[Machine]) -> list[str]:
     A fact that is unknown for a node is not a difference. Values that are equally frequent are all listed with their nodes.
     Takes linear time in the number of nodes.
     """
-    names = _names(machines)
+    names = [printable(machine.hostname or "") or f"machine {place}" for place, machine in enumerate(machines, 1)]
     columns: dict[str, dict[str, list[str]]] = {}
     memory = sorted(machine.system.memory_bytes for machine in machines if machine.system.memory_bytes)
     common = memory[len(memory) // 2] if memory else 0
@@ -30,11 +29,6 @@ def differences(machines: Sequence[Machine]) -> list[str]:
         for fact, value in _facts(machine, common).items():
             columns.setdefault(fact, {}).setdefault(value, []).append(name)
     return [printable(_sentence(fact, nodes), _LONGEST) for fact, nodes in columns.items() if len(nodes) > 1]
-
-
-def _names(machines: Sequence[Machine]) -> list[str]:
-    """Return the host name of each machine, or "machine 2" (position from 1) where it is unknown."""
-    return [printable(machine.hostname or "") or f"machine {place}" for place, machine in enumerate(machines, 1)]
 
 
 def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
@@ -49,12 +43,9 @@ def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
 
 def _gpus(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "gpus", _counted(machine, "gpus", len(machine.gpus), "GPU")
-    for label, facts in (("model", (gpu.model for gpu in machine.gpus)), ("memory", (_gib(gpu.memory_bytes) for gpu in machine.gpus))):
-        yield f"gpu {label}", _listed(f"GPUs' {label}", facts)
-
-
-def _gib(size: int | None) -> str | None:
-    return f"{size / 2**30:.0f} GiB" if size else None
+    yield "gpu model", _listed("GPUs' model", (gpu.model for gpu in machine.gpus))
+    sizes = (f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else None for gpu in machine.gpus)
+    yield "gpu memory", _listed("GPUs' memory", sizes)
 
 
 def _system(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -74,14 +65,11 @@ def _system(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def _links(machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the NVLink and xGMI facts: one for all GPUs, or one per GPU where they differ."""
-    counts: Counter[str] = Counter()
-    for link in machine.gpu_links:
-        counts[link.a] += link.count
     kind = "xGMI" if any(link.kind == "xgmi" for link in machine.gpu_links) else "NVLink"
     by_count: dict[int, list[str]] = {}
     for gpu in machine.gpus:
-        if gpu.key in counts:
-            by_count.setdefault(counts[gpu.key], []).append(str(gpu.index) if gpu.index is not None else gpu.key)
+        if (count := machine.links_of(gpu.key)) is not None:
+            by_count.setdefault(count, []).append(str(gpu.index) if gpu.index is not None else gpu.key)
     if len(by_count) == 1:
         yield "links", f"{_number(next(iter(by_count)), kind)} per GPU"
     elif by_count:

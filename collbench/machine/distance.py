@@ -27,24 +27,6 @@ _DEEPEST = 256  # buses in a PCI domain
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
 
-def path(machine: Machine, a: str, b: str) -> str | None:
-    """Return the path between two GPUs or NICs, given by key; None when it is unknown. For many pairs create one `Distances`."""
-    return Distances(machine).path(a, b)
-
-
-def why_unknown(machine: Machine, a: str, b: str) -> str | None:
-    """Return why `path` gives None for this pair, as a short text; None when the path is known."""
-    return Distances(machine).why_unknown(a, b)
-
-
-def near_nics(machine: Machine, gpu: str) -> tuple[Nic, ...]:
-    """Return the NICs at the smallest known distance from a GPU. At equal distance PXB, those with the fewest bridges between.
-
-    Only RDMA devices where the machine has any. Virtual NICs are never included.
-    """
-    return Distances(machine).near_nics(gpu)
-
-
 def closeness(path: str) -> int:
     """Return a sort key for paths: nearer paths first, unknown terms last."""
     word = path[:2] if path[:2] in _PREFIX.values() else path
@@ -72,19 +54,28 @@ class Distances:
             self._links[link.a, link.b, link.kind] += max(link.count, 0)
 
     def path(self, a: str, b: str) -> str | None:
-        """Return the path between two GPUs or NICs, as the function `path` does."""
+        """Return the path between two GPUs or NICs, given by key; None when it is unknown."""
         return self._answer(a, b)[0]
 
     def why_unknown(self, a: str, b: str) -> str | None:
-        """Return why the path is unknown, as the function `why_unknown` does."""
+        """Return why `path` gives None for this pair, as a short text; None when the path is known."""
         found, why = self._answer(a, b)
         return None if found else why
 
     def near_nics(self, gpu: str) -> tuple[Nic, ...]:
-        """Return the NICs nearest to a GPU, as the function `near_nics` does."""
+        """Return the NICs at the smallest known distance from a GPU. At equal distance PXB, those with the fewest bridges between.
+
+        Only RDMA devices where the machine has any. Virtual NICs are never included.
+        """
         real = [nic for nic in self.machine.nics if nic.virtual is None]
         nics = [nic for nic in real if nic.rdma] or real
-        known = [((closeness(found), self._bridges_between(gpu, nic.key)), nic) for nic in nics if (found := self.path(gpu, nic.key))]
+        above = self._above(gpu)
+        known: list[tuple[tuple[int, int], Nic]] = []
+        for nic in nics:
+            if found := self.path(gpu, nic.key):
+                other = self._above(nic.key)
+                common = next((address for address in above if address in other), None)
+                known.append(((closeness(found), above.index(common) + other.index(common) if common else 0), nic))
         least = min((rank for rank, _ in known), default=None)
         return tuple(nic for rank, nic in known if rank == least)
 
@@ -112,7 +103,7 @@ class Distances:
             return linked, ""
         if stated:
             return self._over_pci(a, b)[0] or stated, ""
-        if self._far_ends_unknown(a) and self._far_ends_unknown(b):
+        if all(any(self._links[gpu, None, kind] for kind in _PREFIX) for gpu in (a, b)):
             return None, "the source counts the GPUs' links but does not show where they lead"
         return self._over_pci(a, b)
 
@@ -123,9 +114,6 @@ class Distances:
             if count:
                 return f"{prefix}{count}"
         return None
-
-    def _far_ends_unknown(self, gpu: str) -> bool:
-        return any(self._links[gpu, None, kind] for kind in _PREFIX)
 
     def _over_pci(self, a: str, b: str) -> tuple[str | None, str]:
         chains: list[list[str]] = []
@@ -138,19 +126,18 @@ class Distances:
             if chain.circular:
                 return None, chain.broken  # the common part depends on the unknown part above
             chains.append(chain.devices)
-            whys.append(chain.broken)
-        return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
-
-    def _between(self, a: str, b: str, chains: list[list[str]], broken: str) -> tuple[str | None, str]:
+            whys += [chain.broken] if chain.broken else []
         first, second = chains
         places = {address: place for place, address in enumerate(second)}
         common = next((address for address in first if address in places), None)
-        below = [*first[: first.index(common)], *second[: places[common]]] if common else [*first, *second]
-        if any(self._invented(address) for address in [*below, *([common] if common else [])]):
-            return None, "a hypervisor made up the bridges above them"
+        below = (first[: first.index(common)], second[: places[common]]) if common else (first, second)
+        for address in (*below[0], *below[1], *([common] if common else [])):
+            device = self._pci.get(address)
+            if device and device.virtual and device.kind in _BRIDGES and not address.startswith(NAMED_BY_A_FILE):
+                return None, "a hypervisor made up the bridges above them"
         if common is None:
-            return self._over_host(a, b, (first[-1], second[-1]), broken)
-        return self._below(common, first[: first.index(common)], second[: places[common]]), ""
+            return self._over_host(a, b, (first[-1], second[-1]), " and ".join(dict.fromkeys(whys)))
+        return self._below(common, *below), ""
 
     def _below(self, common: str, first: list[str], second: list[str]) -> str:
         """Return the path of two parts with a common bridge. Each list holds the devices below that bridge, nearest to the part first."""
@@ -175,18 +162,9 @@ class Distances:
             return "PHB", ""
         if None in numa:
             return None, f"the NUMA node of {a if numa[0] is None else b} is unknown"
-        return ("NODE" if all(map(self._is_root_port, tops)) else "PHB"), ""
-
-    def _is_root_port(self, top: str) -> bool:
-        device = self._pci.get(top)
-        is_known = f"pci/{top}/parent" not in self.machine.unknown and not self._shortened
-        return is_known and device is not None and device.kind in ("root", "bridge")
-
-    def _bridges_between(self, a: str, b: str) -> int:
-        """Return the number of bridges below the common bridge of two parts; 0 without a common bridge."""
-        first, second = (self._above(key) for key in (a, b))
-        common = next((address for address in first if address in second), None)
-        return first.index(common) + second.index(common) if common else 0
+        unknown = self._shortened or any(f"pci/{top}/parent" in self.machine.unknown for top in tops)
+        ports = [device for top in tops if (device := self._pci.get(top)) and device.kind in ("root", "bridge")]
+        return ("NODE" if len(ports) == len(tops) and not unknown else "PHB"), ""
 
     def _above(self, key: str) -> list[str]:
         part = self._parts.get(key)
@@ -209,11 +187,6 @@ class Distances:
         source = origin(self.machine, f"pci/{chain[-1]}") or next(iter(self.machine.sources), "")
         only_root_ports_missing = is_nccl_topology(source)
         return _Chain(chain, "" if only_root_ports_missing else self.machine.unknown.get(f"pci/{chain[-1]}/parent", ""))
-
-    def _invented(self, address: str) -> bool:
-        device = self._pci.get(address)
-        named = address.startswith(NAMED_BY_A_FILE)
-        return device is not None and device.virtual and device.kind in _BRIDGES and not named
 
 
 def _shortened(machine: Machine) -> bool:
@@ -323,20 +296,15 @@ def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
     if machine.system.container:
         return Capability("unknown", f"inside a container ({machine.system.container}): its view of the host's modules proves nothing")
-    return _modules(machine.system, gpu) or _dma_buf(machine.system)
-
-
-def _modules(system: System, gpu: Gpu) -> Capability | None:
-    modules = _MODULES.get(gpu.vendor or "", frozenset())
-    loaded = next((name for name in system.peer_memory or () if name in modules), None)
-    return Capability(_UNCHECKED, f"{loaded} is loaded") if loaded else None
+    loaded = next((name for name in machine.system.peer_memory or () if name in _MODULES.get(gpu.vendor or "", ())), None)
+    return Capability(_UNCHECKED, f"{loaded} is loaded") if loaded else _dma_buf(machine.system)
 
 
 def _dma_buf(system: System) -> Capability:
     """Return whether dma-buf gives access: the alternative to a peer-memory module, and the reason reported when both are missing."""
     module = "no peer-memory module for this GPU is loaded" if system.peer_memory is not None else "peer-memory modules were not looked at"
-    version = _version(system.kernel)
-    old = version is not None and version < DMA_BUF_KERNEL
+    version = _KERNEL.match(system.kernel or "")
+    old = version is not None and (int(version[1]), int(version[2])) < DMA_BUF_KERNEL
     if system.dma_buf and version and not old:
         return Capability(_UNCHECKED, "the driver exports dma-buf")
     lacks = f"kernel {system.kernel} is older than 5.12, which dma-buf needs" if old else "the driver exports no dma-buf"
@@ -345,8 +313,3 @@ def _dma_buf(system: System) -> Capability:
     if system.dma_buf is False or old:
         return Capability("unknown", f"{module}, and {lacks}")
     return Capability("unknown", f"{module}, and {'the kernel version is' if system.dma_buf else 'dma-buf support is'} unknown")
-
-
-def _version(kernel: str | None) -> tuple[int, int] | None:
-    match = _KERNEL.match(kernel or "")
-    return (int(match[1]), int(match[2])) if match else None

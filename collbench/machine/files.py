@@ -6,7 +6,7 @@ import os
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
@@ -44,7 +44,12 @@ class Folder:
         """Return the content of a file; see `Files.text`."""
         file = self._file(path)
         try:
-            return _content(file) if file else None
+            if file is None:
+                return None
+            # without blocking: a pipe in place of a file would block forever
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+                regular = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+                return stream.read(_MOST).decode("utf-8", errors="replace").strip() if regular else None
         except OSError:
             return None
 
@@ -75,14 +80,6 @@ class Folder:
             return os.readlink(self._inside(path))  # noqa: PTH115 - as text
         except (OSError, ValueError):
             return None
-
-
-def _content(file: Path) -> str | None:
-    """Return the text of a regular file, else None. Opens without blocking: a pipe in place of a file would block forever."""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            return None
-        return stream.read(_MOST).decode("utf-8", errors="replace").strip()
 
 
 def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
@@ -227,23 +224,15 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
         return "paths that are absolute or lead upwards"
     if printable(header.name, len(header.name)) != header.name.strip() or len(parts) > MOST_DEPTH:
         return "paths with control characters or too many folders"
-    if header.issym() and _leaves(parts, header.linkname):
-        return "links that leave the tree"
+    if header.issym() and not header.linkname.startswith("/"):  # an absolute path is relative to the tree's root
+        depth = len([part for part in parts if part not in {"", "."}]) - 1
+        for part in header.linkname.split("/"):
+            depth += -1 if part == ".." else 0 if part in {"", "."} else 1
+            if depth < 0:
+                return "links that leave the tree"
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
         return "devices, pipes and members of unknown kind"
     return "sparse files" if header.issparse() else None  # a few bytes can declare any size, which the limit does not count
-
-
-def _leaves(parts: list[str], target: str) -> bool:
-    """Return whether the link target climbs above the root of the tarball."""
-    if target.startswith("/"):
-        return False  # an absolute path is relative to the tree's root
-    depth = len([part for part in parts if part not in {"", "."}]) - 1
-    for part in target.split("/"):
-        depth += -1 if part == ".." else 0 if part in {"", "."} else 1
-        if depth < 0:
-            return True
-    return False
 
 
 def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> ArchiveMember:
@@ -341,9 +330,8 @@ class _Xz:
 
 # A machine's files inside a tarball, held in memory: the kernel's files are small.
 
-KIND = "tarball of a machine's files"
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
-_TOPS = ("sys", "proc")
+_TOPS = {"sys", "proc"}
 _NEVER_EMPTY = ("/proc/cpuinfo", "/proc/meminfo", "/proc/cmdline")
 
 
@@ -385,9 +373,7 @@ class Archive:
             self._links[member.path] = member.target
         else:
             self._names.setdefault(member.path, set())
-        self._enter(member.path)
-
-    def _enter(self, path: str) -> None:
+        path = member.path
         while path != "/":
             folder, _, name = path.rpartition("/")
             known = self._names.setdefault(folder or "/", set())
@@ -416,7 +402,8 @@ def open_archive(path: Path) -> Archive:
 
 def _top(found: Iterable[ArchiveMember], name: str) -> str:
     """Return the folder above `sys` and `proc`, such as "" or "/16em64t". Raises Unreadable for none or several."""
-    tops: Mapping[str, None] = dict.fromkeys(top for member in found for top in _tops_of(member.path))
+    paths = [member.path.split("/") for member in found]
+    tops = {"/".join(parts[: next(index for index, part in enumerate(parts) if part in _TOPS)]) for parts in paths if _TOPS & {*parts}}
     highest = min((top.count("/") for top in tops), default=0)
     chosen = sorted(top for top in tops if top.count("/") == highest)
     if not chosen:
@@ -427,23 +414,13 @@ def _top(found: Iterable[ArchiveMember], name: str) -> str:
     return chosen[0]
 
 
-def _tops_of(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:index]) for index, part in enumerate(parts) if part in _TOPS][:1]
-
-
-def _below(top: str, found: Iterable[ArchiveMember]) -> list[ArchiveMember]:
-    """Return the members below `top`, with paths relative to it."""
-    return [
-        ArchiveMember(member.path.removeprefix(top), member.data, _from_top(top, member.target))
-        for member in found
-        if member.path.startswith(top + "/")
-    ]
-
-
-def _from_top(top: str, target: str | None) -> str | None:
-    """Return a hard link's target relative to `top`; in the tarball it is relative to the root."""
-    return target.removeprefix(top) if target and target.startswith(top + "/") else target
+def _below(top: str, found: Iterable[ArchiveMember]) -> Iterator[ArchiveMember]:
+    """Yield the members below `top`, with paths relative to it, like targets of hard links, which begin at the tarball's root."""
+    for member in found:
+        if member.path.startswith(top + "/"):
+            target = member.target
+            target = target.removeprefix(top) if target and target.startswith(top + "/") else target
+            yield ArchiveMember(member.path.removeprefix(top), member.data, target)
 
 
 # A record of the files, listings and links that readers used, from which the machine can be read again elsewhere.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from collbench import __version__
 from collbench.errors import FINE, UsageError
@@ -98,8 +98,12 @@ class Mask:
             return match[0]
         at = match.start(kind) - match.start()
         value = match[kind]
-        put_in = self._address(value) if kind == "ipv4" else "somebody@somewhere" if kind == "user" else self._like(value)
-        return match[0][:at] + put_in
+        stand_in = "somebody@somewhere" if kind == "user" else self._like(value)
+        if kind == "ipv4":
+            digits = self._digits(value)
+            kept = value.startswith(("127.", "0.", "255."))
+            stand_in = value if kept else "10." + ".".join(str(int(digits[place : place + 2], 16)) for place in (0, 2, 4))
+        return match[0][:at] + stand_in
 
     def _host_like(self, name: str) -> str:
         return f"host-{self._digits(name)[:8]}"
@@ -112,19 +116,10 @@ class Mask:
         if set(digits) <= {"0"} or set(digits) <= {"f"}:
             return name
         stand_ins = iter(self._digits("".join(digits)) * (len(body) // 64 + 1))
-        return prefix + "".join(_chosen(letter, stand_ins) for letter in body)
-
-    def _address(self, address: str) -> str:
-        digits = self._digits(address)
-        kept = address.startswith(("127.", "0.", "255."))
-        return address if kept else "10." + ".".join(str(int(digits[at : at + 2], 16)) for at in (0, 2, 4))
+        return prefix + "".join(next(stand_ins) if letter.isalnum() else letter for letter in body)
 
     def _digits(self, name: str) -> str:
         return hashlib.blake2b(name.encode(), key=self._secret, digest_size=32).hexdigest()
-
-
-def _chosen(letter: str, stand_ins: Iterator[str]) -> str:
-    return next(stand_ins) if letter.isalnum() else letter
 
 
 def _root_mount(line: str) -> str:
@@ -166,7 +161,13 @@ def gather(target: Path) -> int:
 
     Raises UsageError for a suffix that is not in SUFFIXES, an existing file, or a folder that cannot be written to.
     """
-    _checked(target)
+    name = printable(str(target))
+    if not _suffix(target):
+        raise UsageError(f"'{name}' has no known suffix: let the name end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if os.path.lexists(target):
+        raise UsageError(f"{name} is there already: remove it, or name another file")
+    if not target.parent.is_dir():
+        raise UsageError(f"{printable(str(target.parent))} is not a folder: create it, or name another file")
     parts = collect(Folder(Path("/")), COMMANDS)
     with _new(target) as stream:
         _write(stream, _suffix(target) or "", parts)
@@ -175,11 +176,12 @@ def gather(target: Path) -> int:
     return FINE
 
 
-class Parts:
+class Parts(NamedTuple):
     """The content of an archive: texts by path, links to absolute targets, and empty folders."""
 
-    def __init__(self, texts: dict[str, str], links: dict[str, str], folders: set[str]) -> None:
-        self.texts, self.links, self.folders = texts, links, folders
+    texts: dict[str, str]
+    links: dict[str, str]
+    folders: set[str]
 
 
 def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
@@ -196,7 +198,9 @@ def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
         ran.append(mask.text(f"{' '.join(command)}: {how}"))
         if output:
             texts[f"/{OUTPUTS}/{name}"] = mask.text(output)
-    texts[f"/{MANIFEST}"] = _manifest(sorted(texts), ran)
+    head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
+    about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
+    texts[f"/{MANIFEST}"] = "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *sorted(texts), ""])
     return Parts(texts, links, folders)
 
 
@@ -219,25 +223,8 @@ def _ran(command: tuple[str, ...]) -> tuple[str, str]:
     return done.stdout[:_MOST_OUTPUT].decode("utf-8", errors="replace"), f"code {done.returncode}, {len(done.stdout)} bytes"
 
 
-def _manifest(paths: list[str], ran: list[str]) -> str:
-    """Return the list of the archive's content, for the sender to check."""
-    head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
-    about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
-    return "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *paths, ""])
-
-
 def _suffix(target: Path) -> str | None:
     return next((suffix for suffix in reversed(SUFFIXES) if target.name.endswith(suffix) and target.name != suffix), None)
-
-
-def _checked(target: Path) -> None:
-    name = printable(str(target))
-    if not _suffix(target):
-        raise UsageError(f"'{name}' has no known suffix: let the name end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    if os.path.lexists(target):
-        raise UsageError(f"{name} is there already: remove it, or name another file")
-    if not target.parent.is_dir():
-        raise UsageError(f"{printable(str(target.parent))} is not a folder: create it, or name another file")
 
 
 @contextmanager
@@ -268,16 +255,11 @@ def _write(stream: IO[bytes], suffix: str, parts: Parts) -> None:
 
 def _pack(stream: IO[bytes], mode: str, parts: Parts) -> None:
     with tarfile.open(fileobj=stream, mode=mode, format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for path in sorted(parts.folders):
-            _add(tar, path, tarfile.DIRTYPE)
-        for path, target in sorted(parts.links.items()):
-            _add(tar, path, tarfile.SYMTYPE, target=target)
-        for path, text in sorted(parts.texts.items()):
-            _add(tar, path, tarfile.REGTYPE, text.encode())
-
-
-def _add(tar: tarfile.TarFile, path: str, kind: bytes, data: bytes = b"", target: str = "") -> None:
-    header = tarfile.TarInfo(path.lstrip("/"))
-    header.type, header.linkname, header.size = kind, target, len(data)
-    header.mode, header.mtime = (0o755 if kind == tarfile.DIRTYPE else 0o644), int(time.time())
-    tar.addfile(header, io.BytesIO(data))
+        members = [(path, tarfile.DIRTYPE, "", b"") for path in sorted(parts.folders)]
+        members += [(path, tarfile.SYMTYPE, target, b"") for path, target in sorted(parts.links.items())]
+        members += [(path, tarfile.REGTYPE, "", text.encode()) for path, text in sorted(parts.texts.items())]
+        for path, kind, target, data in members:
+            header = tarfile.TarInfo(path.lstrip("/"))
+            header.type, header.linkname, header.size = kind, target, len(data)
+            header.mode, header.mtime = (0o755 if kind == tarfile.DIRTYPE else 0o644), int(time.time())
+            tar.addfile(header, io.BytesIO(data))

@@ -70,7 +70,7 @@ def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
         mtu=whole(files.text(f"{folder}/mtu"), 1) or 1500,
         speed_bits_per_s=None if virtual else speed_of(files, folder),
         virtual=virtual,
-        shaped_bits_per_s=_shapes("dev", name).get(name) if name != LOOPBACK else None,
+        shaped_bits_per_s=shapes("dev", name).get(name) if name != LOOPBACK else None,
     )
 
 
@@ -79,7 +79,8 @@ def why_virtual(files: Files, folder: str) -> str | None:
     if folder.endswith(f"/{LOOPBACK}"):
         return "loopback"
     if not files.real(f"{folder}/device"):
-        return None if made_of(files, folder) else _kind(files, folder)
+        kind = "tap" if files.real(f"{folder}/tun_flags") else "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
+        return None if made_of(files, folder) else kind
     driver = files.real(f"{folder}/device/driver") or ""
     return _VIRTUAL_DRIVERS.get(driver.rpartition("/")[2])
 
@@ -98,17 +99,8 @@ def speed_of(files: Files, folder: str) -> float | None:
     return megabits * 1e6 if megabits else None
 
 
-def shapes() -> dict[str, float]:
-    """Return the rate limits of traffic shapers on this host, in bits per second by interface."""
-    return _shapes()
-
-
-def _kind(files: Files, folder: str) -> str:
-    return "tap" if files.real(f"{folder}/tun_flags") else "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
-
-
-def _shapes(*which: str) -> dict[str, float]:
-    """Return the rates of token buckets by interface, from `tc`; {} without tc."""
+def shapes(*which: str) -> dict[str, float]:
+    """Return the rate limits of traffic shapers in bits per second by interface, from `tc`; {} without tc. `which`: of tc's arguments."""
     tc = shutil.which("tc") or shutil.which("tc", path="/sbin:/usr/sbin")
     if not tc:
         return {}

@@ -10,52 +10,46 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from collbench.machine.lists import LISTS, known_none
-from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port, name_by_lid
+from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, known_none, name_by_lid
 
 # Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 
 # EDR has 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781, and tools print either. 180 and 200 Gb/s disagree.
 _TOLERANCE = 0.04
-# Not compared, since sources use different terms or views: names from other databases, the MTU of a device and of its interface,
-# and NCCL's files, which omit bridges.
-_WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
+# Not compared: the key of a match and its spelling in each source, and facts for which sources use different terms or views: names from
+# other databases, the MTU of a device and of its interface, and NCCL's files, which omit bridges.
+_IDENTITY = {"key", "address", "name", "number", "id", "index", "paths", "peer_access"}
+_WORDS = {"model", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
 
 
-class Statement(NamedTuple):
-    """A value and the source that reports it."""
+@dataclass
+class _Record:
+    """The results that merging collects: origins, disagreements and doubts."""
 
-    source: str
-    value: Any
+    origins: dict[str, str] = field(default_factory=dict)
+    disagreements: list[Disagreement] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
-def agree(path: str, statements: Sequence[Statement]) -> Iterator[Disagreement]:
-    """Yield a disagreement for each later source with a value other than that of the first source, which is used."""
+def _taken(path: str, found: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
+    """Return the value of the first source. Record it as the origin, and each later source with another value."""
     name = path.rpartition("/")[2]
-    if name in _WORDS:
-        return
-    for other in statements[1:]:
-        if not _alike(name, statements[0].value, other.value):
-            yield Disagreement(path, written(name, statements[0].value), statements[0].source, written(name, other.value), other.source)
+    (machine, value), *others = found
+    if name != "key":
+        record.origins[path] = _source(machine, path)
+    for other, theirs in others if name not in _IDENTITY | _WORDS else ():
+        if not _alike(name, value, theirs):
+            sides = written(name, value), _source(machine, path), written(name, theirs), _source(other, path)
+            record.disagreements.append(Disagreement(path, *sides))
+    return value
 
 
-def counted(taken: Machine, other: Machine, taken_from: str, other_from: str) -> Iterable[Disagreement]:
-    """Yield a disagreement for each GPU for which two sources report different numbers of links."""
-    own, others = _counts(taken), _counts(other)
-    for gpu, count in own.items():
-        if gpu in others and others[gpu] != count:
-            yield Disagreement(f"gpu_links/{gpu}", f"{count} links", taken_from, f"{others[gpu]} links", other_from)
-
-
-def _counts(machine: Machine) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for link in machine.gpu_links:
-        counts[link.a] += link.count
-    return counts
+def _source(machine: Machine, path: str) -> str:
+    return origin(machine, path) or source_of(machine)
 
 
 def written(name: str, value: Any) -> str:
@@ -91,35 +85,20 @@ def _folded(value: Any) -> Any:
 _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
 
 
-@dataclass
-class MatchedParts:
-    """The merged keys of the sources' parts: one mapping (own key to merged key) per machine. Parts without an entry are left out."""
-
-    gpus: list[dict[str, str]] = field(default_factory=list)
-    nics: list[dict[str, str]] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-
-
-def same_parts(machines: Sequence[Machine]) -> MatchedParts:
-    """Return the merged key of every GPU and NIC of every machine, and what could not be matched."""
-    same = MatchedParts()
-    _match_gpus(machines, same)
-    _match_nics(machines, same)
-    return same
-
-
 def source_of(machine: Machine) -> str:
     """Return the sources of a machine's facts as a short text."""
     return ", ".join(machine.sources) or "a source without a name"
 
 
-def _match_gpus(machines: Sequence[Machine], same: MatchedParts) -> None:
+def _match_gpus(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
+    """Return the merged machine's key of each GPU by its own key, for each source. GPUs that cannot be matched have none."""
     known = _addressed(machines)
+    found = []
     for machine in machines:
         bare = [gpu for gpu in machine.gpus if not gpu.address]
         keys = {gpu.key: gpu.address for gpu in machine.gpus if gpu.address}
-        keys.update(_numbered(bare, known, source_of(machine), same.doubts))
-        same.gpus.append(keys)
+        found.append({**keys, **_numbered(bare, known, source_of(machine), record.doubts)})
+    return found
 
 
 def _addressed(machines: Sequence[Machine]) -> list[Gpu]:
@@ -154,21 +133,28 @@ def _own_key(gpu: Gpu) -> str:
     return gpu.key if gpu.index is None else f"gpu{gpu.index}"
 
 
-def _match_nics(machines: Sequence[Machine], same: MatchedParts) -> None:
+def _match_nics(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
+    """Return the merged machine's key of each NIC by its name, for each source."""
     named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
     names = _names_by_lid(machines)
     at: dict[str, str] = {}
-    found: dict[int, dict[str, str]] = {}
-    for place in sorted(range(len(machines)), key=lambda place: _nameless(machines[place])):
+    found: list[dict[str, str]] = [{} for _ in machines]
+    # names from other sources are preferred to addresses
+    for place in sorted(range(len(machines)), key=lambda place: any(nic.name == nic.address for nic in machines[place].nics)):
         machine = machines[place]
         left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
         if left_out:
             listing = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
-            same.doubts.append(f"{source_of(machine)} does not name the devices {listing} (no NIC Legend): they are left out")
+            record.doubts.append(f"{source_of(machine)} does not name the devices {listing} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
         found[place] = _keys_of_nics(nics, names, at)
-        _remember(nics, found[place], names, at)
-    same.nics = [found[place] for place in range(len(machines))]
+        for nic in nics:
+            key = found[place][nic.name]
+            for name in (nic.name, *nic.interfaces):
+                names.setdefault(name, key)
+            if nic.address:
+                at.setdefault(nic.address, key)
+    return found
 
 
 def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
@@ -176,11 +162,6 @@ def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
     ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
     named = {name_by_lid(local): name for name, local in ports if name != name_by_lid(local)}
     return {name: named[name] for name, _ in ports if name in named}
-
-
-def _nameless(machine: Machine) -> bool:
-    """Return whether the machine names NICs only by address. Names from other sources are preferred."""
-    return any(nic.name == nic.address for nic in machine.nics)
 
 
 def _keys_of_nics(nics: Sequence[Nic], names: dict[str, str], at: dict[str, str]) -> dict[str, str]:
@@ -195,48 +176,43 @@ def _keys_of_nics(nics: Sequence[Nic], names: dict[str, str], at: dict[str, str]
     return keys
 
 
-def _remember(nics: Iterable[Nic], keys: dict[str, str], names: dict[str, str], at: dict[str, str]) -> None:
-    for nic in nics:
-        key = keys[nic.name]
-        for name in (nic.name, *nic.interfaces):
-            names.setdefault(name, key)
-        if nic.address:
-            at.setdefault(nic.address, key)
-
-
-_IDENTITY = {"key", "address", "name", "number", "id", "index"}  # the key of a match, and its spelling in each source
-
-
-@dataclass
-class _Record:
-    """The results that merging collects: origins, disagreements and doubts."""
-
-    origins: dict[str, str] = field(default_factory=dict)
-    disagreements: list[Disagreement] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-
-
 def merge(machines: Sequence[Machine]) -> Machine:
     """Return one machine from several readings of it, the most trusted first. Without readings, return an empty machine."""
     if not machines:
         return Machine()
-    same = same_parts(machines)
-    readings = [_renamed(machine, gpus, nics) for machine, gpus, nics in zip(machines, same.gpus, same.nics, strict=True)]
     record = _Record()
+    keys = zip(machines, _match_gpus(machines, record), _match_nics(machines, record), strict=True)
+    readings = [_renamed(machine, gpus, nics) for machine, gpus, nics in keys]
+
+    def first(name: str) -> Any:
+        found = [(machine, value) for machine in readings if (value := getattr(machine, name))]
+        return _taken(name, found, record) if found else None
+
+    def parts(name: str) -> tuple[Any, ...]:
+        return _merged_parts(name, [(machine, getattr(machine, name)) for machine in readings], record)
+
     merged = Machine(
-        hostname=_first(readings, "hostname", record),
+        hostname=first("hostname"),
         sources=tuple(dict.fromkeys(source for machine in machines for source in machine.sources)),
         system=_merged("system", [(machine, machine.system) for machine in readings], record),
-        numa_nodes=_merged_parts("numa_nodes", readings, record),
-        pci=_merged_parts("pci", readings, record),
-        gpus=_merged_parts("gpus", readings, record),
+        numa_nodes=parts("numa_nodes"),
+        pci=tuple(_without_circles(parts("pci"), record)),
+        gpus=tuple(sorted(parts("gpus"), key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.key))),
         gpu_links=_links(readings, record),
-        nics=_merged_parts("nics", readings, record),
+        nics=parts("nics"),
         fabric=tuple(dict.fromkeys(link for machine in readings for link in machine.fabric)),
-        paths=_first(readings, "paths", record) or {},
-        peer_access=_first(readings, "peer_access", record) or {},
+        paths=first("paths") or {},
+        peer_access=first("peer_access") or {},
     )
-    return _finished(merged, readings, same, record)
+    earlier = [one for machine in readings for one in machine.disagreements]
+    doubts = [doubt for machine in readings for doubt in machine.doubts]
+    return replace(
+        merged,
+        unknown=_still_unknown(merged, readings),
+        origins=record.origins,
+        disagreements=tuple(dict.fromkeys([*earlier, *record.disagreements])),
+        doubts=tuple(dict.fromkeys([*doubts, *record.doubts])),
+    )
 
 
 def origin(machine: Machine, path: str) -> str | None:
@@ -246,21 +222,6 @@ def origin(machine: Machine, path: str) -> str | None:
             return machine.origins[path]
         path = path.rpartition("/")[0]
     return None
-
-
-def _finished(merged: Machine, readings: Sequence[Machine], same: MatchedParts, record: _Record) -> Machine:
-    pci = tuple(_without_circles(merged.pci, record))
-    gpus = sorted(merged.gpus, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.key))
-    merged = replace(merged, pci=pci, gpus=tuple(gpus))
-    earlier = [one for machine in readings for one in machine.disagreements]
-    doubts = [doubt for machine in readings for doubt in machine.doubts]
-    return replace(
-        merged,
-        unknown=_still_unknown(merged, readings),
-        origins=record.origins,
-        disagreements=tuple(dict.fromkeys([*earlier, *record.disagreements])),
-        doubts=tuple(dict.fromkeys([*doubts, *same.doubts, *record.doubts])),
-    )
 
 
 def _renamed(machine: Machine, gpus: Mapping[str, str], nics: Mapping[str, str]) -> Machine:
@@ -294,28 +255,13 @@ def _renamed_path(path: str, keys: Mapping[str, Mapping[str, str]]) -> str:
     return f"{head}/{keys[head].get(key, key)}{slash}{tail}" if head in keys and rest else path
 
 
-def _source(machine: Machine, path: str) -> str:
-    return origin(machine, path) or source_of(machine)
-
-
-def _first(readings: Sequence[Machine], name: str, record: _Record) -> Any:
-    """Return the first known value of a fact of the whole machine; None without one."""
-    found = [Statement(_source(machine, name), getattr(machine, name)) for machine in readings if getattr(machine, name)]
-    if not found:
-        return None
-    record.origins[name] = found[0].source
-    if name == "hostname":
-        record.disagreements += agree(name, found)
-    return found[0].value
-
-
-def _merged_parts(name: str, readings: Sequence[Machine], record: _Record) -> tuple[Any, ...]:
+def _merged_parts(path: str, found: Sequence[tuple[Machine, Sequence[Any]]], record: _Record) -> tuple[Any, ...]:
     """Return the merged parts of one list, in the order in which they first appear."""
     groups: dict[str, list[tuple[Machine, Any]]] = {}
-    for machine in readings:
-        for part in getattr(machine, name):
+    for machine, parts in found:
+        for part in parts:
             groups.setdefault(part.key, []).append((machine, part))
-    return tuple(_merged(f"{name}/{key}", group, record) for key, group in groups.items())
+    return tuple(_merged(f"{path}/{key}", group, record) for key, group in groups.items())
 
 
 def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
@@ -324,38 +270,17 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
     if len(group) == 1 and not machine.origins:
         record.origins[path] = source_of(machine)
         return part
+    values: dict[str, Any] = {}
     kind: Any = type(part)
-    statements = {name: _known_values(name, default, group) for name, default in _defaults(kind).items()}
-    values = {name: _fact(f"{path}/{name}", found, record) for name, found in statements.items() if found}
+    for name, default in _defaults(kind).items():
+        found = [(of, value) for of, one in group if (value := getattr(one, name)) != default]
+        if found and name == "ports":
+            ports = _merged_parts(f"{path}/ports", found, record)
+            values[name] = tuple(sorted(ports, key=lambda port: port.number))
+        elif found:
+            rule = _merged if dataclasses.is_dataclass(found[0][1]) else _taken
+            values[name] = rule(f"{path}/{name}", found, record)
     return replace(part, **values)
-
-
-def _known_values(name: str, default: Any, group: Sequence[tuple[Machine, Any]]) -> list[tuple[Machine, Any]]:
-    if name == "ports":
-        return [(machine, part.ports) for machine, part in group if part.ports]
-    return [(machine, value) for machine, part in group if (value := getattr(part, name)) != default]
-
-
-def _fact(path: str, found: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
-    name = path.rpartition("/")[2]
-    if name == "ports":
-        return tuple(_ports(path, found, record))
-    if dataclasses.is_dataclass(found[0][1]):
-        return _merged(path, found, record)
-    statements = [Statement(_source(machine, path), value) for machine, value in found]
-    if name != "key":
-        record.origins[path] = statements[0].source
-    if name not in _IDENTITY:
-        record.disagreements += agree(path, statements)
-    return statements[0].value
-
-
-def _ports(path: str, found: Sequence[tuple[Machine, tuple[Port, ...]]], record: _Record) -> Iterable[Port]:
-    groups: dict[int, list[tuple[Machine, Port]]] = {}
-    for machine, ports in found:
-        for port in ports:
-            groups.setdefault(port.number, []).append((machine, port))
-    return [_merged(f"{path}/{number}", groups[number], record) for number in sorted(groups)]
 
 
 @functools.cache
@@ -375,10 +300,21 @@ def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
         return ()
     taken, *others = having
     record.origins["gpu_links"] = _source(taken, "gpu_links")
+    own = _link_counts(taken)
     for other in others:
-        record.disagreements += counted(taken, other, _source(taken, "gpu_links"), _source(other, "gpu_links"))
+        for gpu, theirs in _link_counts(other).items():
+            if own.get(gpu, theirs) != theirs:
+                sides = f"{own[gpu]} links", _source(taken, "gpu_links"), f"{theirs} links", _source(other, "gpu_links")
+                record.disagreements.append(Disagreement(f"gpu_links/{gpu}", *sides))
     rates = _rates(others)
     return tuple(replace(link, bytes_per_s=rates.get(link.a)) if link.bytes_per_s is None else link for link in taken.gpu_links)
+
+
+def _link_counts(machine: Machine) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for link in machine.gpu_links:
+        counts[link.a] = counts.get(link.a, 0) + link.count
+    return counts
 
 
 def _rates(others: Sequence[Machine]) -> dict[str, float]:
@@ -424,8 +360,5 @@ def _known(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Seque
     if name in parts and rest:
         at, rest = parts[name].get(rest[0]), rest[1:]
     for step in rest:
-        if isinstance(at, tuple):
-            at = next((port for port in at if str(getattr(port, "number", "")) == step), None)
-        else:
-            at = getattr(at, step, None)
+        at = next((port for port in at if getattr(port, "key", "") == step), None) if isinstance(at, tuple) else getattr(at, step, None)
     return at is not None and at not in ((), {})

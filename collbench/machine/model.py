@@ -7,9 +7,9 @@ Rates are bytes or bits per second of one direction, as their names state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from collbench.machine.readers.text import printable
 
@@ -138,6 +138,11 @@ class Port:
     counters: Mapping[str, int] = field(default_factory=dict)
     lanes: int | None = None
     max_lanes: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of this port in fact paths."""
+        return str(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,54 +300,71 @@ class Machine:
         return any(link.b == SWITCH for link in self.gpu_links)
 
 
-# Impossible values: they pass every type check, but would become an expected bandwidth.
+# Which lists of a machine a source covers. A list that it does not cover is unknown, not empty: after `with_reasons`, an empty list
+# without an entry in `Machine.unknown` means that the machine has no such parts.
 
-# Limits far above hardware: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
-_MOST_BITS_PER_S = 1e13
-_MOST_BYTES_PER_S = 1e12
-_MOST_GT_PER_S = 256.0
-_MOST_LANES = 64
-_MOST_LINKS = 1024
-_MOST_BYTES = 1 << 50
-_MOST_THREADS = 1 << 20
+LISTS: Final = {
+    "numa_nodes": "NUMA nodes",
+    "pci": "PCI devices",
+    "gpus": "GPUs",
+    "gpu_links": "links between GPUs",
+    "nics": "NICs",
+    "fabric": "cables",
+    "paths": "distances",
+    "peer_access": "peer access",
+}
+
+
+def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) -> Machine:
+    """Return the machine with a reason in `unknown` for each empty list that the source does not cover.
+
+    source    the source's name in the reasons, such as "nvidia-smi nvlink -s"
+    listed    the lists that the source covers: an empty one without a reason means that there are no such parts
+    """
+    left = {name: words for name, words in LISTS.items() if name not in (*listed, *machine.unknown) and not getattr(machine, name)}
+    if "gpus" not in left and known_none(machine, "gpus"):
+        left = {name: words for name, words in left.items() if name not in ("gpu_links", "peer_access")}
+    reasons = {name: f"{source} does not list {words}" for name, words in left.items()}
+    return replace(machine, unknown={**machine.unknown, **reasons}) if reasons else machine
+
+
+def known_none(machine: Machine, name: str) -> bool:
+    """Return whether a source reports that the machine has no part of this list."""
+    return bool(machine.sources) and not getattr(machine, name) and name not in machine.unknown
+
+
+# Impossible values: they pass every type check, but would become an expected bandwidth. The limits are far above hardware: ports of
+# 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
+
+_MOST_BITS_PER_S, _MOST_BYTES_PER_S, _MOST_GT_PER_S = 1e13, 1e12, 256.0
+_MOST_LANES, _MOST_LINKS, _MOST_BYTES, _MOST_THREADS = 64, 1024, 1 << 50, 1 << 20
 
 
 def impossible(machine: Machine) -> Iterator[str]:
     """Yield a text for each figure that is negative or far above real hardware: "a speed of -5 at nics/mlx5_0"."""
-    for what, where, value, most in _figures(machine):
-        if value is not None and not 0 <= value <= most:
-            yield f"{what} of {value:g} at {printable(where, 80)}"
+    for what, where, most, *values in _figures(machine):
+        for value in values:
+            if value is not None and not 0 <= value <= most:
+                yield f"{what} of {value:g} at {printable(where, 80)}"
 
 
-def _figures(machine: Machine) -> Iterator[tuple[str, str, float | None, float]]:
-    """Yield (name, location, value, maximum) of each figure to check."""
-    yield from _system(machine)
-    for device in machine.pci:
-        for speed in (device.link.speed_gt_per_s, device.link.max_speed_gt_per_s):
-            yield "a speed in GT/s", f"pci/{device.address}", speed, _MOST_GT_PER_S
-        for width in (device.link.width, device.link.max_width):
-            yield "a width", f"pci/{device.address}", width, _MOST_LANES
-    for gpu in machine.gpus:
-        yield "memory", f"gpus/{gpu.key}", gpu.memory_bytes, _MOST_BYTES
-        yield "a number of links", f"gpus/{gpu.key}", gpu.c2c_links, _MOST_LINKS
-        yield "a speed", f"gpus/{gpu.key}", gpu.c2c_bytes_per_s, _MOST_BYTES_PER_S
-    for link in machine.gpu_links:
-        yield "a number of links", f"gpu_links/{link.key}", link.count, _MOST_LINKS
-        yield "a speed", f"gpu_links/{link.key}", link.bytes_per_s, _MOST_BYTES_PER_S
-    yield from _ports(machine)
-
-
-def _system(machine: Machine) -> Iterator[tuple[str, str, float | None, float]]:
+def _figures(machine: Machine) -> Iterator[Any]:
+    """Yield (name, location, maximum, *values) of the figures to check."""
     system = machine.system
-    for count in (system.sockets, system.cores, system.threads):
-        yield "a number of processors", "system", count, _MOST_THREADS
-    for size in (system.memory_bytes, system.shm_bytes, *(node.memory_bytes for node in machine.numa_nodes)):
-        yield "memory", "system", size, _MOST_BYTES
-
-
-def _ports(machine: Machine) -> Iterator[tuple[str, str, float | None, float]]:
+    yield "a number of processors", "system", _MOST_THREADS, system.sockets, system.cores, system.threads
+    yield "memory", "system", _MOST_BYTES, system.memory_bytes, system.shm_bytes, *(node.memory_bytes for node in machine.numa_nodes)
+    for device in machine.pci:
+        where, link = f"pci/{device.address}", device.link
+        yield "a speed in GT/s", where, _MOST_GT_PER_S, link.speed_gt_per_s, link.max_speed_gt_per_s
+        yield "a width", where, _MOST_LANES, link.width, link.max_width
+    for gpu in machine.gpus:
+        yield "memory", f"gpus/{gpu.key}", _MOST_BYTES, gpu.memory_bytes
+        yield "a number of links", f"gpus/{gpu.key}", _MOST_LINKS, gpu.c2c_links
+        yield "a speed", f"gpus/{gpu.key}", _MOST_BYTES_PER_S, gpu.c2c_bytes_per_s
+    for links in machine.gpu_links:
+        yield "a number of links", f"gpu_links/{links.key}", _MOST_LINKS, links.count
+        yield "a speed", f"gpu_links/{links.key}", _MOST_BYTES_PER_S, links.bytes_per_s
     for nic in machine.nics:
         for port in nic.ports:
-            for rate in (port.rate_bits_per_s, port.shaped_bits_per_s):
-                yield "a speed", f"nics/{nic.name}", rate, _MOST_BITS_PER_S
-            yield "an MTU", f"nics/{nic.name}", port.mtu_bytes, _MOST_BYTES
+            yield "a speed", f"nics/{nic.name}", _MOST_BITS_PER_S, port.rate_bits_per_s, port.shaped_bits_per_s
+            yield "an MTU", f"nics/{nic.name}", _MOST_BYTES, port.mtu_bytes

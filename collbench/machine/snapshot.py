@@ -5,15 +5,18 @@ A mapping with pairs as keys becomes a list of [a, b, value]. All other names ar
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union, get_args, get_origin
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from collbench.machine.model import Gpu, Machine, Nic, Port
+import msgspec
+
+from collbench.machine.model import Machine, NumaNode
 from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
@@ -23,23 +26,8 @@ LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
     "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
 }  # fmt: skip
-
-
-_Reader = Callable[[object], Any]
-
-
-class _Foreign(Exception):
-    """A value that is not valid for a machine: what was expected, and the path to it, innermost step first."""
-
-    def __init__(self, expected: str) -> None:
-        super().__init__(expected)
-        self.expected = expected
-        self.way: list[str] = []
-
-    def below(self, step: str) -> _Foreign:
-        """Add a step to the path and return this error."""
-        self.way.append(step)
-        return self
+_PAIRS = ("paths", "peer_access")
+_REMEDY = "write it again with `probe --format json`"
 
 
 def to_json(machine: Machine) -> dict[str, Any]:
@@ -50,12 +38,12 @@ def to_json(machine: Machine) -> dict[str, Any]:
 
 def from_json(data: object) -> Machine:
     """Return the machine that `to_json` wrote. Raises Unreadable, with one sentence, for anything else."""
+    if isinstance(data, dict):  # an empty mapping does not show the type of its keys
+        data = {name: [] if name in _PAIRS and value == {} else value for name, value in data.items()}
     try:
-        machine: Machine = _part_reader(Machine)(data)
-    except _Foreign as foreign:
-        where = printable("/".join(["machine", *reversed(foreign.way)]))
-        remedy = "write it again with `probe --format json`"
-        raise Unreadable(f"not a machine that `collbench probe` wrote: {where} is not {foreign.expected}: {remedy}") from None
+        machine: Machine = _of_model(msgspec.convert(data, _document(Machine)))
+    except msgspec.ValidationError as error:
+        raise Unreadable(f"not a machine that `collbench probe` wrote: {printable(_what_is_wrong(str(error)))}: {_REMEDY}") from None
     return machine
 
 
@@ -69,7 +57,11 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
         groups.setdefault(repr(_rounded(_without_identity(machine))), []).append(machine)
-    return {"schema": SCHEMA, "machines": [_entry(group) for group in groups.values()]}
+    entries = []
+    for group in groups.values():
+        one = group[0] if len(group) == 1 else _without_identity(group[0])
+        entries.append({"hostnames": [machine.hostname for machine in group], **to_json(one)})
+    return {"schema": SCHEMA, "machines": entries}
 
 
 def machines_of(document: object, name: str) -> list[Machine]:
@@ -80,184 +72,103 @@ def machines_of(document: object, name: str) -> list[Machine]:
     listed = document.get("machines") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise Unreadable(f'{printable(name)} is JSON, but no {{"schema": {SCHEMA}, "machines": [...]}} that `collbench probe` wrote')
-    return [machine for entry in listed for machine in _spread(entry)]
-
-
-def _entry(group: list[Machine]) -> dict[str, Any]:
-    one = group[0] if len(group) == 1 else _without_identity(group[0])
-    return {"hostnames": [machine.hostname for machine in group], **to_json(one)}
-
-
-def _spread(entry: Mapping[str, Any]) -> list[Machine]:
-    machine = from_json({key: value for key, value in entry.items() if key not in ADDED})
-    hosts = entry.get("hostnames") or [machine.hostname]
-    if not isinstance(hosts, list) or not all(host is None or isinstance(host, str) for host in hosts):
-        remedy = "write it again with `probe --format json`"
-        raise Unreadable(f"not a machine that `collbench probe` wrote: hostnames is not a list of texts: {remedy}")
-    return [dataclasses.replace(machine, hostname=host) for host in hosts]
-
-
-def _without_identity(machine: Machine) -> Machine:
-    return dataclasses.replace(
-        machine,
-        hostname=None,
-        gpus=tuple(_anonymous_gpu(gpu) for gpu in machine.gpus),
-        nics=tuple(_anonymous_nic(nic) for nic in machine.nics),
-    )
-
-
-def _rounded(machine: Machine) -> Machine:
-    """Return the machine with memory sizes in steps of 4 %, since kernels of equal nodes reserve different amounts."""
-    system = dataclasses.replace(machine.system, memory_bytes=_step(machine.system.memory_bytes), shm_bytes=_step(machine.system.shm_bytes))
-    nodes = tuple(dataclasses.replace(node, memory_bytes=_step(node.memory_bytes)) for node in machine.numa_nodes)
-    return dataclasses.replace(machine, system=system, numa_nodes=nodes)
-
-
-def _step(amount: int | None) -> int | None:
-    return round(math.log(amount) / 0.04) if amount else amount
-
-
-def _anonymous_gpu(gpu: Gpu) -> Gpu:
-    return dataclasses.replace(gpu, uuid=None)
-
-
-def _anonymous_nic(nic: Nic) -> Nic:
-    return dataclasses.replace(nic, guid=None, ports=tuple(_anonymous_port(port) for port in nic.ports))
-
-
-def _anonymous_port(port: Port) -> Port:
-    return dataclasses.replace(port, lid=None, counters={})
+    machines: list[Machine] = []
+    for entry in listed:
+        machine = from_json({key: value for key, value in entry.items() if key not in ADDED})
+        hosts = entry.get("hostnames") or [machine.hostname]
+        if not isinstance(hosts, list) or not all(host is None or isinstance(host, str) for host in hosts):
+            raise Unreadable(f"not a machine that `collbench probe` wrote: hostnames is not a list of texts: {_REMEDY}")
+        machines += [replace(machine, hostname=host) for host in hosts]
+    return machines
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        kind: Any = type(value)
-        return {name: _plain(getattr(value, name)) for name in _fields(kind)}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         pairs = any(isinstance(key, tuple) for key in value)
         return [[*key, item] for key, item in value.items()] if pairs else dict(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-@functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass of the model, by name, with their types."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def _without_identity(machine: Machine) -> Machine:
+    nics = [replace(nic, guid=None, ports=tuple(replace(port, lid=None, counters={}) for port in nic.ports)) for nic in machine.nics]
+    return replace(machine, hostname=None, gpus=tuple(replace(gpu, uuid=None) for gpu in machine.gpus), nics=tuple(nics))
 
 
-def _reader(hint: Any) -> _Reader:
-    """Return the function that reads a value of a type of the model."""
-    if dataclasses.is_dataclass(hint):
-        return _part_reader(typing.cast(type, hint))
+def _rounded(machine: Machine) -> Machine:
+    """Return the machine with memory sizes in steps of 4 %, since kernels of equal nodes reserve different amounts."""
+
+    def step(amount: int | None) -> int | None:
+        return round(math.log(amount) / 0.04) if amount else amount
+
+    def node(of: NumaNode) -> NumaNode:
+        return replace(of, memory_bytes=step(of.memory_bytes))
+
+    system = replace(machine.system, memory_bytes=step(machine.system.memory_bytes), shm_bytes=step(machine.system.shm_bytes))
+    return replace(machine, system=system, numa_nodes=tuple(map(node, machine.numa_nodes)))
+
+
+# The check of a document: for each dataclass of the model a struct with the same fields, which allows no others.
+
+
+@cache
+def _document(kind: Any) -> Any:
+    """Return the type of the JSON of a dataclass: exactly its fields, of which those added later may be missing."""
+    hints = get_type_hints(kind)
+    required: list[Any] = [(name, _json_type(hint)) for name, hint in hints.items() if name not in LATER]
+    later: list[Any] = [(name, _json_type(hint), LATER[name]) for name, hint in hints.items() if name in LATER]
+    return msgspec.defstruct(kind.__name__, [*required, *later], namespace={"part": kind}, kw_only=True, forbid_unknown_fields=True)
+
+
+def _json_type(hint: Any) -> Any:
+    """Return the type of the JSON of a value of the model."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _document(hint)
     origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _optional(_reader(next(one for one in inner if one is not type(None))))
-    if origin is typing.Literal:
-        return functools.partial(_one_of, inner)
+    if origin is Mapping and get_origin(inner[0]) is tuple:
+        return list[tuple[str, str, str]]  # the only `list` of a document
     if origin is tuple:
-        return functools.partial(_list_of, _reader(inner[0]))
+        return tuple[_json_type(inner[0]), ...]  # type: ignore[misc]
+    if NoneType in inner and origin is not Literal:
+        return _json_type(_without_none(hint)) | None
+    return Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)] if hint is float else hint
+
+
+def _without_none(hint: Any) -> Any:
+    return next(one for one in get_args(hint) if one is not NoneType) if NoneType in get_args(hint) else hint
+
+
+def _of_model(value: Any) -> Any:
+    """Return a checked value as one of the model."""
+    if isinstance(value, msgspec.Struct):
+        kind: Any = type(value).part  # type: ignore[attr-defined]
+        return kind(*[_of_model(getattr(value, field.name)) for field in fields(kind)])
+    if isinstance(value, tuple):
+        return tuple(map(_of_model, value))
+    return {(a, b): text for a, b, text in value} if isinstance(value, list) else value
+
+
+def _what_is_wrong(error: str) -> str:
+    """Return the place and the fault of msgspec's error in the terms of the model: "machine/pci/0/virtual is not true or false"."""
+    fault, _, path = error.partition(" - at `$")
+    hint: Any = Machine
+    way = ["machine"]
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        hint = _without_none(get_type_hints(hint)[name] if name else get_args(hint)[-1 if index == "..." else 0])
+        way.append(name or index)
+        if name in _PAIRS:
+            break
+    if field := re.search(r"(missing required|unknown) field `(.*)`", fault):
+        return f"{'/'.join([*way, field[2]])} is not {'there' if field[1] == 'missing required' else 'known'}"
+    return f"{'/'.join(way)} is not {_in_words(hint)}"
+
+
+def _in_words(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return f"one of {', '.join(get_args(hint))}"
     if origin is Mapping:
-        return _paired if get_origin(inner[0]) is tuple else functools.partial(_mapping_of, _reader(inner[1]))
-    return _number if hint is float else functools.partial(_exactly, hint)
-
-
-def _as_they_are(hint: Any) -> frozenset[type]:
-    """Return the JSON types that need no conversion. Most values have one of them; skipping the call saves time."""
-    kinds = frozenset(get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
-    return kinds & {str, int, bool, type(None)}
-
-
-@functools.cache
-def _part_reader(kind: type) -> _Reader:
-    """Return the reader of an object with exactly the fields of a dataclass of the model. Fields added later may be missing. Cached."""
-    readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
-    names = frozenset(_fields(kind))
-    later = {name: value for name, value in LATER.items() if name in names}
-
-    def read(data: object) -> Any:
-        """Return one part. Raises _Foreign with the path of a value that does not fit."""
-        if isinstance(data, dict) and later and data.keys() != names:
-            data = {**later, **data}
-        if not isinstance(data, dict) or data.keys() != names:
-            raise _not_the_fields(data, names)
-        name = ""
-        try:
-            values = []
-            for name, taken, one in readers:
-                value = data[name]
-                values.append(value if type(value) in taken else one(value))
-        except _Foreign as foreign:
-            raise foreign.below(name) from None
-        return kind(*values)
-
-    return read
-
-
-def _not_the_fields(data: object, names: frozenset[str]) -> _Foreign:
-    if not isinstance(data, dict):
-        return _Foreign("an object")
-    missing, odd = sorted(names - data.keys()), sorted(map(str, data.keys() - names))
-    return _Foreign("there").below(missing[0]) if missing else _Foreign("known").below(odd[0])
-
-
-def _optional(read: _Reader) -> _Reader:
-    return lambda data: None if data is None else read(data)
-
-
-def _one_of(allowed: tuple[str, ...], data: object) -> object:
-    if not isinstance(data, str) or data not in allowed:
-        raise _Foreign(f"one of {', '.join(allowed)}")
-    return data
-
-
-def _list_of(read: _Reader, data: object) -> tuple[Any, ...]:
-    values: list[Any] = []
-    items = _list(data)
-    try:
-        for item in items:
-            values.append(read(item))
-    except _Foreign as foreign:
-        raise foreign.below(str(len(values))) from None
-    return tuple(values)
-
-
-def _list(data: object) -> list[Any]:
-    if not isinstance(data, list):
-        raise _Foreign("a list")
-    return data
-
-
-def _paired(data: object) -> dict[tuple[str, str], str]:
-    if data == {}:  # an empty mapping does not show the type of its keys
-        return {}
-    rows = _list(data)
-    if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(case, str) for case in row) for row in rows):
-        raise _Foreign("a list of [a, b, value]")
-    return {(a, b): text for a, b, text in rows}
-
-
-def _mapping_of(read: _Reader, data: object) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise _Foreign("an object")
-    found = {}
-    for name, item in data.items():
-        try:
-            found[name] = read(item)
-        except _Foreign as foreign:
-            raise foreign.below(name) from None
-    return found
-
-
-def _number(data: object) -> float:
-    if type(data) is float and math.isfinite(data):
-        return data
-    if type(data) is int and abs(data) < 1 << 64:
-        return float(data)
-    raise _Foreign("a number")
-
-
-def _exactly(kind: type, data: object) -> object:
-    if type(data) is not kind:
-        raise _Foreign({str: "a text", int: "a whole number", bool: "true or false"}[kind])
-    return data
+        return "a list of [a, b, value]" if get_origin(get_args(hint)[0]) is tuple else "an object"
+    kinds = {str: "a text", int: "a whole number", bool: "true or false", float: "a number"}
+    return "a list" if origin is tuple else kinds.get(hint, "an object")

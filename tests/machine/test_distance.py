@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.distance import ORDER, Distances, closeness, near_nics, path, why_unknown
+from collbench.machine.distance import ORDER, Distances, closeness
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, System
 from collbench.machine.readers import nccl_xml
 from tests.machine.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
@@ -41,13 +41,13 @@ def parts(*pci: PciDevice, numa: tuple[int | None, int | None] = (0, 0), **chang
     ],
 )
 def test_hand_made_machines(machine: Machine, a: str, b: str, expected: str) -> None:
-    assert path(machine, a, b) == expected == path(machine, b, a)
-    assert why_unknown(machine, a, b) is None
+    assert Distances(machine).path(a, b) == expected == Distances(machine).path(b, a)
+    assert Distances(machine).why_unknown(a, b) is None
 
 
 def test_what_a_source_states_wins() -> None:
     machine = replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"})
-    assert path(machine, GPU, "mlx5_4") == path(machine, "mlx5_4", GPU) == "PXB"
+    assert Distances(machine).path(GPU, "mlx5_4") == Distances(machine).path("mlx5_4", GPU) == "PXB"
 
 
 def test_switches_below_switches() -> None:
@@ -56,19 +56,19 @@ def test_switches_below_switches() -> None:
     upper = [bridge("0000:12:00.0", "0000:11:00.0", 0), bridge("0000:12:01.0", "0000:11:00.0", 0)]
     lower = [bridge("0000:16:00.0", "0000:12:00.0", 0), bridge("0000:17:00.0", "0000:16:00.0", 0)]
     ends = gpu_device(GPU, "0000:17:00.0", 0), nic_device(NIC, "0000:12:01.0", 0)
-    assert path(parts(*tree, *upper, *lower, *ends), GPU, "nic") == "PXB"
+    assert Distances(parts(*tree, *upper, *lower, *ends)).path(GPU, "nic") == "PXB"
 
 
 def test_a_source_that_shows_a_switch_as_one_bridge() -> None:
     """NCCL's XML: what hangs below one bridge is on different buses; there every bridge is a switch."""
     above = bridge("0000:15:00.0", None, 0)
-    assert path(parts(above, gpu_device(GPU, "0000:15:00.0", 0), nic_device(NIC, "0000:15:00.0", 0)), GPU, "nic") == "PIX"
+    assert Distances(parts(above, gpu_device(GPU, "0000:15:00.0", 0), nic_device(NIC, "0000:15:00.0", 0))).path(GPU, "nic") == "PIX"
     second = bridge("0000:16:00.0", "0000:15:00.0", 0)
-    assert path(parts(above, second, gpu_device(GPU, "0000:16:00.0", 0), nic_device(NIC, "0000:15:00.0", 0)), GPU, "nic") == "PXB"
+    assert Distances(parts(above, second, gpu_device(GPU, "0000:16:00.0", 0), nic_device(NIC, "0000:15:00.0", 0))).path(GPU, "nic") == "PXB"
 
 
 def test_without_root_ports_no_difference_between_host_bridges_is_claimed() -> None:
-    assert path(parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0)), GPU, "nic") == "PHB"  # type: ignore[arg-type]
+    assert Distances(parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0))).path(GPU, "nic") == "PHB"  # type: ignore[arg-type]
 
 
 def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
@@ -81,20 +81,20 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
 
     text = f'<system version="1">{cpu(0, gpu(0, "18") + gpu(1, "2a"))}{cpu(1, gpu(2, "9a"))}</system>'
     machine = nccl_xml.read(text, "topo.xml")
-    assert path(machine, "0000:18:00.0", "0000:2a:00.0") == "PHB"
-    assert path(machine, "0000:18:00.0", "0000:9a:00.0") == "SYS"
+    assert Distances(machine).path("0000:18:00.0", "0000:2a:00.0") == "PHB"
+    assert Distances(machine).path("0000:18:00.0", "0000:9a:00.0") == "SYS"
 
 
 def test_parts_of_two_numa_nodes_are_far_below_any_bridge() -> None:
     why = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
     machine = parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=why)  # type: ignore[arg-type]
-    assert path(machine, GPU, "nic") == "SYS"
+    assert Distances(machine).path(GPU, "nic") == "SYS"
 
 
 def test_a_host_bridge_that_is_listed() -> None:
     tree = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
     tree += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
-    assert path(parts(*tree, gpu_device(GPU, "0000:10:01.0", 0), nic_device(NIC, "0000:10:02.0", 0)), GPU, "nic") == "PHB"
+    assert Distances(parts(*tree, gpu_device(GPU, "0000:10:01.0", 0), nic_device(NIC, "0000:10:02.0", 0))).path(GPU, "nic") == "PHB"
 
 
 @pytest.mark.parametrize(
@@ -129,25 +129,25 @@ def test_a_host_bridge_that_is_listed() -> None:
     ],
 )  # fmt: skip
 def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
-    assert path(machine, GPU, "nic") is None
-    assert why_unknown(machine, GPU, "nic") == why
+    assert Distances(machine).path(GPU, "nic") is None
+    assert Distances(machine).why_unknown(GPU, "nic") == why
 
 
 def test_switches_that_a_topology_file_names_are_places() -> None:
     """Azure's files name their switches ffff:ff:01.0: such a bridge cannot be read, but the file shows which devices it joins."""
     above = bridge("ffff:ff:01.0", None, 0, virtual=True)
-    assert path(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0)), GPU, "nic") == "PIX"
+    assert Distances(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0))).path(GPU, "nic") == "PIX"
 
 
 def test_a_virtual_function_is_where_its_bridge_is() -> None:
     machine = dgx()
     pci = tuple(replace(device, virtual=device.kind == "nic") for device in machine.pci)
-    assert path(replace(machine, pci=pci), GPU, "mlx5_0") == "PIX"
+    assert Distances(replace(machine, pci=pci)).path(GPU, "mlx5_0") == "PIX"
 
 
 def test_one_numa_node_is_everybodys() -> None:
     machine = parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),))  # type: ignore[arg-type]
-    assert path(machine, GPU, "nic") == "PHB"
+    assert Distances(machine).path(GPU, "nic") == "PHB"
     assert Distances(machine).numa_of("nic") == 0
     assert Distances(laptop()).numa_of("docker0") == 0
 
@@ -165,22 +165,22 @@ def test_one_numa_node_is_everybodys() -> None:
     ],
 )
 def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
-    assert path(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links), "a", "b") == expected
+    assert Distances(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links)).path("a", "b") == expected
 
 
 def test_links_whose_far_end_is_unknown() -> None:
     machine = dgx()
     counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
-    assert path(counted, GPU, "0000:19:00.0") is None
-    assert "counts the GPUs' links" in why_unknown(counted, GPU, "0000:19:00.0")
-    assert path(counted, GPU, "mlx5_0") == "PIX"
+    assert Distances(counted).path(GPU, "0000:19:00.0") is None
+    assert "counts the GPUs' links" in Distances(counted).why_unknown(GPU, "0000:19:00.0")
+    assert Distances(counted).path(GPU, "mlx5_0") == "PIX"
 
 
 def test_near_nics() -> None:
-    assert [nic.name for nic in near_nics(dgx(), GPU)] == ["mlx5_0", "mlx5_1"]
-    assert [nic.name for nic in near_nics(mesh(), "0000:83:00.0")] == ["mlx5_2"]
-    assert [nic.name for nic in near_nics(pcie_box(), "0000:81:00.0")] == ["mlx5_0"]  # eno1 is nearer, and no RDMA device
-    assert near_nics(parts(), GPU) == ()
+    assert [nic.name for nic in Distances(dgx()).near_nics(GPU)] == ["mlx5_0", "mlx5_1"]
+    assert [nic.name for nic in Distances(mesh()).near_nics("0000:83:00.0")] == ["mlx5_2"]
+    assert [nic.name for nic in Distances(pcie_box()).near_nics("0000:81:00.0")] == ["mlx5_0"]  # eno1 is nearer, and no RDMA device
+    assert Distances(parts()).near_nics(GPU) == ()
 
 
 def test_of_several_nics_below_switches_the_one_below_the_gpus_own_switch_is_near() -> None:
@@ -189,8 +189,8 @@ def test_of_several_nics_below_switches_the_one_below_the_gpus_own_switch_is_nea
     pci += [gpu_device(GPU, "0000:22:00.0", 0), nic_device(NIC, ports[0], 0), nic_device("0000:31:00.0", ports[1], 0)]
     machine = parts(*pci)
     machine = replace(machine, nics=(*machine.nics, Nic("far", "0000:31:00.0", rdma=True, numa=0)))
-    assert path(machine, GPU, "nic") == path(machine, GPU, "far") == "PXB"
-    assert [nic.name for nic in near_nics(machine, GPU)] == ["nic"]
+    assert Distances(machine).path(GPU, "nic") == Distances(machine).path(GPU, "far") == "PXB"
+    assert [nic.name for nic in Distances(machine).near_nics(GPU)] == ["nic"]
 
 
 def test_near_words_come_first() -> None:
@@ -201,8 +201,8 @@ def test_near_words_come_first() -> None:
 def test_parts_in_one_circle_of_bridges_have_no_distance_from_either_end() -> None:
     """The GPU is above the NIC, and the NIC above the GPU: which bridge they have in common depends on where one starts."""
     tree = (PciDevice(GPU, "gpu", "0000:05:00.0"), PciDevice("0000:05:00.0", "switch", NIC, virtual=True), PciDevice(NIC, "nic", GPU))
-    assert path(parts(*tree), GPU, "nic") is path(parts(*tree), "nic", GPU) is None
-    assert why_unknown(parts(*tree), GPU, "nic") == f"the bridges above {GPU} go in circles"
+    assert Distances(parts(*tree)).path(GPU, "nic") is Distances(parts(*tree)).path("nic", GPU) is None
+    assert Distances(parts(*tree)).why_unknown(GPU, "nic") == f"the bridges above {GPU} go in circles"
 
 
 ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in range(6)]
@@ -216,9 +216,9 @@ DEVICES = st.builds(
 @given(st.lists(DEVICES, max_size=8), st.sampled_from([None, *ADDRESSES]), st.sampled_from([None, *ADDRESSES]))
 def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | None, nic: str | None) -> None:
     machine = Machine(pci=tuple(devices), gpus=(Gpu("gpu0", address=gpu),), nics=(Nic("nic", nic),))
-    found, why = path(machine, "gpu0", "nic"), why_unknown(machine, "gpu0", "nic")
+    found, why = Distances(machine).path("gpu0", "nic"), Distances(machine).why_unknown("gpu0", "nic")
     assert found in ORDER if found else why
-    assert found == path(machine, "nic", "gpu0")
+    assert found == Distances(machine).path("nic", "gpu0")
 
 
 def test_a_virtual_interface_is_not_the_nearest_nic() -> None:

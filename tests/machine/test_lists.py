@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.lists import LISTS, known_none, with_reasons
 from collbench.machine.merge import merge
-from collbench.machine.model import Gpu, Machine, Nic, PciDevice
+from collbench.machine.model import LISTS, Gpu, Machine, Nic, PciDevice, known_none, with_reasons
 from collbench.machine.sources import read_paths, readings
 from collbench.report.machine import document, title
 from tests.machine.trees import pci, tree

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from collbench.machine.doctor.compare import examined
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import Machine, PcieLink
-from collbench.machine.snapshot import machines_of
+from collbench.machine.snapshot import machines_of, to_json
 from collbench.report.doctor import table_lines
 from tests.doctor.machines import changed, with_link, with_port, with_system
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.messages import Message
+
+
+def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != key}
 
 
 def _findings(*machines: Machine) -> str:
@@ -44,5 +49,5 @@ MESSAGES: Mapping[str, Message] = {
     "nodes that differ": lambda: _findings(*(replace(dgx(), hostname=f"node{n}") for n in (1, 2, 3)), replace(mesh(), hostname="node4")),
     "fewer GPUs than in the snapshot": lambda: _since(replace(dgx(), gpus=dgx().gpus[:7]), dgx()),
     "a GPU without its memory size": lambda: _findings(changed(dgx(), "gpus", dgx().gpus[0].key, memory_bytes=None)),
-    "not a machine": lambda: machines_of({"schema": 1, "machines": [{"hostname": 7}]}, "x.json"),
+    "not a machine": lambda: machines_of({"schema": 1, "machines": [_without(to_json(Machine()), "disagreements")]}, "x.json"),
 }

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from tests.cli.command import BIN, ROOT, Finished, environment, run_here
-from tests.machine.test_archive import MACHINE, packed
+from tests.machine.test_files import MACHINE, packed
 
 SECRET = "precious-and-private"
 MOST_S = 10.0

@@ -7,8 +7,7 @@ from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
-from collbench.machine.lists import known_none
-from collbench.machine.model import Machine
+from collbench.machine.model import Machine, known_none
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
-from collbench.machine.readers import pci as pci_parts
+from collbench.machine.readers import pci
 from collbench.machine.readers.pci import part_name
 from collbench.machine.readers.rdma import parse_guid, parse_lid
 from collbench.machine.readers.text import (
@@ -82,7 +83,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
 
 
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> HwlocLinks:
-    """Return the links in the matrix "NVLinkBandwidth".
+    """Return the links in the matrix "NVLinkBandwidth", as far as its values are whole numbers of links.
 
     ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends are processors (POWER)
     models  by GPU key
@@ -93,50 +94,25 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
     names, rows, doubt = matrix
     links: list[GpuLink] = []
     doubts = [doubt] if doubt else []
+    processors: dict[str, tuple[int, float]] = {}
     for name, row in zip(names, rows, strict=True):
         gpu = ends.get(name, SWITCH)
-        if gpu != SWITCH:
-            counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
-            links += counted or []
-            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are not a multiple of one link: not counted"]
-    return HwlocLinks(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
-
-
-def _to_processors(
-    names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
-) -> dict[str, tuple[int, float]]:
-    """Return per GPU the number of NVLinks to processors and the bytes/s of one; omitted where the values are not whole numbers of
-    links.
-    """
-    found: dict[str, tuple[int, float]] = {}
-    for name, row in zip(names, rows, strict=True):
-        gpu = ends.get(name, SWITCH)
-        total = sum(value for other, value in zip(names, row, strict=True) if other.partition(":")[0] in _PROCESSORS)
-        one = _megabytes_of_a_link(models.get(gpu))
-        if gpu != SWITCH and total and one and total % one == 0:
-            found[gpu] = (total // one, one * 1e6)
-    return found
-
-
-def _megabytes_of_a_link(model: str | None) -> int | None:
-    return next((each for pattern, _, each in _PARTS if each and pattern.search(model or "")), None)
-
-
-def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str, str]) -> dict[str, int]:
-    """Return MB/s by far end, switches together. The value of a GPU with itself is meaningless."""
-    sums: dict[str, int] = {}
-    for name, value in zip(names, row, strict=True):
-        if value and name in ends and ends[name] != gpu:
-            sums[ends[name]] = sums.get(ends[name], 0) + value
-    return sums
-
-
-def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
-    """Return the links of one GPU by far end; None when its values are not multiples of one link's rate."""
-    one = _megabytes_of_a_link(model)
-    if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
-        return None if sums else []
-    return [GpuLink(gpu, end, value // one, bytes_per_s=one * 1e6) for end, value in sums.items()]
+        if gpu == SWITCH:
+            continue
+        one = next((each for pattern, _, each in _PARTS if each and pattern.search(models.get(gpu) or "")), None)
+        sums: Counter[str] = Counter()  # MB/s by far end, switches together; the value of a GPU with itself is meaningless
+        to_processors = 0
+        for other, value in zip(names, row, strict=True):
+            if value and other in ends and ends[other] != gpu:
+                sums[ends[other]] += value
+            to_processors += value if other.partition(":")[0] in _PROCESSORS else 0
+        if one and to_processors and to_processors % one == 0:
+            processors[gpu] = (to_processors // one, one * 1e6)
+        if one and not any(value % one for value in sums.values()) and sums.total() <= one * _MOST_LINKS:
+            links += [GpuLink(gpu, end, value // one, bytes_per_s=one * 1e6) for end, value in sums.items()]
+        elif sums:
+            doubts.append(f"hwloc's NVLink figures of {gpu} are not a multiple of one link: not counted")
+    return HwlocLinks(tuple(links), doubts=tuple(doubts), processors=processors)
 
 
 def _xgmi(topology: Element, ends: Mapping[str, str]) -> HwlocLinks:
@@ -203,20 +179,16 @@ class HwlocObject:
         """The <info> children by name."""
         return infos(self.element)
 
+    def number(self, attribute: str) -> int | None:
+        """Return the integer in an attribute; None when it is invalid."""
+        return whole(self.element.get(attribute), 0, 1 << 60)
+
     def up(self) -> Iterator[HwlocObject]:
         """Yield the containing objects, innermost first."""
         at = self.inside
         while at:
             yield at
             at = at.inside
-
-
-def root(text: str, name: str) -> Element:
-    """Return the <topology> element. Raises Unreadable for other or broken XML, entities, and oversized files."""
-    top = top_element(text, name, _LIMITS)
-    if top.tag != "topology":
-        raise Unreadable(f"{printable(name)} holds no <topology> of hwloc's: {_LIMITS.again}")
-    return top
 
 
 def hwloc_objects(topology: Element) -> list[HwlocObject]:
@@ -235,11 +207,6 @@ def hwloc_objects(topology: Element) -> list[HwlocObject]:
 def infos(element: Element) -> dict[str, str]:
     """Return the <info> children by name."""
     return {child.get("name", ""): printable(child.get("value", "")) for child in element if child.tag == "info"}
-
-
-def number_of(thing: HwlocObject, attribute: str) -> int | None:
-    """Return the integer in an attribute; None when it is invalid."""
-    return whole(thing.element.get(attribute), 0, 1 << 60)
 
 
 # The devices in hwloc's XML: PCI functions and their tree, and the drivers' names of GPUs, network and RDMA devices.
@@ -275,10 +242,14 @@ def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int
             found.doubts.append(f"hwloc lists {address} twice: the first is taken")
         elif address:
             seen[address] = _pci(thing, address, _model(drivers.get(address, ())), numa_ids, found.unknown)
-    found.pci = pci_parts.with_switches(tuple(seen.values()))
+    found.pci = pci.with_switches(tuple(seen.values()))
     found.gpus = tuple(_gpu(device, drivers.get(device.address, ())) for device in found.pci if device.kind == "gpu")
     found.nics = tuple(_nics(found.pci, drivers, version))
-    found.ends = dict(_ends(things, seen))
+    for thing in things:
+        on = next((each.address for each in (thing, *thing.up()) if each.type == "PCIDev"), None)
+        device = seen.get(on or "")
+        if device and device.kind in ("gpu", "nvswitch") and (index := thing.element.get("gp_index")):
+            found.ends[f"{thing.type}:{index}"] = SWITCH if device.kind == "nvswitch" else device.address
     return found
 
 
@@ -293,34 +264,21 @@ def _drivers(things: Sequence[HwlocObject]) -> dict[str | None, list[HwlocObject
 
 
 def _pci(thing: HwlocObject, address: str, model: str | None, numa_ids: frozenset[int], unknown: dict[str, str]) -> PciDevice:
-    class_id, vendor, device_id = _ids(thing.element.get("pci_type", ""))
-    kind = pci_parts.kind_of(address, vendor, class_id)
+    ids = _TYPE.match(thing.element.get("pci_type", "").strip())  # zeros mean unknown
+    class_id = int(ids[1], 16) << 8 | int(ids[4] or "0", 16) or None if ids else None
+    vendor, device_id = (int(ids[2], 16) or None, int(ids[3], 16) or None) if ids else (None, None)
+    kind = pci.kind_of(address, vendor, class_id)
     kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else "bridge" if thing.type == "Bridge" else kind
-    name = _name(thing)
+    named = " ".join(thing.infos[word] for word in ("PCIVendor", "PCIDevice") if thing.infos.get(word))
+    name = named or printable(thing.element.get("name", "")) or None  # version 1 has a name attribute
     link, why = pcie(thing.element.get("pci_link_speed"), model or part_name(vendor, device_id))
-    virtual = pci_parts.is_virtual(address, vendor, device_id, class_id, name)
+    virtual = pci.is_virtual(address, vendor, device_id, class_id, name)
     if kind != "other" and (why or virtual):
-        unknown[f"pci/{address}/link"] = why or pci_parts.VIRTUAL_LINK
+        unknown[f"pci/{address}/link"] = why or pci.VIRTUAL_LINK
     parent = next((above.address for above in thing.up() if above.address), None)
     link = PcieLink() if virtual else link
     numa = _numa(thing, numa_ids)
     return PciDevice(address, kind, parent, vendor, device_id, class_id, name, numa, link, virtual=virtual)
-
-
-def _ids(text: str) -> tuple[int | None, int | None, int | None]:
-    """Return class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for zeros, which mean unknown."""
-    match = _TYPE.match(text.strip())
-    if not match:
-        return None, None, None
-    class_id = int(match[1], 16) << 8 | int(match[4] or "0", 16)
-    return class_id or None, int(match[2], 16) or None, int(match[3], 16) or None
-
-
-def _name(thing: HwlocObject) -> str | None:
-    """Return the name: version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
-    infos = thing.infos
-    called = " ".join(infos[word] for word in ("PCIVendor", "PCIDevice") if infos.get(word))
-    return called or printable(thing.element.get("name", "")) or None
 
 
 def _numa(thing: HwlocObject, numa_ids: frozenset[int]) -> int | None:
@@ -338,7 +296,7 @@ def _gpu(device: PciDevice, drivers: Sequence[HwlocObject]) -> Gpu:
     """Return the GPU with the index, model and serial number of NVML or ROCm, if hwloc was built with them."""
     infos = {word: value for driver in drivers for word, value in driver.infos.items()}
     index = next((int(match[2]) for driver in drivers if (match := _GPU_NAME.match(driver.element.get("name", "")))), None)
-    gpu = pci_parts.gpu(device, index, _model(drivers), infos.get("NVIDIAUUID") or infos.get("AMDUUID"))
+    gpu = pci.gpu(device, index, _model(drivers), infos.get("NVIDIAUUID") or infos.get("AMDUUID"))
     kib = next((infos[word] for word in _MEMORY if re.fullmatch(r"\d{1,12}", infos.get(word, ""))), None)
     return replace(gpu, memory_bytes=int(kib) * 1024 if kib else None)
 
@@ -348,23 +306,23 @@ def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Hwlo
     nics: list[Nic] = []
     functions = {device.address: device for device in found}
     driven = any(_is(each, kinds, version) for on in drivers if on for each in drivers[on] for kinds in (_OPENFABRICS, _NETWORK))
-    physical = pci_parts.physical_nics(found)
+    physical = pci.physical_nics(found)
     for address in [*(device.address for device in found), None]:
         named = drivers.get(address, ())
         rdma = [each for each in named if _is(each, _OPENFABRICS, version)]
         nets = [each for each in named if _is(each, _NETWORK, version) and each not in rdma]
         device = functions.get(address) if address else None
         nics += [_nic(each, device, nets if len(rdma) == 1 else [], True) for each in rdma]
-        missing = driven and not rdma and device is not None and not device.virtual and pci_parts.is_rdma_card(device)
+        missing = driven and not rdma and device is not None and not device.virtual and pci.is_rdma_card(device)
         nics += [replace(_nic(each, device, [each], False), rdma_missing=missing) for each in ([] if rdma else nets)]
         if device and device.kind == "nic" and not rdma and not nets:
-            bare = pci_parts.nic(device, physical)
+            bare = pci.nic(device, physical)
             nics.append(replace(bare, rdma=bare.rdma and not missing, rdma_missing=missing))
     return list({nic.name: nic for nic in reversed(nics)}.values())[::-1]
 
 
 def _is(thing: HwlocObject, numbers: Mapping[int, int], version: int) -> bool:
-    kind = number_of(thing, "osdev_type")
+    kind = thing.number("osdev_type")
     if kind is None or not thing.element.get("name"):
         return False
     return bool(kind & numbers[3]) if version >= 3 else kind == numbers[2]
@@ -372,35 +330,21 @@ def _is(thing: HwlocObject, numbers: Mapping[int, int], version: int) -> bool:
 
 def _nic(thing: HwlocObject, device: PciDevice | None, nets: Sequence[HwlocObject], rdma: bool) -> Nic:
     infos = thing.infos
-    numbers = sorted({int(match[1]) for word in infos if (match := _PORT.match(word))})
+    ports = []
+    for number in sorted({int(match[1]) for word in infos if (match := _PORT.match(word))} - {0}):
+        lid = parse_lid(infos.get(f"Port{number}LID"))  # hwloc has no rate, and only InfiniBand has LIDs
+        state = _STATES.get(infos.get(f"Port{number}State", ""))
+        ports.append(Port(number, state=state, link_layer="infiniband" if lid else None, lid=lid))
     return Nic(
         name=printable(thing.element.get("name", ""), 64),
         address=device.address if device else None,
-        model=pci_parts.model_of(device) if device else None,
+        model=pci.model_of(device) if device else None,
         rdma=rdma and thing.element.get("subtype") != "BXI",
         numa=device.numa if device else None,
-        ports=tuple(_port(number, infos) for number in numbers if number),
+        ports=tuple(ports),
         interfaces=tuple(printable(each.element.get("name", ""), 64) for each in nets),
         guid=parse_guid(infos.get("NodeGUID")),
     )
-
-
-def _port(number: int, infos: Mapping[str, str]) -> Port:
-    """Return a port's state and LID. hwloc has no rate, and only InfiniBand has LIDs."""
-    own = parse_lid(infos.get(f"Port{number}LID"))
-    return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
-
-
-def _ends(things: Sequence[HwlocObject], found: Mapping[str, PciDevice]) -> list[tuple[str, str]]:
-    """Return GPUs and NVSwitches by their names in distance matrices."""
-    ends: list[tuple[str, str]] = []
-    for thing in things:
-        on = next((each.address for each in (thing, *thing.up()) if each.type == "PCIDev"), None)
-        device = found.get(on or "")
-        if device and device.kind in ("gpu", "nvswitch") and thing.element.get("gp_index"):
-            far = SWITCH if device.kind == "nvswitch" else device.address
-            ends.append((f"{thing.type}:{thing.element.get('gp_index')}", far))
-    return ends
 
 
 KIND = "hwloc XML"
@@ -415,7 +359,9 @@ def looks_like(text: str, name: str) -> bool:
 
 def read(text: str, name: str) -> Machine:
     """Return the machine. Raises Unreadable for other, broken or hostile XML, and for several machines in one file."""
-    topology = root(text, name)
+    topology = top_element(text, name, _LIMITS)
+    if topology.tag != "topology":
+        raise Unreadable(f"{printable(name)} holds no <topology> of hwloc's: {_LIMITS.again}")
     found = hwloc_objects(topology)
     machines = [thing for thing in found if thing.type == "Machine"]
     if len(machines) != 1:
@@ -425,36 +371,33 @@ def read(text: str, name: str) -> Machine:
     parts = devices(found, version, frozenset(node.id for node in nodes))
     links = nvlinks(topology, parts.ends, {gpu.key: gpu.model for gpu in parts.gpus})
     known = infos(topology) | machines[0].infos
+    unknown = parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {})
+    if not parts.pci:
+        unknown |= dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
+    elif not parts.nics:
+        unknown["nics"] = "the XML has no network devices: lstopo may have left them out"
+    gpus = []
+    for gpu in parts.gpus:
+        count, rate = links.processors.get(gpu.key, (None, None))
+        gpus.append(replace(gpu, cpu_links=count, cpu_link_bytes_per_s=rate))
     return Machine(
         hostname=known.get("HostName") or None,
         sources=(f"{KIND} {printable(name)}",),
         system=_system(found, known, nodes),
         numa_nodes=nodes,
         pci=parts.pci,
-        gpus=tuple(_with_cpu_links(gpu, links.processors) for gpu in parts.gpus),
+        gpus=tuple(gpus),
         gpu_links=links.links,
         nics=parts.nics,
         paths=links.paths,
-        unknown=parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {}) | _lists(parts),
+        unknown=unknown,
         doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, known.get("Architecture"))),
     )
 
 
-def _with_cpu_links(gpu: Gpu, processors: Mapping[str, tuple[int, float]]) -> Gpu:
-    count, rate = processors.get(gpu.key, (None, None))
-    return replace(gpu, cpu_links=count, cpu_link_bytes_per_s=rate)
-
-
-def _lists(parts: Devices) -> dict[str, str]:
-    """Return why lists are empty that lstopo may omit: without I/O devices it writes none, and filters drop network devices."""
-    if not parts.pci:
-        return dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
-    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have left them out"}
-
-
 def _restricted(found: Sequence[HwlocObject], architecture: str | None) -> list[str]:
     """Return a doubt where CPU numbers have gaps. POWER numbers threads that are switched off; other processors do not."""
-    cpus = frozenset(number for thing in found if thing.type == "PU" and (number := number_of(thing, "os_index")) is not None)
+    cpus = frozenset(number for thing in found if thing.type == "PU" and (number := thing.number("os_index")) is not None)
     if architecture not in ("x86_64", "aarch64") or len(cpus) == max(cpus, default=-1) + 1:
         return []
     return [
@@ -466,11 +409,11 @@ def _numa_nodes(found: Sequence[HwlocObject], machine: HwlocObject) -> tuple[Num
     """Return the nodes that are not GPU memory. Version 1 writes none for a machine with one node."""
     nodes: dict[int, NumaNode] = {}
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
-        number = number_of(thing, "os_index")
+        number = thing.number("os_index")
         if number is not None and number < 4096:
             cpus = _cpus(thing)
-            nodes.setdefault(number, NumaNode(number, cpus, number_of(thing, "local_memory")))
-    memory = number_of(machine, "local_memory")
+            nodes.setdefault(number, NumaNode(number, cpus, thing.number("local_memory")))
+    memory = machine.number("local_memory")
     if not nodes and memory:
         return (NumaNode(0, _cpus(machine), memory),)
     return tuple(nodes[number] for number in sorted(nodes))

@@ -6,14 +6,13 @@ NICs have their own readers in `network`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from collbench.machine.files import Files
-from collbench.machine.model import Gpu, Machine, NumaNode, PciDevice, System
+from collbench.machine.model import Machine, NumaNode, PciDevice, System
 from collbench.machine.readers import pci_sysfs
-from collbench.machine.readers import pci_sysfs as linux_gpus
 from collbench.machine.readers.text import cpu_list, cpu_mask, printable, whole, written
 
 # The IOMMU's mode for GPUs and NICs: off, passthrough, or translating (which slows transfers between them).
@@ -21,7 +20,6 @@ from collbench.machine.readers.text import cpu_list, cpu_mask, printable, whole,
 State = Literal["off", "passthrough", "translating"]
 _GROUPS = "/sys/kernel/iommu_groups"
 _CLASS = "/sys/class/iommu"
-_TYPES = ("identity", "DMA", "DMA-FQ")
 
 
 def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
@@ -33,21 +31,22 @@ def state(files: Files, addresses: frozenset[str], system: System) -> tuple[Stat
     groups = files.names(_GROUPS)
     if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):
         return "off", None
-    types = _types(files, groups, addresses)
+    own = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
+    types = {files.text(f"{_GROUPS}/{group}/type") for group in own or groups if whole(group) is not None} & {"identity", "DMA", "DMA-FQ"}
     if types:
         return ("passthrough" if types == {"identity"} else "translating"), None
-    found = _state_of_command_line(_words(system.command_line or "", system.cpu_vendor), bool(groups))
+    found = _state_of_command_line(system.command_line or "", system.cpu_vendor, bool(groups))
     return found, None if found else f"{_GROUPS} and the kernel's command line do not show it"
 
 
-def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> set[str]:
-    own = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
-    texts = (files.text(f"{_GROUPS}/{group}/type") for group in own or groups if whole(group) is not None)
-    return {text for text in texts if text in _TYPES}
+def _state_of_command_line(line: str, vendor: str | None, groups: bool) -> State | None:
+    """Return the state by the parameters that apply to this processor; the last of a name counts, and of "on,sm_on" the first part.
 
-
-def _state_of_command_line(words: Mapping[str, str], groups: bool) -> State | None:
-    """Return the state in the command line. Requested passthrough does not prove an IOMMU: groups do, or its own "on"."""
+    Requested passthrough does not prove an IOMMU: groups do, or its own "on".
+    """
+    own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
+    pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
+    words = {name: value.split(",")[0] for name, _, value in pairs}
     if not groups and "off" in words.values():
         return "off"
     on = "on" in words.values()
@@ -56,19 +55,8 @@ def _state_of_command_line(words: Mapping[str, str], groups: bool) -> State | No
     return "translating" if on or (groups and words.get("iommu.passthrough") == "0") else None
 
 
-def _words(line: str, vendor: str | None) -> Mapping[str, str]:
-    """Return the IOMMU parameters of a command line that apply to this processor.
-
-    The last of a name counts; of "on,sm_on" the first part.
-    """
-    own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
-    pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
-    return {name: value.split(",")[0] for name, _, value in pairs}
-
-
 # Processors and NUMA nodes from /proc/cpuinfo, /proc/meminfo and /sys/devices/system.
 
-PROCESSORS_KIND = "Linux sysfs processors"
 _CPUS = "/sys/devices/system/cpu"
 _NODES = "/sys/devices/system/node"
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
@@ -157,7 +145,8 @@ def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
 def _numa_nodes(files: Files, online: frozenset[int]) -> tuple[tuple[NumaNode, ...], bool]:
     """Return the processors' NUMA nodes, and whether the kernel's list included GPU memory (POWER9, Grace)."""
     ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
-    of_gpus = _nodes_of_gpus(files)
+    texts = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
+    of_gpus = {whole(_fields(text).get("Node"), 0, 4095) for text in texts} - {None}
     nodes = [_node(files, each, online) for each in ids]
     kept = tuple(node for node in nodes if node.cpus or (node.memory_bytes != 0 and node.id not in of_gpus))
     return kept, any(node.id in of_gpus and not node.cpus for node in nodes)
@@ -169,12 +158,6 @@ def _node(files: Files, number: int, online: frozenset[int]) -> NumaNode:
     cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap")) or frozenset()
     known = listed is not None or bool(cpus)
     return NumaNode(number, written(cpus & online if online else cpus) if known else None, _kilobytes(files.text(f"{folder}/meminfo")))
-
-
-def _nodes_of_gpus(files: Files) -> frozenset[int]:
-    texts = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
-    found = [whole(_fields(text).get("Node"), 0, 4095) for text in texts]
-    return frozenset(each for each in found if each is not None)
 
 
 def _memory(files: Files, nodes: tuple[NumaNode, ...], of_gpus: bool) -> int | None:
@@ -264,13 +247,19 @@ _CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
 
 def read_system(files: Files, processors: Processors) -> tuple[System, dict[str, str]]:
     """Return the system's facts, except IOMMU and shared memory, and why some are unknown. Never raises."""
-    kernel = _kernel(files)
+    version = re.match(r"Linux version (\S{1,120})", files.text("/proc/version") or "")
+    kernel = printable(files.text("/proc/sys/kernel/osrelease") or (version[1] if version else "")) or None
     virtualization, why_virtualization = _virtualization(files, processors)
     container, why_container = _container(files)
-    driver = _driver(files)
+    nvidia = _NVIDIA_VERSION.search(files.text("/proc/driver/nvidia/version") or "")
+    driver = nvidia[1] if nvidia else printable(files.text("/sys/module/amdgpu/version") or "") or None
+    modules = dict.fromkeys(
+        name for name, path in _PEER_MEMORY if files.text(path) is not None
+    )  # loaded, which does not prove that they work
+    peer_memory = tuple(modules) if modules or files.names("/sys/module") else None
     system = System(
         _architecture(files, kernel, processors), processors.model, processors.vendor, processors.sockets, processors.cores,
-        processors.threads, processors.memory_bytes, kernel, command_line(files), driver, _peer_memory(files),
+        processors.threads, processors.memory_bytes, kernel, command_line(files), driver, peer_memory,
         virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
@@ -296,13 +285,6 @@ def command_line(files: Files) -> str | None:
     return printable(shown(text), _MOST_COMMAND_LINE) if text else None
 
 
-def _kernel(files: Files) -> str | None:
-    release = files.text("/proc/sys/kernel/osrelease")
-    version = re.match(r"Linux version (\S{1,120})", files.text("/proc/version") or "")
-    found = release or (version[1] if version else None)
-    return printable(found) if found else None
-
-
 def _noted(files: Files, name: str) -> str | None:
     found = re.search(rf"^{name}: *(\S{{1,200}})$", files.text(_HWLOC_NOTE) or "", re.M)
     return found[1] if found else None
@@ -313,18 +295,6 @@ def _architecture(files: Files, kernel: str | None, processors: Processors) -> s
     named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
     of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
     return next((each for each in named if each in _ARCHITECTURES), of_flags)
-
-
-def _driver(files: Files) -> str | None:
-    nvidia = _NVIDIA_VERSION.search(files.text("/proc/driver/nvidia/version") or "")
-    amd = files.text("/sys/module/amdgpu/version")
-    return nvidia[1] if nvidia else printable(amd) if amd else None
-
-
-def _peer_memory(files: Files) -> tuple[str, ...] | None:
-    """Return the loaded peer-memory modules by name. That a module is loaded does not prove that it works."""
-    found = dict.fromkeys(name for name, path in _PEER_MEMORY if files.text(path) is not None)
-    return tuple(found) if found or files.names("/sys/module") else None
 
 
 def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str) -> str | None:
@@ -343,12 +313,9 @@ def _virtualization(files: Files, processors: Processors) -> tuple[str | None, s
         return None, "this processor's /proc/cpuinfo has no mark for hypervisors, and the machine's maker is none"
     if "hypervisor" not in processors.flags:
         return "", None
-    return _matches(_CLOUDS, vendor, product) or _of_clock(files) or "hypervisor", None
-
-
-def _of_clock(files: Files) -> str | None:
     clocks = files.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
-    return next((found for clock, found in _CLOCKS if clock in clocks), None)
+    of_clock = next((found for clock, found in _CLOCKS if clock in clocks), None)
+    return _matches(_CLOUDS, vendor, product) or of_clock or "hypervisor", None
 
 
 def _container(files: Files) -> tuple[str | None, str | None]:
@@ -379,34 +346,22 @@ def read(files: Files) -> Machine:
     """Return the machine that the files show. Never raises. Missing facts are None, with the reason in `unknown`."""
     compute = read_processors(files)
     bus = pci_sysfs.read(files)
-    gpus = linux_gpus.read_linux_gpus(files, bus.devices)
-    devices = _near(files, gpus.devices, compute.numa_nodes)
+    found = pci_sysfs.read_gpus(files, bus.pci)
+    devices: list[PciDevice] = []
+    for device in found.pci:
+        by_cpus = device.numa is None and device.kind in ("gpu", "nic")  # older kernels report only the CPUs
+        folder = f"{pci_sysfs.DEVICES}/{device.address}"
+        devices.append(replace(device, numa=node_of(files, folder, compute.numa_nodes)) if by_cpus else device)
     numa = {device.address: device.numa for device in devices}
-    found = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in gpus.gpus)
+    gpus = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in found.gpus)
     system, reasons = read_system(files, compute)
     own = [device for device in devices if device.kind in ("gpu", "nic")]
     iommu, why = state(files, frozenset(device.address for device in own), system)
-    unknown = {**compute.unknown, **reasons, **bus.unknown, **gpus.unknown, **_placeless(own, found)}
+    nowhere = [f"pci/{device.address}/numa" for device in own if device.numa is None and not device.virtual]
+    nowhere += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
+    unknown = {**compute.unknown, **reasons, **bus.unknown, **found.unknown}
+    unknown |= dict.fromkeys(nowhere, "the firmware does not report it (numa_node is -1 or absent)")
     return Machine(
-        hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, devices, found, gpus.links,
-        unknown={**unknown, "system/iommu": why} if why else unknown, doubts=bus.doubts + gpus.doubts,
+        hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, tuple(devices), gpus, found.gpu_links,
+        unknown={**unknown, "system/iommu": why} if why else unknown, doubts=bus.doubts + found.doubts,
     )  # fmt: skip
-
-
-def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode]) -> tuple[PciDevice, ...]:
-    """Return the devices where GPUs and NICs without a node get that of their local CPUs, if it is unique: older kernels report only
-    CPUs.
-    """
-    return tuple(
-        replace(device, numa=node_of(files, f"{pci_sysfs.DEVICES}/{device.address}", nodes))
-        if device.numa is None and device.kind in ("gpu", "nic")
-        else device
-        for device in devices
-    )
-
-
-def _placeless(devices: Sequence[PciDevice], gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return why the node of a GPU or NIC is unknown. Virtual functions need none."""
-    paths = [f"pci/{device.address}/numa" for device in devices if device.numa is None and not device.virtual]
-    paths += [f"gpus/{gpu.key}/numa" for gpu in gpus if gpu.numa is None]
-    return dict.fromkeys(paths, "the firmware does not report it (numa_node is -1 or absent)")

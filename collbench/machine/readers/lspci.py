@@ -76,7 +76,7 @@ _VENDORS = {
 
 
 @dataclass
-class Function:
+class _Function:
     """The facts that lspci prints of one function.
 
     buses       primary and secondary bus of a bridge
@@ -99,21 +99,11 @@ class Function:
     port_type: str | None = None
     denied: bool = False
 
-    @property
-    def link(self) -> PcieLink:
-        """The link from LnkSta and LnkCap."""
-        return PcieLink(*self.now, *self.most)
 
-
-def is_head(line: str) -> bool:
-    """Return whether the line is the first one of a function."""
-    return bool(_HEAD.match(line[:_LONGEST_LINE]))
-
-
-def functions(text: str, name: str) -> Iterator[Function]:
+def _functions(text: str, name: str) -> Iterator[_Function]:
     """Yield every function in the order of the text. Raises Unreadable when one is listed twice, or far too many are."""
     seen: set[str] = set()
-    current: Function | None = None
+    current: _Function | None = None
     for line in io.StringIO(text):
         if match := _HEAD.match(line.rstrip()[:_LONGEST_LINE]):
             if current:
@@ -128,28 +118,24 @@ def functions(text: str, name: str) -> Iterator[Function]:
         yield current
 
 
-def _function(match: re.Match[str]) -> Function:
+def _function(match: re.Match[str]) -> _Function:
     rest = _TAIL.sub("", match[3]).strip()
     ids = list(_IDS.finditer(rest))
     called = printable((rest[: ids[-1].start()] + rest[ids[-1].end() :]).strip() if ids else rest)
     device = _DEVICE.search(called)
-    return Function(
+    named = match[2].strip()  # "3D controller [0302]", "0302", "3D controller"; other names are irrelevant
+    number = _CLASS.search(named)
+    class_id = int(number[1], 16) if number else _CLASSES.get(named.lower())
+    return _Function(
         pci_address(match[1]) or match[1].lower(),
         int(ids[-1][1], 16) if ids else next((number for vendor, number in _VENDORS.items() if called.startswith(vendor)), None),
         int(ids[-1][2], 16) if ids else int(device[1], 16) if device else None,
-        _class(match[2].strip()),
+        None if class_id is None else class_id << 8,
         called or None,
     )
 
 
-def _class(text: str) -> int | None:
-    """Return 0x030200 for "3D controller [0302]", "0302" and "3D controller"; None for irrelevant names."""
-    match = _CLASS.search(text)
-    number = int(match[1], 16) if match else _CLASSES.get(text.lower())
-    return number << 8 if number is not None else None
-
-
-def _take(function: Function, word: str, value: str) -> None:
+def _take(function: _Function, word: str, value: str) -> None:
     if word == "NUMA node":
         function.numa = numa_of(value)
     elif word == "LnkSta":
@@ -164,18 +150,14 @@ def _take(function: Function, word: str, value: str) -> None:
         function.buses = (int(match[1], 16), int(match[2], 16))
     elif word == "Capabilities":
         function.denied |= "access denied" in value
-        function.port_type = function.port_type or _port_type(value)
+        port = _PORT_TYPE.search(value)
+        function.port_type = function.port_type or ((port[1] or "PCI bridge") if port else None)
 
 
 def _link(value: str) -> tuple[float | None, int | None]:
     """Return GT/s and lanes; (None, None) for "Speed unknown, Width x0"."""
     width = _WIDTH.search(value)
     return gigatransfers(value), lanes(width[1]) if width else None
-
-
-def _port_type(value: str) -> str | None:
-    match = _PORT_TYPE.search(value)
-    return (match[1] or "PCI bridge") if match else None
 
 
 KIND = "lspci"
@@ -188,12 +170,7 @@ _DENIED = "lspci ran without root and could not read it"
 
 def looks_like(text: str, name: str) -> bool:
     """Return whether the text has a line like "19:00.0 3D controller: NVIDIA Corporation …"."""
-    return any(is_head(line) for line in text[:HEAD].splitlines())
-
-
-def starts(line: str) -> bool:
-    """Return whether the line begins a PCI function."""
-    return is_head(line)
+    return any(_HEAD.match(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def read(text: str, name: str) -> Machine:
@@ -201,7 +178,7 @@ def read(text: str, name: str) -> Machine:
 
     Raises Unreadable when no function is listed, or one is listed twice.
     """
-    found = list(functions(text, name))
+    found = list(_functions(text, name))
     if not found:
         alone = "link lines without the devices they belong to" if "LnkSta:" in text[:HEAD] else "no PCI functions"
         raise Unreadable(f"{printable(name)} has {alone}: save the whole output of `lspci -vvv`, run by root")
@@ -219,7 +196,7 @@ def read(text: str, name: str) -> Machine:
     )
 
 
-def _device(function: Function, parent: str | None) -> PciDevice:
+def _device(function: _Function, parent: str | None) -> PciDevice:
     """Return one function. A switch port is recognized only where capabilities are printed."""
     kind = pci.kind_of(function.address, function.vendor_id, function.class_id)
     virtual = pci.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
@@ -232,14 +209,14 @@ def _device(function: Function, parent: str | None) -> PciDevice:
         function.class_id,
         function.name,
         function.numa,
-        PcieLink() if virtual else function.link,
+        PcieLink() if virtual else PcieLink(*function.now, *function.most),
         function.acs,
         function.driver,
         virtual,
     )
 
 
-def _parents(found: Sequence[Function], doubts: list[str]) -> dict[str, str]:
+def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
     """Return the bridge above each function, by the bridges' secondary buses.
 
     Buses are numbered downwards. A bridge with a secondary bus that does not come after its own is rejected, so there are no
@@ -264,7 +241,7 @@ def _place(address: str) -> tuple[str, int]:
     return domain, int(bus, 16)
 
 
-def _unknown(found: Sequence[Function], devices: Sequence[PciDevice]) -> dict[str, str]:
+def _unknown(found: Sequence[_Function], devices: Sequence[PciDevice]) -> dict[str, str]:
     """Return why parents, links and access control of relevant functions are unknown."""
     tree = any(function.buses for function in found)
     unknown: dict[str, str] = {}
@@ -279,4 +256,6 @@ def _unknown(found: Sequence[Function], devices: Sequence[PciDevice]) -> dict[st
     return unknown
 
 
-LSPCI = Reader(KIND, looks_like, read, lists=frozenset({"pci", "gpus", "nics"}), starts=starts)
+LSPCI = Reader(
+    KIND, looks_like, read, lists=frozenset({"pci", "gpus", "nics"}), starts=lambda line: bool(_HEAD.match(line[:_LONGEST_LINE]))
+)

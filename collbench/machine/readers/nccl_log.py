@@ -6,10 +6,10 @@ Only the connection lines, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRD
 
 from __future__ import annotations
 
-import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from collbench.machine.readers.nccl_startup import (
 )
 from collbench.machine.readers.text import HEAD, Unreadable, printable
 from collbench.machine.sources import is_folder, text_of
+from collbench.untrusted import open_file
 
 # The lines of a log of any size, read in blocks, so that memory does not grow with the file. Pipes, devices and binaries are rejected.
 
@@ -42,7 +43,7 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, b
 
 def is_packed(path: Path) -> bool:
     """Return whether the file is compressed. Raises Unreadable when it is not a file or cannot be read."""
-    with _Opened(path) as read:
+    with _opened(path) as read:
         return read(8).startswith(_PACKED)
 
 
@@ -51,7 +52,7 @@ def lines_in(path: Path) -> Iterator[list[bytes]]:
 
     Raises Unreadable for a folder, pipe or device, and for a file that is empty, binary, or cannot be read completely.
     """
-    with _Opened(path) as read:
+    with _opened(path) as read:
         head = read(_BLOCK)
         if not head.strip():
             raise Unreadable(f"{printable(path.name)} is empty: save NCCL's log into it again")
@@ -71,33 +72,17 @@ def lines_of(read: Callable[[int], bytes], begun: bytes = b"") -> Iterator[list[
     yield [rest]
 
 
-class _Opened:
-    """A regular file, opened without blocking; read errors become Unreadable."""
-
-    def __init__(self, path: Path) -> None:
-        if is_folder(path):
-            raise Unreadable(f"{printable(str(path))} is a folder: name the file that holds NCCL's log")
-        self.path, self.descriptor = path, -1
-
-    def __enter__(self) -> Callable[[int], bytes]:
-        try:
-            self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as why:
-            raise self._unreadable(why) from None
-        return self._read
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def _read(self, most: int) -> bytes:
-        try:
-            return os.read(self.descriptor, most)
-        except OSError as why:
-            raise self._unreadable(why) from None
-
-    def _unreadable(self, why: OSError) -> Unreadable:
+@contextmanager
+def _opened(path: Path) -> Iterator[Callable[[int], bytes]]:
+    """Open a regular file without blocking and yield its `read`; read errors become Unreadable."""
+    if is_folder(path):
+        raise Unreadable(f"{printable(str(path))} is a folder: name the file that holds NCCL's log")
+    try:
+        with open_file(path) as file:
+            yield file.read
+    except OSError as why:
         reason = why.strerror or type(why).__name__
-        return Unreadable(f"{printable(str(self.path))} cannot be read ({reason}): name the file that holds NCCL's log")
+        raise Unreadable(f"{printable(str(path))} cannot be read ({reason}): name the file that holds NCCL's log") from None
 
 
 # The facts of one message of NCCL or RCCL. Formats of 2.4 to 2.32, from NCCL's sources of 2.18 to 2.30 and the library 2.32.3.
@@ -138,7 +123,6 @@ _CHOICE = re.compile(
     rb"(?:Algo (\w{1,30}) proto (\w{1,20})|Kernel (\w{1,60})|cudaMemcpy|RMA proxy|Rail )"
 )
 _SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
-_OF_HOST = frozenset({"devices", "nic", "network", "startup"})
 _TREE = frozenset({b" ", b"+"})  # "              + PCI[24.0] - GPU/0-cf000 (5)"
 _LISTING = frozenset({b"Chan", b"Ring"})
 _COUNT = re.compile(rb"nchannels (\d{1,4})")
@@ -168,52 +152,21 @@ class CallChoice:
     channels: int | None
 
 
-# not frozen, which would take longer than parsing the message; no eq, since equal messages give one object
-@dataclass(slots=True, eq=False)
-class LineFacts:
-    """The facts of a message other than connections; None and () where it has none.
-
-    devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
-    nic       (NCCL's number of a network device, its name)
-    gdr       (whether a GPU can reach it, the name of the HCA or "HCA 3")
-    choice    ("AllReduce" or None, bytes, CallChoice)
-    stated    channels by kind: {"coll": 16}
-    listing   (ranks in a ring listing, whether it is truncated)
-    startup   facts of the library's start
-    of_host   whether it is valid only for the host that wrote it
-    """
-
-    ranks: int | None = None
-    network: str | None = None
-    devices: tuple[str, tuple[tuple[int, str], ...], bool] | None = None
-    nic: tuple[int, str] | None = None
-    default_speed: str | None = None
-    provider: tuple[str, int] | None = None
-    group: int | None = None
-    gdr: tuple[bool, str] | None = None
-    dma_buf: bool | None = None
-    nvls: bool | None = None
-    widths: tuple[tuple[str, float], ...] = ()
-    paths: tuple[str, ...] = ()
-    choice: tuple[str | None, int, CallChoice] | None = None
-    stated: tuple[tuple[str, int], ...] = ()
-    listing: tuple[int, bool] | None = None
-    startup: tuple[StartupFact, ...] = ()
-    of_host: bool = False
+# A fact of a message other than a connection: (table of `LogFacts`, key, value).
+Entry = tuple[str, Any, Any]
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
-def parse_line(message: bytes) -> LineFacts | None:
-    """Return the facts of a message; None without any. The cheap tests come first, since most messages pass none."""
+def parse_line(message: bytes) -> tuple[Entry, ...]:
+    """Return the facts of a message; () without any. The cheap tests come first, since most messages pass none."""
     if b" Bytes -> " in message and (choice := _choice(message)):
-        return LineFacts(choice=choice)
+        return (("choices", choice, 1),)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
-        startup = tree_facts(message)
-        return LineFacts(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
+        graph: list[Entry] = [("graph", (text(kind), float(width)), None) for kind, width in widths]
+        return (*(("startup", fact, None) for fact in tree_facts(message)), *graph)
     if message[:4] in _LISTING and (listing := _listing(message)):
-        return LineFacts(listing=listing)
-    found = dict(_parse_words(message))
-    return LineFacts(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
+        return (("listings", listing[1], listing[0]),)
+    return tuple(_parse_words(message))
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
@@ -255,39 +208,38 @@ def _connection(parts: list[bytes], way: str, found: str) -> Connection:
     )  # fmt: skip
 
 
-def _parse_words(message: bytes) -> Iterator[tuple[str, Any]]:
+def _parse_words(message: bytes) -> Iterator[Entry]:
     if b"anks " in message and (match := _RANKS.search(message)):
-        yield "ranks", int(match[1])
+        yield "ranks", None, int(match[1])
     if b"Using " in message:
         yield from _used(message)
     if b" RDMA " in message and (match := _GDR.search(message)):
         name = text(match[3]) if match[3] else f"HCA {text(match[2])}"
-        yield "gdr", (match[1] == b"Enabled", name)
+        yield "gdr", (match[1] == b"Enabled", name), None
         if match[3] and match[2].isdigit():
-            yield "nic", (int(match[2]), name)
+            yield "nics", int(match[2]), name
     if b"Made virtual" in message and (match := _VIRTUAL.search(message)):
-        yield "nic", (int(match[1]), text(match[2]))
+        yield "nics", int(match[1]), text(match[2])
     if b"DMA-BUF" in message and (match := _DMA_BUF.search(message)):
-        yield "dma_buf", match[1] is None and match[2] != b"false"
+        yield "dma_buf", match[1] is None and match[2] != b"false", None
     if b"NVLS mult" in message and (match := _NVLS.search(message)):
-        yield "nvls", match[1] is None
-    if startup := (*startup_facts(message), *_reducing(message)):
-        yield "startup", startup
+        yield "nvls", match[1] is None, None
+    yield from (("startup", fact, None) for fact in startup_facts(message))
     yield from _seldom(message)
 
 
-def _seldom(message: bytes) -> Iterator[tuple[str, Any]]:
+def _seldom(message: bytes) -> Iterator[Entry]:
     if b"efaulting to 10 Gbps" in message:
         named = _SPEED_OF.search(message)
-        yield "default_speed", text(named[1]) if named else "?"
+        yield "speeds", text(named[1]) if named else "?", None
     if b" nics)" in message and (match := _PROVIDER.search(message)):
-        yield "provider", (text(match[1]), int(match[2]))
+        yield "provider", None, (text(match[1]), int(match[2]))
     if b"NIC group" in message and (match := _GROUP.search(message)):
-        yield "group", int(match[1])
-    if b"(" in message and (paths := _PATH.findall(message)):
-        yield "paths", tuple(map(text, paths))
-    if b" channels" in message and (stated := _STATED.findall(message)):
-        yield "stated", tuple((text(kind), int(count)) for count, kind in stated)
+        yield "groups", None, int(match[1]) + 1
+    if b"(" in message:
+        yield from (("paths", text(kind), 1) for kind in _PATH.findall(message) if kind != _BELOW_SWITCH)
+    if b" channels" in message:
+        yield from (("stated", text(kind), int(count)) for count, kind in _STATED.findall(message))
 
 
 def _listing(message: bytes) -> tuple[int, bool] | None:
@@ -300,20 +252,20 @@ def _listing(message: bytes) -> tuple[int, bool] | None:
     return max(map(int, numbers)) + 1, short
 
 
-def _used(message: bytes) -> Iterator[tuple[str, Any]]:
+def _used(message: bytes) -> Iterator[Entry]:
     if match := _NETWORK.search(message):
-        yield "network", text(match[1]).strip()
+        yield "networks", text(match[1]).strip(), None
     if match := _DEVICES.search(message):
-        listed = match[2].partition(b"OOB")[0]
-        fused = tuple((int(number), "+".join(map(text, _PART.findall(parts)))) for number, parts in _FUSED.findall(listed))
-        single = tuple((int(number), text(name)) for number, name, _ in _DEVICE.findall(_FUSED.sub(b"", listed)))
-        yield "devices", (text(match[1]), tuple(sorted(fused + single)), b"[RO]" in listed)
-
-
-def _reducing(message: bytes) -> Iterator[CollNetDevice]:
-    """Yield the devices that are listed with SHARP."""
-    if b"/SHARP" in message and (match := _DEVICES.search(message)):
-        yield from (CollNetDevice(text(name)) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
+        kind, listed = text(match[1]), match[2].partition(b"OOB")[0]
+        fused = [(int(number), "+".join(map(text, _PART.findall(parts)))) for number, parts in _FUSED.findall(listed)]
+        single = [(int(number), text(name)) for number, name, _ in _DEVICE.findall(_FUSED.sub(b"", listed))]
+        for number, name in sorted(fused + single):
+            yield "devices", (kind, name), None
+            yield "listed", (kind, number), name
+        if kind == "IB":
+            yield "ordering", b"[RO]" in listed, None
+        if b"/SHARP" in message:
+            yield from (("startup", CollNetDevice(text(name)), None) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
 
 
 def _choice(message: bytes) -> tuple[str | None, int, CallChoice] | None:
@@ -352,10 +304,15 @@ def text(part: bytes) -> str:
 MOST_CHANNELS = 16384  # connections that are stored one by one: those of 512 ranks with 16 channels, in both directions
 _MOST = 4096  # of names with counts: transports, sizes, widths
 _MOST_HOSTS = 65536
-_MOST_WARNINGS = 100
+_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100}
+_COUNTED = frozenset({"transports", "choices", "paths"})  # tables with the number of lines by key
+_LARGEST = frozenset({"ranks", "groups", "listings", "stated"})  # of several communicators the one with the most
+_LAST = frozenset({"networks", "provider"})  # the last one in the log becomes the last entry
+_BY_HOST = frozenset({"startup", "listed", "nics"})  # with keys (host, key)
+_AT_ONCE = _BY_HOST | {"devices", "networks", "ordering"}  # entered in the order of the lines, once for each host and message
 _LONGEST_PATH = 120
 _MOST_REMEMBERED = 8192  # cached results, which only save time
-_BELOW_SWITCH = "LOC"
+_BELOW_SWITCH = b"LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
 # Before "NCCL INFO"; possessive, so that no text can cause backtracking.
 _HOST = re.compile(rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}+):\d{1,10}+:\d{1,10}+ \[-?\d{1,4}+\] ")
@@ -364,39 +321,19 @@ _Value = TypeVar("_Value")
 
 
 class LogFacts:
-    """The facts of a log, collected line by line; `_seen_lines` converts them to an `NcclLog`."""
+    """The facts of a log, collected line by line, in tables of limited length; see `parse_line`."""
 
     def __init__(self) -> None:
         self.lines = 0
-        self.startup: dict[tuple[str, StartupFact], None] = {}
         self.rccl = False
-        self.hosts: dict[str, None] = {}
-        self.transports: Counter[str] = Counter()
+        self.tables: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self.ways: set[tuple[str, bool]] = set()
         self.channels: dict[tuple[str, Connection], None] = {}
         self.left_out = 0
         self.local: dict[tuple[str, str], set[str]] = {}
-        self.networks: dict[str, None] = {}
-        self.devices: dict[str, dict[str, None]] = {"IB": {}, "Socket": {}}
-        self.listed: dict[tuple[str, str, int], str] = {}
-        self.nics: dict[tuple[str, int], str] = {}
-        self.gdr: dict[bool, dict[str, None]] = {True: {}, False: {}}
-        self.nvls: set[bool] = set()
-        self.dma_buf: set[bool] = set()
-        self.ordering: set[bool] = set()
-        self.ranks = 0
-        self.listings: dict[bool, int] = {}
-        self.graph: dict[tuple[str, float], None] = {}
-        self.paths: Counter[str] = Counter()
-        self.choices: Counter[tuple[str | None, int, CallChoice]] = Counter()
-        self.stated: dict[str, int] = {}
-        self.warnings: dict[str, None] = {}
-        self.speeds: dict[str, None] = {}
-        self.provider: tuple[str | None, int | None] = (None, None)
-        self.groups = 0
         self._hosts_of: dict[bytes, str] = {}  # by the text before a message, which is constant for a thread of a rank
-        self._seen_lines: dict[tuple[LineFacts, str], bool] = {}
-        self._words: dict[bytes, LineFacts] = {}
+        self._seen: dict[tuple[bytes, str], bool] = {}  # messages whose facts were entered for a host
+        self._words: dict[bytes, tuple[Entry, ...]] = {}
         self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
         self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before the message and its end: "[send] via NET/IB/0"
         self._kept = 0  # number of these
@@ -434,10 +371,11 @@ class LogFacts:
     def add_up(self) -> None:
         """Add what was only counted. Call it after the last line."""
         for message, found in self._words.items():
-            self._add(found, self._times[message])
+            for entry in found:
+                self._enter(*entry, times=self._times[message])
         for key, times in ((key, times) for here in self._paths.values() for key, times in here.items() if times):
             if name := transport(key.partition(b" via ")[2][:_LONGEST_PATH]):
-                _count(self.transports, name, times)
+                self._enter("transports", name, 1, times=times)
                 self.left_out += times
         self._kept = 0
         for remembered in (self._words, self._times, self._paths):
@@ -447,8 +385,10 @@ class LogFacts:
         """Process a line that is too long or not an INFO: a warning, the version, or other output."""
         if len(line) > LONGEST:
             line = line[: LONGEST - 64].rpartition(b" ")[0] + b" ..."
-        if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:
-            self._of_tests(line)
+        if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:  # nccl-tests above its table, or RCCL about itself
+            self.rccl = self.rccl or only_rccl(line)
+            for fact in head_facts(line.strip()):
+                self._enter("startup", fact, None)
         place = 0
         while (place := line.find(b"CCL ", place + 1)) > 0:
             kind = _KINDS.get(line[place + 4 : place + 8])
@@ -460,24 +400,31 @@ class LogFacts:
     def _of_kind(self, kind: str, line: bytes, place: int) -> None:
         if kind == "version":
             if release := release_in(line[place - 1 :]):
-                self._start((release,), "")
+                self._enter("startup", release, None)
             return
         message = line[place + 4 + len(kind) :].strip()
         if kind == "WARN":
-            _keep(self.warnings, text(message), None, _MOST_WARNINGS)
+            self._enter("warnings", text(message), None)
         self._begin(line[:place])
         self._new(message, line[:place])
 
-    def _of_tests(self, line: bytes) -> None:
-        """Process a line of nccl-tests above its table, or of RCCL about itself."""
-        self.rccl = self.rccl or only_rccl(line)
-        self._start(head_facts(line.strip()), "")
-
-    def _start(self, facts: Iterable[StartupFact], host: str) -> None:
-        for fact in facts:
-            _keep(self.startup, (host, fact), None, _MOST_HOSTS)
-            if isinstance(fact, Release) and fact.library is LogLibrary.RCCL:
-                self.rccl = True
+    def _enter(self, table: str, key: Any, value: Any, host: str = "", *, times: int = 1) -> None:
+        """Enter a fact into a table, by the table's rule and as long as there is room; of other tables the first value of a key counts."""
+        known = self.tables[table]
+        if table in _BY_HOST:
+            self.rccl = self.rccl or (isinstance(key, Release) and key.library is LogLibrary.RCCL)
+            key = (host, key)
+        if key not in known and len(known) >= _LIMITS.get(table, _MOST):
+            return
+        if table in _COUNTED:
+            known[key] = known.get(key, 0) + times
+        elif table in _LARGEST:
+            known[key] = max(value, known.get(key, 0))
+        elif table in _LAST:
+            known.pop(key, None)
+            known[key] = value
+        else:
+            known.setdefault(key, value)
 
     def _begin(self, head: bytes) -> dict[bytes, int]:
         """Return the path counters for lines with this beginning."""
@@ -493,7 +440,7 @@ class LogFacts:
         match = _HOST.search(head)
         host = match[1].decode() if match else ""
         if match:
-            _keep(self.hosts, host, None, _MOST_HOSTS)
+            self._enter("hosts", host, None)
         return _remember(self._hosts_of, head, host)
 
     def _new(self, message: bytes, head: bytes) -> None:
@@ -503,14 +450,14 @@ class LogFacts:
         found = parse_line(message)
         if not self.rccl and OF_A_CALL not in message:
             self.rccl = only_rccl(message)
-        if found is None or not found.of_host:
+        if _AT_ONCE.isdisjoint(table for table, _, _ in found):
             self._times[message] = self._times.get(message, 0) + 1
             if found:
                 self._words[message] = found
-        elif (found, host := self._host(head)) not in self._seen_lines:
-            _remember(self._seen_lines, (found, host), True)
-            self._network(found, host)
-            self._add(found, 1)
+        elif (message, host := self._host(head)) not in self._seen:
+            _remember(self._seen, (message, host), True)
+            for entry in found:
+                self._enter(*entry, host=host)
 
     def _path(self, message: bytes, middle: int, head: bytes) -> None:
         """Add a connection. Beyond a limit, further ones of the same rank and transport are only counted."""
@@ -519,9 +466,13 @@ class LogFacts:
             self._new(message, head)
             return
         host = self._host(head)
-        _count(self.transports, found.transport)
+        self._enter("transports", found.transport, 1)
         if found.way:
-            self._way(found, host)
+            direct = found.transport.endswith(GDR)
+            self.ways.add((found.way, direct))
+            local = (host, found.gpu or "")
+            if found.gpu and (direct or staged(found.transport)) and (local in self.local or len(self.local) < _MOST_HOSTS):
+                self.local.setdefault(local, set()).add(found.way if direct else "staged")
         if len(self.channels) < MOST_CHANNELS:
             self.channels[host, found] = None
         elif (host, found) not in self.channels:
@@ -529,56 +480,6 @@ class LogFacts:
             if len(message) <= LONGEST:
                 self._kept += 1
                 self._paths.setdefault(head, {})[message[middle - 6 :]] = 0
-
-    def _way(self, found: Connection, host: str) -> None:
-        direct = found.transport.endswith(GDR)
-        self.ways.add((found.way, direct))
-        if found.gpu and (direct or staged(found.transport)):
-            ways = self.local.get((host, found.gpu)) or _keep(self.local, (host, found.gpu), set(), _MOST_HOSTS)
-            ways.add(found.way if direct else "staged")
-
-    def _network(self, found: LineFacts, host: str) -> None:
-        self._start(found.startup, host)
-        if found.network:
-            self.networks.pop(found.network, None)  # the last one in the log becomes the last entry
-            _keep(self.networks, found.network, None, _MOST)
-        if found.devices:
-            self._devices(*found.devices, host)
-        if found.nic:
-            _keep(self.nics, (host, found.nic[0]), found.nic[1], _MOST_HOSTS)
-
-    def _devices(self, kind: str, named: Iterable[tuple[int, str]], ordered: bool, host: str) -> None:
-        for number, name in named:
-            _keep(self.devices[kind], name, None, _MOST)
-            _keep(self.listed, (kind, host, number), name, _MOST_HOSTS)
-        if kind == "IB":
-            self.ordering.add(ordered)
-
-    def _add(self, found: LineFacts, times: int) -> None:
-        if found.choice:
-            _count(self.choices, found.choice, times)
-        if found.listing:
-            self.listings[found.listing[1]] = max(found.listing[0], self.listings.get(found.listing[1], 0))
-        if found.gdr:
-            _keep(self.gdr[found.gdr[0]], found.gdr[1], None, _MOST)
-        for answers, answer in ((self.nvls, found.nvls), (self.dma_buf, found.dma_buf)):
-            if answer is not None:
-                answers.add(answer)
-        for width in found.widths:
-            _keep(self.graph, width, None, _MOST)
-        for kind in found.paths:
-            if kind != _BELOW_SWITCH:
-                _count(self.paths, kind, times)
-        self._add_rest(found)
-
-    def _add_rest(self, found: LineFacts) -> None:
-        self.ranks = max(self.ranks, found.ranks or 0)
-        if found.default_speed:
-            _keep(self.speeds, found.default_speed, None, _MOST)
-        self.provider = found.provider or self.provider
-        self.groups = max(self.groups, -1 if found.group is None else found.group + 1)
-        for kind, count in found.stated:  # of several communicators the one with the most
-            self.stated[kind] = max(count, self.stated.get(kind, 0))
 
 
 def staged(transport: str) -> bool:
@@ -588,36 +489,12 @@ def staged(transport: str) -> bool:
     )
 
 
-def bool_of(answers: Iterable[bool]) -> bool | None:
-    """Return True if all answers are True, None without answers."""
-    listed = list(answers)
-    return all(listed) if listed else None
-
-
-def kinds_of(widths: Iterable[tuple[str, float]]) -> Mapping[str, tuple[float, ...]]:
-    """Return widths in GB/s by kind of link, ascending."""
-    found: dict[str, list[float]] = {}
-    for kind, width in sorted(widths):
-        found.setdefault(kind, []).append(width)
-    return {kind: tuple(each) for kind, each in found.items()}
-
-
-def _keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
-    """Add an entry while there is room; an existing one stays."""
-    return known.setdefault(key, value) if key in known or len(known) < most else value
-
-
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
     """Store a value in a cache that is emptied when full: lines of one rank are adjacent."""
     if len(known) >= _MOST_REMEMBERED:
         known.clear()
     known[key] = value
     return value
-
-
-def _count(known: Counter[_Key], key: _Key, times: int = 1) -> None:
-    if key in known or len(known) < _MOST:
-        known[key] += times
 
 
 KIND = "NCCL log"
@@ -774,54 +651,73 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
 
 
 def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
-    net = _net(facts)
-    ranks = max(facts.ranks, facts.listings.get(False, 0)) or None
-    startup = tuple(facts.startup)
-    releases = [fact for _, fact in startup if isinstance(fact, Release)]
-    releases.sort(key=lambda release: release.linked)
+    tables, net = facts.tables, _net(facts)
+    ranks = max(tables["ranks"].get(None, 0), tables["listings"].get(False, 0)) or None
+    startup = tuple(tables["startup"])
+    releases = sorted((fact for _, fact in startup if isinstance(fact, Release)), key=lambda release: release.linked)
+    hcas, sockets = ([name for kind, name in tables["devices"] if kind == wanted] for wanted in ("IB", "Socket"))
+    graph: dict[str, list[float]] = {}
+    for link, width in sorted(tables["graph"]):
+        graph.setdefault(link, []).append(width)
+    choices: dict[tuple[str | None, int], dict[CallChoice, int]] = {}
+    for (collective, size, choice), calls in Counter(tables["choices"]).most_common():
+        choices.setdefault((collective, size), {})[choice] = calls
+    # NCCL's final names override those of the initial list: 2.30 renumbers them
+    listed = {(host, number): name for (host, (kind, number)), name in tables["listed"].items() if (kind == "Socket") == (net == "Socket")}
+    names = listed | {place: name for place, name in tables["nics"].items() if name not in listed.get(place, "")}
     return NcclLog(
-        name, releases[0].number if releases else None, net, dict(facts.transports), tuple(facts.hosts), tuple(facts.devices["IB"]),
-        tuple(facts.devices["Socket"]),
-        tuple(facts.gdr[True]), tuple(facts.gdr[False]), ("send", True) in facts.ways, ("receive", True) in facts.ways,
-        sum(count for key, count in facts.transports.items() if staged(key)), _sockets(facts, net), bool_of(facts.dma_buf),
-        bool_of(facts.nvls), bool_of(facts.ordering), ranks, max(facts.listings.values(), default=ranks), kinds_of(facts.graph),
-        dict(facts.paths), tuple(facts.warnings), tuple(facts.speeds), *facts.provider, facts.groups or None,
-        tuple(gpu for gpu, ways in facts.local.items() if ways == {"send", "receive"}),
-        tuple(gpu for gpu, ways in facts.local.items() if "staged" in ways),
-        tuple(facts.channels), facts.left_out, _nics(facts, net), _choices(facts), dict(facts.stated),
-        LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL, startup,
-    )  # fmt: skip
+        name=name,
+        version=releases[0].number if releases else None,
+        net=net,
+        transports=tables["transports"],
+        hosts=tuple(tables["hosts"]),
+        hcas=tuple(hcas),
+        interfaces=tuple(sockets),
+        gdr_enabled=tuple(name for enabled, name in tables["gdr"] if enabled),
+        gdr_disabled=tuple(name for enabled, name in tables["gdr"] if not enabled),
+        gdr_send=("send", True) in facts.ways,
+        gdr_receive=("receive", True) in facts.ways,
+        staged=sum(count for key, count in tables["transports"].items() if staged(key)),
+        sockets="data" if net == "Socket" else "bootstrap" if sockets else None,
+        dma_buf=_all_of(tables["dma_buf"]),
+        nvls_available=_all_of(tables["nvls"]),
+        relaxed_ordering=_all_of(tables["ordering"]),
+        ranks=ranks,
+        ranks_at_least=max(tables["listings"].values(), default=ranks),
+        graph={link: tuple(widths) for link, widths in graph.items()},
+        paths=tables["paths"],
+        warnings=tuple(tables["warnings"]),
+        default_speed=tuple(tables["speeds"]),
+        provider=tables["provider"].get(None, (None, None))[0],
+        nics=tables["provider"].get(None, (None, None))[1],
+        nic_groups=tables["groups"].get(None),
+        gdr_gpus=tuple(gpu for gpu, ways in facts.local.items() if ways == {"send", "receive"}),
+        staged_gpus=tuple(gpu for gpu, ways in facts.local.items() if "staged" in ways),
+        channels=tuple(facts.channels),
+        channels_left_out=facts.left_out,
+        names=names,
+        choices=dict(sorted(choices.items(), key=lambda item: (item[0][0] or "", item[0][1]))),
+        stated=tables["stated"],
+        library=LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL,
+        startup=startup,
+    )
 
 
 def _net(facts: LogFacts) -> str | None:
     """Return the network by connections, else by what NCCL reports to use, else by what it found."""
     used: Counter[str] = Counter()
-    for key, count in facts.transports.items():
+    for key, count in facts.tables["transports"].items():
         if match := _NET.match(key):
             used[match[1]] += count
     if used:
         return used.most_common(1)[0][0]
-    return next(reversed(facts.networks), None) or next((kind for kind in ("IB", "Socket") if facts.devices[kind]), None)
+    found = {kind for kind, _ in facts.tables["devices"]}
+    return next(reversed(facts.tables["networks"]), None) or next((kind for kind in ("IB", "Socket") if kind in found), None)
 
 
-def _sockets(facts: LogFacts, net: str | None) -> Literal["data", "bootstrap"] | None:
-    if net == "Socket":
-        return "data"
-    return "bootstrap" if facts.devices["Socket"] else None
-
-
-def _nics(facts: LogFacts, net: str | None) -> dict[tuple[str, int], str]:
-    """Return the names of devices. NCCL's final names override those of the initial list: 2.30 renumbers them."""
-    kind = "Socket" if net == "Socket" else "IB"
-    found = {(host, number): name for (of, host, number), name in facts.listed.items() if of == kind}
-    return found | {place: name for place, name in facts.nics.items() if name not in found.get(place, "")}
-
-
-def _choices(facts: LogFacts) -> dict[tuple[str | None, int], dict[CallChoice, int]]:
-    found: dict[tuple[str | None, int], dict[CallChoice, int]] = {}
-    for (collective, size, choice), calls in facts.choices.most_common():
-        found.setdefault((collective, size), {})[choice] = calls
-    return dict(sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1])))
+def _all_of(answers: Collection[bool]) -> bool | None:
+    """Return whether all answers are True, None without answers."""
+    return all(answers) if answers else None
 
 
 def _is_distance(name: str) -> bool:

@@ -8,7 +8,7 @@ src/graph/topo.cc) and of RCCL 2.16 to 2.27 (src/init.cc, src/transport/net_ib.c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -180,12 +180,6 @@ StartupFact = (
 )  # fmt: skip
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
-_SETTING = re.compile(rb"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set by environment to (.{1,300}?)\.?\s*$")
-_OF_PLUGIN = re.compile(rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )")
-_RESET = re.compile(rb"Comm config \w{1,40} reset to ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=(\S{1,80})")
-_COMMUNICATOR = re.compile(rb"\bnRanks (\d{1,7}) nNodes (\d{1,6}) localRanks (\d{1,4}) localRank \d{1,4}(?: MNNVL (\d))?")
-_FABRIC = re.compile(rb"fabric UUID ([0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (0x[0-9a-f]{1,8}) state (\d{1,3})")
-_BROKEN = re.compile(rb"MNNVL (?:\(cliqueSize (\d{1,5})\) )?is available but not working")
 _PLUGIN = re.compile(rb"(NET|TUNER|PROFILER)/Plugin ?: (.{1,400})")
 _LOADED = re.compile(rb"(?:Loaded (?:(net|collnet) plugin )?|Using )(\S.{0,60}?) \(v(\d{1,3})\)")
 _OLD_LOADED = re.compile(rb"Loaded (net|coll) plugin (\S.{0,60}?) \(v(\d{1,3})\)")
@@ -195,9 +189,6 @@ _UNSUITABLE = re.compile(
     rb"External network plugin \S{1,200} is unsupported"
 )
 _TREE_PART = re.compile(rb"\+ ([A-Z]{2,5})\[(\d{1,7}\.\d{1,3})\] - (PCI|GPU|NVS)/[0-9a-fA-F-]{1,24}(?: \(([0-9a-f]{4,16})\))?")
-_TOPOLOGY = re.compile(rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})")
-_PLATFORM = re.compile(rb"Running on (\S{1,60}) platform")
-_PEERS = re.compile(rb"isAllDirectP2p (\d)")
 _TESTS = re.compile(rb"nccl-headers=(\d{4,6}) nccl-library=(\d{4,6})")
 _GPU = re.compile(
     rb"#\s{0,9}Rank\s{1,9}\d{1,7}\s.{0,80}?Pid\s{1,9}\d{1,10} on\s{1,40}(\S{1,253}) device\s{1,9}(\d{1,3})"
@@ -214,19 +205,36 @@ _CAUSES: tuple[tuple[re.Pattern[bytes], HostProblem], ...] = (
     (re.compile(rb"NET/OFI .{0,80}(?:GDR not supported|disabling GDR)"), HostProblem.NO_PLUGIN_GDR),
     (re.compile(rb"GDRDMA not enabled\. Could not find memory_peers directory"), HostProblem.NO_PEER_MEMORY),
 )
-RCCL_CAUSES = frozenset(
-    {
-        HostProblem.NO_IOMMU_PASSTHROUGH,
-        HostProblem.NO_AMD_IOMMU,
-        HostProblem.NO_FINE_GRAIN_PCIE,
-        HostProblem.NUMA_BALANCING,
-        HostProblem.NO_PEER_MEMORY,
-    }
-)
 _ONLY_RCCL = re.compile(
     rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path|Kernel version: \d|Dmabuf feature|GDRDMA not enabled|"
     rb"gpu_id = \d{1,9}; unique_id"
 )
+# The messages of one fact each.
+_FACTS: tuple[tuple[bytes, Callable[[re.Match[bytes]], StartupFact]], ...] = (
+    (
+        rb"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set by environment to (.{1,300}?)\.?\s*$",
+        lambda found: LogSetting(_text(found[1]), _text(found[2])),
+    ),
+    (
+        rb"Comm config \w{1,40} reset to ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=(\S{1,80})",
+        lambda found: LogSetting(_text(found[1]), _text(found[2])),
+    ),
+    (rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )", lambda found: PluginSetting(_text(found[1]))),
+    (
+        rb"\bnRanks (\d{1,7}) nNodes (\d{1,6}) localRanks (\d{1,4}) localRank \d{1,4}(?: MNNVL (\d))?",
+        lambda found: Communicator(int(found[1]), int(found[2]), int(found[3]), None if found[4] is None else found[4] != b"0"),
+    ),
+    (
+        rb"fabric UUID ([0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (0x[0-9a-f]{1,8}) state (\d{1,3})",
+        lambda found: FabricMember(_text(found[1]), _text(found[2]), int(found[3])),
+    ),
+    (rb"MNNVL (?:\(cliqueSize (\d{1,5})\) )?is available but not working", lambda found: FabricBroken(int(found[1]) if found[1] else None)),
+    (rb"isAllDirectP2p (\d)", lambda found: DirectPeers(found[1] != b"0")),
+    (rb"Connected CollNet", lambda found: CollNet()),
+    (rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})", lambda found: TopologyFile(_text(found[1]))),
+    (rb"Running on (\S{1,60}) platform", lambda found: Platform(_text(found[1]))),
+)
+_PATTERNS = tuple((re.compile(pattern), fact) for pattern, fact in _FACTS)
 # Every message with a fact contains one of these. Most messages have none, and this test is fast.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
@@ -278,24 +286,7 @@ def only_rccl(message: bytes) -> bool:
 def _facts(message: bytes) -> Iterator[StartupFact]:
     if release := release_in(message):
         yield release
-    if match := _SETTING.search(message) or _RESET.search(message):
-        yield LogSetting(_text(match[1]), _text(match[2]))
-    if match := _OF_PLUGIN.search(message):
-        yield PluginSetting(_text(match[1]))
-    if match := _COMMUNICATOR.search(message):
-        yield Communicator(int(match[1]), int(match[2]), int(match[3]), None if match[4] is None else match[4] != b"0")
-    if match := _FABRIC.search(message):
-        yield FabricMember(_text(match[1]), _text(match[2]), int(match[3]))
-    if match := _BROKEN.search(message):
-        yield FabricBroken(int(match[1]) if match[1] else None)
-    if match := _PEERS.search(message):
-        yield DirectPeers(match[1] != b"0")
-    if b"Connected CollNet" in message:
-        yield CollNet()
-    if match := _TOPOLOGY.search(message):
-        yield TopologyFile(_text(match[1]))
-    if match := _PLATFORM.search(message):
-        yield Platform(_text(match[1]))
+    yield from (fact(match) for pattern, fact in _PATTERNS if (match := pattern.search(message)))
     yield from (cause for pattern, cause in _CAUSES if pattern.search(message))
     yield from _plugins(message)
 

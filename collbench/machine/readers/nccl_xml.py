@@ -6,13 +6,13 @@ A template lists PCI functions without <gpu> and <net>. Its link speeds are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from collbench.machine.model import NCCL_TOPOLOGY, SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci
-from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
 from collbench.machine.readers.rdma import LANES
 from collbench.machine.readers.rdma import parse_guid as guid_of
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 #
 # NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.cc (https://github.com/NVIDIA/nccl).
 
+_NVSWITCH, _PROCESSOR = "0x068000", "0x068001"  # classes of the far ends of links
 _LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 _MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
 _MOST_C2C_MEGABYTES = 1_000_000
@@ -67,7 +68,7 @@ class TopologyNotes:
         return [f"{several(parts)}: {why}" for why, parts in self._doubts.items()]
 
 
-def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
+def _pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
     """Return the device of a <pci> element, its kind by PCI class. NCCL writes maximum link speeds, so current speeds are None.
 
     Raises Unreadable for one without an address.
@@ -87,16 +88,14 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
         class_id=class_id,
         name=part_name(vendor, device),
         numa=numa,
-        link=PcieLink() if virtual else _link(element),
+        link=PcieLink()
+        if virtual
+        else PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", ""))),
         virtual=virtual,
     )
 
 
-def _link(element: Element) -> PcieLink:
-    return PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", "")))
-
-
-def gpu(element: Element | None, device: PciDevice) -> Gpu:
+def _gpu(element: Element | None, device: PciDevice) -> Gpu:
     """Return the GPU of a <gpu> element, or of none, on its PCI function.
 
     NVIDIA's sm is the compute capability; AMD's counts compute units.
@@ -106,54 +105,45 @@ def gpu(element: Element | None, device: PciDevice) -> Gpu:
     sm = whole(attributes.get("sm"), 10, 999)
     found = pci.gpu(device, whole(attributes.get("dev"), 0, 4095))
     vendor = found.vendor or ("amd" if gcn else "nvidia" if sm else None)
-    nvidia = f"sm_{sm}" if sm and vendor == "nvidia" else None
-    links, rate = _c2c(element.find("c2c") if element is not None else None)
+    architecture = f"sm_{sm}" if sm and vendor == "nvidia" else None
+    if gcn:  # "gfx942", or "906"; 910 is the old number of gfx90a
+        digits = re.fullmatch(r"(?:gfx)?([0-9a-f]{3,5})", gcn.strip().lower())
+        architecture = f"gfx{'90a' if digits[1] == '910' else digits[1]}" if digits else None
+    found = replace(found, vendor=vendor, architecture=architecture)
+    if element is None:
+        return found
+    to_cpu = sum(whole(link.get("count"), 1, 1000) or 0 for link in element if link.tag == "nvlink" and _class_of(link) == _PROCESSOR)
+    c2c = element.find("c2c")  # ncclTopoAddC2c in src/graph/topo.cc: MB/s times count
+    megabytes = whole(c2c.get("bw"), 1, _MOST_C2C_MEGABYTES) if c2c is not None else None
     return replace(
-        found, cpu_links=cpu_links(element), vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia, c2c_links=links, c2c_bytes_per_s=rate
+        found,
+        cpu_links=to_cpu or None,
+        c2c_links=whole(c2c.get("count"), 1, 1000) if c2c is not None else None,
+        c2c_bytes_per_s=megabytes * 1e6 if megabytes else None,
     )
 
 
-def _c2c(element: Element | None) -> tuple[int | None, float | None]:
-    """Return the number of a GPU's links to its CPU, and bytes/s of one (ncclTopoAddC2c in src/graph/topo.cc: MB/s times count)."""
-    if element is None:
-        return None, None
-    megabytes = whole(element.get("bw"), 1, _MOST_C2C_MEGABYTES)
-    return whole(element.get("count"), 1, 1000), megabytes * 1e6 if megabytes else None
-
-
-def _gfx(gcn: str) -> str | None:
-    """Return "gfx942" for "gfx942", "gfx906" for "906". 910 is the old number of gfx90a."""
-    match = re.fullmatch(r"(?:gfx)?([0-9a-f]{3,5})", gcn.strip().lower())
-    return f"gfx{'90a' if match[1] == '910' else match[1]}" if match else None
-
-
-def gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes) -> list[GpuLink]:
-    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs (class 0x068001)."""
-    counts: dict[tuple[str | None, LinkKind], int] = {}
+def _gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes) -> list[GpuLink]:
+    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs."""
+    counts: Counter[tuple[str | None, LinkKind]] = Counter()
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
-        if kind is None or _is_processor(link):
+        if kind is None or _class_of(link) == _PROCESSOR:
             continue
         if count is None:
             notes.doubt(f"GPU {key}", f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out")
             continue
-        end = _far_end(link, key, known, notes)
-        counts[end, kind] = counts.get((end, kind), 0) + count
+        counts[_far_end(link, key, known, notes), kind] += count
     return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
 
 
-def cpu_links(element: Element | None) -> int | None:
-    """Return the number of a GPU's <nvlink>s to a processor; None if none is listed."""
-    links = [link for link in element if link.tag == "nvlink" and _is_processor(link)] if element is not None else []
-    return sum(whole(link.get("count"), 1, 1000) or 0 for link in links) or None
-
-
-def _is_processor(link: Element) -> bool:
-    return link.get("tclass", "").lower() == "0x068001"
+def _class_of(link: Element) -> str:
+    return link.get("tclass", "").lower()
 
 
 def _far_end(link: Element, key: str, known: set[str], notes: TopologyNotes) -> str | None:
-    if is_nvswitch(link):
+    """Return the GPU at the far end, or SWITCH. A hidden one in a virtual machine has the target fffffff:ffff:ff."""
+    if _class_of(link) == _NVSWITCH:
         return SWITCH
     target = pci_address(link.get("target", ""))
     if target == key:
@@ -163,12 +153,7 @@ def _far_end(link: Element, key: str, known: set[str], notes: TopologyNotes) -> 
     return target if target in known and target != key else None
 
 
-def is_nvswitch(link: Element) -> bool:
-    """Return whether the far end is an NVSwitch. A hidden one in a virtual machine has this class and the target fffffff:ffff:ff."""
-    return link.get("tclass", "").lower() == "0x068000"
-
-
-def nic(element: Element, device: PciDevice | None, numa: int | None, notes: TopologyNotes) -> Nic:
+def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: TopologyNotes) -> Nic:
     """Return the NIC of a <net> element, which is one port. A virtual network, or one without a known function, has no PCI device.
 
     NCCL writes port 0 for sockets and the verbs port, from 1, for RDMA; names like "mlx5_0" and interfaces like "eth0".
@@ -248,13 +233,8 @@ class ParsedTopology:
     links: list[GpuLink] = field(default_factory=list)
     nics: dict[str, Nic] = field(default_factory=dict)
 
-    @property
-    def dump(self) -> bool:
-        """Whether NCCL wrote the file: a template has neither <gpu> nor <net>."""
-        return any(element is not None for _, element in self.gpus.values()) or any(nic.ports for nic in self.nics.values())
 
-
-def walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
+def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
     """Return everything below <cpu> elements. `nics_alone`: functions without a class are NICs.
 
     Raises Unreadable for a PCI address that is missing, wrong or repeated.
@@ -264,32 +244,22 @@ def walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
         numa = numa_of(cpu.get("numaid"))
         if numa is not None:
             found.numa.setdefault(numa, NumaNode(numa, cpus=written(cpu_mask(cpu.get("affinity")) or ()) or None))
-        for element, parent in _elements(cpu, found):
-            _take(element, parent, numa, found)
+        waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
+        while waiting:  # outer ones first, in the file's order
+            element, parent = waiting.pop()
+            if element.tag == "net":
+                _take_net(_nic(element, parent, numa, found.notes), found)
+            below = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
+            waiting += [(child, below) for child in reversed(element)] if element.tag in {"pci", "nic"} else []
     _link_tree(found)
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
     _add_bare_nics(found)
-    _mark_unions(found)
     return found
 
 
-def _elements(cpu: Element, found: ParsedTopology) -> Iterator[tuple[Element, PciDevice | None]]:
-    """Yield every <pci> and <net> below a <cpu> with the containing PCI function, outer ones first, in the file's order."""
-    waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
-    while waiting:
-        element, parent = waiting.pop()
-        yield element, parent
-        below = found.pci[pci_address(element.get("busid", "")) or ""] if element.tag == "pci" else parent
-        waiting += [(child, below) for child in reversed(element)] if element.tag in {"pci", "nic"} else []
-
-
-def _take(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> None:
-    if element.tag == "net":
-        _take_net(nic(element, parent, numa, found.notes), found)
-    if element.tag != "pci":
-        return
-    device, own_gpu = pci_device(element, parent.address if parent else None, numa), element.find("gpu")
+def _take_function(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> PciDevice:
+    device, own_gpu = _pci_device(element, parent.address if parent else None, numa), element.find("gpu")
     if device.address in found.pci:
         raise Unreadable(f"it names {device.address} twice")
     device = replace(device, kind="gpu") if own_gpu is not None else device
@@ -299,9 +269,10 @@ def _take(element: Element, parent: PciDevice | None, numa: int | None, found: P
     else:
         found.notes.unknown[f"pci/{device.address}/parent"] = "NCCL's topology leaves out the root ports"
     if device.virtual:
-        found.notes.unknown[f"pci/{device.address}/link"] = pci_parts.VIRTUAL_LINK
+        found.notes.unknown[f"pci/{device.address}/link"] = pci.VIRTUAL_LINK
     if device.kind == "gpu":
-        found.gpus[device.address] = (gpu(own_gpu, device), own_gpu)
+        found.gpus[device.address] = (_gpu(own_gpu, device), own_gpu)
+    return device
 
 
 def _take_net(nic: Nic, found: ParsedTopology) -> None:
@@ -316,40 +287,35 @@ def _take_net(nic: Nic, found: ParsedTopology) -> None:
 
 
 def _link_tree(found: ParsedTopology) -> None:
-    """Add the links between GPUs once all GPUs are known. A GPU without links among GPUs with links has none."""
+    """Add the links between GPUs once all GPUs are known. A GPU without links among GPUs with links has none.
+
+    NVSwitches are listed only as far ends. A virtual machine hides their addresses: fffffff:ffff:ff is skipped.
+    """
     known = set(found.gpus)
-    for key, (_, element) in found.gpus.items():
-        if element is not None:
-            found.links += gpu_links(element, key, known, found.notes)
-            _add_switches(element, found)
+    dumped = {key: (gpu, element) for key, (gpu, element) in found.gpus.items() if element is not None}
+    for key, (_, element) in dumped.items():
+        found.links += _gpu_links(element, key, known, found.notes)
+        for address in (pci_address(link.get("target", "")) for link in element if _class_of(link) == _NVSWITCH):
+            if address and address not in found.pci and not set(address) <= set("f0:."):
+                found.pci[address] = PciDevice(address, "nvswitch", class_id=0x068000)
+                found.notes.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
     linked = {link.a for link in found.links}
-    without = [key for key, (_, element) in found.gpus.items() if element is not None and key not in linked]
-    found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in without] if linked else []
+    found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in dumped if key not in linked] if linked else []
     if not known:
         found.notes.unknown["gpus"] = "the file names no GPU"
     elif not linked and len(known) > 1:
-        _no_links(found)
+        _no_links(found, [gpu for gpu, _ in dumped.values()])
 
 
-def _no_links(found: ParsedTopology) -> None:
+def _no_links(found: ParsedTopology, gpus: Sequence[Gpu]) -> None:
     """Handle a file without GPU links: unknown for templates and for modules that are built with links, else there are none."""
-    dumped = [gpu for gpu, element in found.gpus.values() if element is not None]
-    built = [gpu for gpu in dumped if has_built_in_links(gpu, len(found.gpus))]
+    built = [gpu for gpu in gpus if has_built_in_links(gpu, len(found.gpus))]
     if built:
         why = f"the file lists none, but {built[0].model or built[0].architecture} GPUs are built with them"
         found.notes.unknown["gpu_links"] = why
         found.notes.doubt("links between GPUs", why)
     else:
-        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in dumped]
-
-
-def _add_switches(gpu: Element, found: ParsedTopology) -> None:
-    """Add NVSwitches, which NCCL lists only as far ends. A virtual machine hides their addresses: fffffff:ffff:ff is skipped."""
-    for link in gpu:
-        address = pci_address(link.get("target", "")) if is_nvswitch(link) else None
-        if address and address not in found.pci and not set(address) <= set("f0:."):
-            found.pci[address] = PciDevice(address, "nvswitch", class_id=0x068000)
-            found.notes.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
+        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in gpus]
 
 
 def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
@@ -392,17 +358,13 @@ def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float |
 
 
 def _add_bare_nics(found: ParsedTopology) -> None:
-    """Add network cards for which the file has no port."""
+    """Add network cards for which the file has no port. Unions of listed ones ("mlx5_0+mlx5_1", newer NCCL) are virtual."""
     ported = {nic.address for nic in found.nics.values()}
-    physical = pci_parts.physical_nics(found.pci.values())
+    physical = pci.physical_nics(found.pci.values())
     for device in found.pci.values():
         if device.kind == "nic" and device.address not in ported:
-            found.nics[device.address] = pci_parts.nic(device, physical)
+            found.nics[device.address] = pci.nic(device, physical)
             found.notes.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
-
-
-def _mark_unions(found: ParsedTopology) -> None:
-    """Mark unions such as "mlx5_0+mlx5_1" (newer NCCL) as virtual where their ports are also listed."""
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
@@ -427,36 +389,27 @@ def read(text: str, name: str) -> Machine:
     Raises Unreadable for other or hostile XML, and for a PCI address that is missing, wrong or repeated.
     """
     called = printable(name)
-    root = _root(text, called)
-    hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in root.iterfind("cpu")))
-    cpus = [cpu for cpu in root.iterfind("cpu") if cpu.get("host_hash") == hosts[0]]
+    top = top_element(text, called, _LIMITS)
+    if top.tag == "graphs":
+        raise Unreadable(f"{called} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")
+    if top.tag != "system":
+        raise Unreadable(f"{called} begins with <{printable(top.tag, 40)}>, not with NCCL's <system>: {_AGAIN}")
+    hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in top.iterfind("cpu")))
+    cpus = [cpu for cpu in top.iterfind("cpu") if cpu.get("host_hash") == hosts[0]]
     try:
-        found = walk(cpus, nics_alone=_NICS_ALONE in text)
+        found = _walk(cpus, nics_alone=_NICS_ALONE in text)
     except Unreadable as why:
         raise Unreadable(f"{called} is not as NCCL writes it: {why}; {_AGAIN}") from None
     if not found.pci and not found.nics:
         raise Unreadable(f"{called} names no PCI device and no network: {_AGAIN}")
     if len(hosts) > 1:
         found.notes.doubt(called, f"it holds {len(hosts)} hosts, and only the first was read")
-    return _machine(found, called, cpus[0])
-
-
-def _root(text: str, name: str) -> Element:
-    """Return NCCL's <system> element."""
-    top = top_element(text, name, _LIMITS)
-    if top.tag == "graphs":
-        raise Unreadable(f"{name} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")
-    if top.tag != "system":
-        raise Unreadable(f"{name} begins with <{printable(top.tag, 40)}>, not with NCCL's <system>: {_AGAIN}")
-    return top
-
-
-def _machine(found: ParsedTopology, name: str, cpu: Element) -> Machine:
-    if not found.dump:
-        found.notes.doubt(name, "a vendor's template, not what NCCL found: its link speeds are not measured")
+    if all(element is None for _, element in found.gpus.values()) and not any(nic.ports for nic in found.nics.values()):
+        found.notes.doubt(called, "a vendor's template, not what NCCL found: its link speeds are not measured")
+    architecture, vendor = (printable(cpus[0].get(attribute, ""), 64) or None for attribute in ("arch", "vendor"))
     return Machine(
-        sources=(f"{KIND} {name}",),
-        system=System(architecture=_word(cpu, "arch"), cpu_vendor=_word(cpu, "vendor")),
+        sources=(f"{KIND} {called}",),
+        system=System(architecture=architecture, cpu_vendor=vendor),
         numa_nodes=tuple(found.numa[key] for key in sorted(found.numa)),
         pci=tuple(found.pci.values()),
         gpus=tuple(gpu for gpu, _ in found.gpus.values()),
@@ -465,10 +418,6 @@ def _machine(found: ParsedTopology, name: str, cpu: Element) -> Machine:
         unknown=found.notes.unknown,
         doubts=few(found.notes.doubts()),
     )
-
-
-def _word(element: Element, attribute: str) -> str | None:
-    return printable(element.get(attribute, ""), 64) or None
 
 
 NCCL_XML = Reader(KIND, looks_like, read, lists=frozenset({"pci"}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.machine.files import Files, Folder
@@ -19,6 +19,7 @@ from collbench.machine.readers.rdma import (
     IS_DOWN,
     MTUS,
     NO_LID,
+    LinkLayer,
     falls_back,
     link_layer,
     parse_guid,
@@ -27,7 +28,7 @@ from collbench.machine.readers.rdma import (
     state,
     why_software,
 )
-from collbench.machine.readers.text import few, numa_of, pci_address, printable, whole
+from collbench.machine.readers.text import Notes, few, numa_of, pci_address, printable, whole
 
 # Counters of errors and congestion, out of about a hundred.
 COUNTERS = (
@@ -73,18 +74,11 @@ _ADDRESSES = 8  # read at most, of up to 256; the first ones are in use
 _MOST_SPEED = 10_000_000  # Mb/s
 
 
-@dataclass
-class PortNotes:
-    """What a reader found besides the facts; see `Machine`."""
-
-    unknown: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class PortPlace:
-    """The location of a port, and its device: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
+    """A port's number and folder, and its device: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
+    number: int
     files: Files
     folder: str
     key: str
@@ -96,31 +90,40 @@ class PortPlace:
         """Return the content of a file of the port."""
         return self.files.text(f"{self.folder}/{name}")
 
+    def of_interface(self, name: str | None, file: str, most: int) -> int | None:
+        """Return the number in a file of an interface."""
+        return whole(self.files.text(f"{ETHERNET_CLASS}/{name}/{file}"), 1, most) if name else None
 
-def read_port(place: PortPlace, number: int, notes: PortNotes) -> Port:
+
+def _read_port(place: PortPlace, notes: Notes) -> Port:
     """Return the port. Unknown facts and their reasons are added to `notes`. Never raises."""
-    layer = link_layer(place.text("link_layer"))
+    layer, logical, physical = link_layer(place.text("link_layer")), state(place.text("state")), state(place.text("phys_state"))
     fabric = layer == "infiniband"  # Ethernet has neither LIDs nor a subnet manager, and sysfs prints zeros
-    rate = place.text("rate")
-    port = Port(
-        number=number,
-        rate_text=printable(rate) if rate else None,
-        state=state(place.text("state")),
-        phys_state=state(place.text("phys_state")),
+    down = logical == "down" or (logical is None and physical in {"disabled", "polling", "sleep"})
+    carrier = _carrier(place)
+    rate, why_rate = (None, IS_DOWN) if down else _rate(place, layer, carrier, notes)
+    # RoCE uses the largest InfiniBand MTU that fits into the interface's with the headers
+    most = place.of_interface(carrier, "mtu", 1 << 20) if layer == "ethernet" and not down else None
+    mtu = next((size for size in MTUS if most and size <= most - _ROCE_HEADERS), None)
+    lid = parse_lid(place.text("lid")) if fabric else None
+    reasons = {
+        "lid": NO_LID if fabric and lid is None else None,
+        "rate_bits_per_s": None if rate else why_rate,
+        "mtu_bytes": None if mtu else IS_DOWN if down else "sysfs does not hold it: give the output of ibv_devinfo",
+    }
+    notes.unknown |= {f"nics/{place.key}/ports/{place.number}/{fact}": why for fact, why in reasons.items() if why}
+    return Port(
+        number=place.number,
+        rate_bits_per_s=rate,
+        rate_text=printable(place.text("rate") or "") or None,
+        state=logical,
+        phys_state=physical,
         link_layer=layer,
-        lid=parse_lid(place.text("lid")) if fabric else None,
+        mtu_bytes=mtu,
+        lid=lid,
         sm_lid=whole(place.text("sm_lid"), 0, 0xFFFF) if fabric else None,
         counters={**_counters(place, "counters", COUNTERS), **_counters(place, "hw_counters", HW_COUNTERS)},
     )
-    if fabric and port.lid is None:
-        notes.unknown[f"nics/{place.key}/ports/{number}/lid"] = NO_LID
-    return replace(port, rate_bits_per_s=_rate(place, port, notes), mtu_bytes=_mtu(place, port, notes))
-
-
-def interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
-    """Return the network interfaces in a port's address table: a bond appears only there."""
-    names = (files.text(f"{folder}/gid_attrs/ndevs/{index}") for index in range(_ADDRESSES))
-    return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
 def _counters(place: PortPlace, folder: str, names: Sequence[str]) -> dict[str, int]:
@@ -129,58 +132,35 @@ def _counters(place: PortPlace, folder: str, names: Sequence[str]) -> dict[str, 
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _rate(place: PortPlace, port: Port, notes: PortNotes) -> float | None:
-    rate, why = _rate_or_why(place, port)
-    if why:
-        notes.unknown[f"nics/{place.key}/ports/{port.number}/rate_bits_per_s"] = why
-    if port.rate_text and falls_back(port.rate_text) and rate is not None and port.link_layer == "infiniband":
-        notes.doubts.append(f"{place.key} port {port.number} is read at SDR, which the kernel also prints for speeds it does not know")
-    return rate
-
-
-def _rate_or_why(place: PortPlace, port: Port) -> tuple[float | None, str | None]:
-    text = port.rate_text
-    if _is_down(port):
-        return None, IS_DOWN
-    if text is None:
+def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes: Notes) -> tuple[float | None, str]:
+    """Return the rate of a port that is up, and why it is unknown. The kernel prints SDR also for speeds that it does not know."""
+    text = printable(place.text("rate") or "")
+    if not text:
         return None, "the files hold no rate of this port"
-    if falls_back(text) and port.link_layer == "ethernet":
-        speed = _speed(place, port.number)
-        return speed, None if speed else f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
+    if falls_back(text) and layer == "ethernet":
+        megabits = place.of_interface(carrier, "speed", _MOST_SPEED) if not place.virtual else None
+        return megabits * 1e6 if megabits else None, f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
     if falls_back(text) and _NEVER_AT_SDR.match(place.type or ""):
         return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
-    rate = port_rate(text, port.link_layer or "infiniband")
-    return rate, None if rate else f"'{text}' is not a valid port rate"
+    rate = port_rate(text, layer or "infiniband")
+    if rate and falls_back(text) and layer == "infiniband":
+        notes.doubts.append(f"{place.key} port {place.number} is read at SDR, which the kernel also prints for speeds it does not know")
+    return rate, f"'{text}' is not a valid port rate"
 
 
-def _is_down(port: Port) -> bool:
-    return port.state == "down" or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
+def _interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
+    """Return the network interfaces in a port's address table: a bond appears only there."""
+    names = (files.text(f"{folder}/gid_attrs/ndevs/{index}") for index in range(_ADDRESSES))
+    return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _speed(place: PortPlace, number: int) -> float | None:
-    name = _interface(place, number)
-    megabits = whole(place.files.text(f"/sys/class/net/{name}/speed"), 1, _MOST_SPEED) if name and not place.virtual else None
-    return megabits * 1e6 if megabits else None
-
-
-def _mtu(place: PortPlace, port: Port, notes: PortNotes) -> int | None:
-    """Return the MTU. RoCE uses the largest InfiniBand MTU that fits into the interface's with the headers."""
-    name = _interface(place, port.number) if port.link_layer == "ethernet" else None
-    mtu = whole(place.files.text(f"/sys/class/net/{name}/mtu"), 1, 1 << 20) if name else None
-    found = next((size for size in MTUS if mtu and size <= mtu - _ROCE_HEADERS and not _is_down(port)), None)
-    if found is None:
-        why = IS_DOWN if _is_down(port) else "sysfs does not hold it: give the output of ibv_devinfo"
-        notes.unknown[f"nics/{place.key}/ports/{port.number}/mtu_bytes"] = why
-    return found
-
-
-def _interface(place: PortPlace, number: int) -> str | None:
+def _carrier(place: PortPlace) -> str | None:
     """Return the interface that carries a port: from its address table, else the device's own by port, else the only one."""
-    own = interfaces_of_port(place.files, place.folder)
+    own = _interfaces_of_port(place.files, place.folder)
     if own:
         return own[0]
-    ports = {name: whole(place.files.text(f"/sys/class/net/{name}/dev_port"), 0, 254) for name in place.interfaces}
-    matching = [name for name, port in ports.items() if port == number - 1]
+    ports = {name: whole(place.files.text(f"{ETHERNET_CLASS}/{name}/dev_port"), 0, 254) for name in place.interfaces}
+    matching = [name for name, port in ports.items() if port == place.number - 1]
     return matching[0] if len(matching) == 1 else place.interfaces[0] if len(place.interfaces) == 1 else None
 
 
@@ -192,7 +172,7 @@ CLASS = "/sys/class/infiniband"
 
 def read(files: Files) -> Machine:
     """Return the RDMA devices with their ports, sorted by name; an empty machine without any. Never raises."""
-    notes = PortNotes()
+    notes = Notes()
     nics = tuple(_device(files, name, notes) for name in files.names(CLASS))
     return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=few(notes.doubts)) if nics else Machine()
 
@@ -202,13 +182,8 @@ def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
     folder = f"{CLASS}/{device}"
     below, function = _word(files, f"{folder}/parent"), _function(files, device)
     siblings = files.names(f"{function}/net") if function and not below else ()
-    named = [name for port in files.names(f"{folder}/ports") for name in interfaces_of_port(files, f"{folder}/ports/{port}")]
+    named = [name for port in files.names(f"{folder}/ports") for name in _interfaces_of_port(files, f"{folder}/ports/{port}")]
     return tuple(dict.fromkeys(name for name in (below, *map(printable, siblings), *named) if name))
-
-
-def owned_interfaces(files: Files) -> set[str]:
-    """Return the network interfaces of RDMA hardware. An interface under a software device carries that device instead."""
-    return {owned for name in files.names(CLASS) if not _why_virtual(files, name) for owned in interfaces_of(files, name)}
 
 
 def pci_folder(path: str | None) -> str:
@@ -219,14 +194,14 @@ def pci_folder(path: str | None) -> str:
     return "/".join(parts[: functions[-1] + 1]) if functions and not on_usb else ""
 
 
-def _device(files: Files, name: str, notes: PortNotes) -> Nic:
+def _device(files: Files, name: str, notes: Notes) -> Nic:
     folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
         notes.unknown[f"nics/{key}/address"] = "the files do not show its PCI device"
     kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
-        read_port(PortPlace(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
+        _read_port(PortPlace(number, files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), notes)
         for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
     )
     return Nic(
@@ -280,31 +255,31 @@ def read_ethernet(files: Files) -> Machine:
 
     Rate limits of traffic shapers are read only on the live machine.
     """
-    owned = owned_interfaces(files)
-    names = [
-        name for name in files.names(ETHERNET_CLASS) if name != LOOPBACK and not _belongs(files, name, owned) and _is_interface(files, name)
-    ]
+    owned = {each for name in files.names(CLASS) if not _why_virtual(files, name) for each in interfaces_of(files, name)}
+    names = []
+    for name in files.names(ETHERNET_CLASS):
+        folder = f"{ETHERNET_CLASS}/{name}"
+        master = (files.real(f"{folder}/master") or "").rpartition("/")[2]  # a port of a bond belongs to the device of the bond
+        # a file such as bonding_masters is not an interface, but a link with an unknown target may be one
+        there = bool(files.names(folder)) or files.real(folder) is None
+        names += [name] if name != LOOPBACK and name not in owned and master not in owned and there else []
     shaped = shapes() if names and isinstance(files, Folder) and files.root == Path("/") else {}
     unknown: dict[str, str] = {}
     nics = tuple(_nic(files, name, shaped, unknown) for name in names)
     return Machine(sources=(ETHERNET_KIND,), nics=nics, unknown=unknown) if nics else Machine()
 
 
-def _is_interface(files: Files, name: str) -> bool:
-    """Return whether it is an interface, not a file such as bonding_masters. A link with an unknown target may be one."""
-    return bool(files.names(f"{ETHERNET_CLASS}/{name}")) or files.real(f"{ETHERNET_CLASS}/{name}") is None
-
-
-def _belongs(files: Files, name: str, owned: set[str]) -> bool:
-    """Return whether it belongs to an RDMA device; a port of a bond belongs to the device of the bond."""
-    master = (files.real(f"{ETHERNET_CLASS}/{name}/master") or "").rpartition("/")[2]
-    return name in owned or (bool(master) and master in owned)
-
-
 def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str, str]) -> Nic:
     folder, key = f"{ETHERNET_CLASS}/{name}", printable(name)
-    virtual, function = _why_none(files, folder), pci_folder(files.real(f"{folder}/device") or files.real(folder))
-    state = _state(files, folder)
+    kind = files.text(f"{folder}/type")
+    # a bond has a speed but consists of ports that are already counted
+    other = "tunnel or the like" if kind is not None and kind not in _HARDWARE else None
+    virtual, function = (
+        made_of(files, folder) or why_virtual(files, folder) or other,
+        pci_folder(files.real(f"{folder}/device") or files.real(folder)),
+    )
+    carrier = files.text(f"{folder}/carrier") or ""  # it decides where a driver without link detection reports "unknown"
+    state = _STATES.get(files.text(f"{folder}/operstate") or "") or {"1": "active", "0": "down"}.get(carrier)
     rate = speed_of(files, folder)
     why = _why_no_rate(virtual, state, rate)
     if why:
@@ -313,19 +288,13 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
         rate_bits_per_s=None if why else rate,
         rate_text=f"{rate / 1e6:.0f} Mb/s" if rate else None,
         state=state,
-        phys_state="linkup" if files.text(f"{folder}/carrier") == "1" else None,
-        link_layer="infiniband" if files.text(f"{folder}/type") == _INFINIBAND else "ethernet",
+        phys_state="linkup" if carrier == "1" else None,
+        link_layer="infiniband" if kind == _INFINIBAND else "ethernet",
         mtu_bytes=whole(files.text(f"{folder}/mtu"), 1, 1 << 20),
         shaped_bits_per_s=shaped.get(name),
     )
     address, numa = pci_address(function.rpartition("/")[2]), numa_of(files.text(f"{function}/numa_node")) if function else None
     return Nic(name=key, address=address, numa=numa, ports=(port,), interfaces=(key,), virtual=virtual)
-
-
-def _why_none(files: Files, folder: str) -> str | None:
-    """Return why it is not a port of the machine: a bond has a speed but consists of ports that are already counted."""
-    kind = files.text(f"{folder}/type")
-    return made_of(files, folder) or why_virtual(files, folder) or (None if kind is None or kind in _HARDWARE else "tunnel or the like")
 
 
 def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
@@ -334,9 +303,3 @@ def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> 
     if state == "down":
         return "the interface is down"
     return None if rate else "its driver reports no speed"
-
-
-def _state(files: Files, folder: str) -> str | None:
-    """Return the state. Drivers without link detection report "unknown": then the carrier decides."""
-    known = files.text(f"{folder}/operstate") or ""
-    return _STATES.get(known) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

@@ -6,15 +6,16 @@ are in the kernel's files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ctypes import byref
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PciDevice, PcieLink, System
 from collbench.machine.readers.pci import NVIDIA
-from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
+from collbench.machine.readers.text import Notes, lanes, numa_of, pci_address, printable
 
 # Connections between GPUs in NVML: NVLinks that are up or off, and peer access.
 
@@ -28,13 +29,12 @@ _SPEED_OF_LINK, _SPEED_OF_ALL = "NVML_FI_DEV_NVLINK_GET_SPEED", "NVML_FI_DEV_NVL
 _MOST_MEGABYTES = 1_000_000
 
 
-@dataclass
-class Session:
+class Session(Notes):
     """An NVML session from its start to its end, with reasons for missing facts and doubts."""
 
-    nvml: Any
-    unknown: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    def __init__(self, nvml: Any) -> None:
+        super().__init__()
+        self.nvml = nvml
 
     def query(self, path: str, function: str, *arguments: Any) -> Any:
         """Return the answer of an NVML function; None on an error, which becomes the reason of the fact path."""
@@ -74,18 +74,16 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
         return [], None
     if not speeds:
         return [GpuLink(key, None, 0)], off
-    return [_link(session, key, end, found) for end, found in speeds.items()], off
-
-
-def _link(session: Session, key: str, end: str | None, speeds: list[float | None]) -> GpuLink:
-    """Return the links to one far end, with their speed if all have the same."""
-    rates = sorted({speed for speed in speeds if speed is not None})
-    if len(rates) > 1:
-        session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
-    if len(rates) != 1:
-        why = "the links run at different speeds" if rates else "NVML does not report the speed of an NVLink"
-        session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
-    return GpuLink(key, end, len(speeds), "nvlink", rates[0] if len(rates) == 1 else None)
+    links = []
+    for end, found in speeds.items():
+        rates = sorted({speed for speed in found if speed is not None})
+        if len(rates) > 1:
+            session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
+        if len(rates) != 1:
+            why = "the links run at different speeds" if rates else "NVML does not report the speed of an NVLink"
+            session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why
+        links.append(GpuLink(key, end, len(found), "nvlink", rates[0] if len(rates) == 1 else None))
+    return links, off
 
 
 def _peer(session: Session, handle: Any, link: int, known: set[str]) -> str | None:
@@ -104,15 +102,11 @@ def _speed(session: Session, handle: Any, link: int) -> float | None:
     of_link, of_all = (getattr(session.nvml, name, None) for name in (_SPEED_OF_LINK, _SPEED_OF_ALL))
     for query in ((of_link, link), of_all):
         values, _ = session.try_to("nvmlDeviceGetFieldValues", handle, [query])
-        megabytes = _value(values[0]) if values else None
-        if megabytes and 0 < megabytes <= _MOST_MEGABYTES:
+        kind = _VALUES.get(values[0].valueType) if values and values[0].nvmlReturn == 0 else None
+        megabytes = float(getattr(values[0].value, kind)) if kind else 0.0
+        if 0 < megabytes <= _MOST_MEGABYTES:
             return megabytes * 1e6
     return None
-
-
-def _value(entry: Any) -> float | None:
-    name = _VALUES.get(entry.valueType)
-    return float(getattr(entry.value, name)) if name and entry.nvmlReturn == 0 else None
 
 
 def peer_access(session: Session, handles: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -138,8 +132,7 @@ _FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _UUID_BYTES = 16
 
 
-@dataclass
-class _Card:
+class _Card(NamedTuple):
     """A GPU with its NVML handle (None without one) and its PCI function."""
 
     gpu: Gpu
@@ -152,32 +145,21 @@ def read(library: Any = None) -> Machine:
 
     `library` is pynvml, or a substitute. A GPU that does not answer is listed, with NVML's error as the reason for missing facts.
     """
-    nvml = library or _pynvml()
-    if nvml is None:
-        return Machine(unknown={"gpus": "the package nvidia-ml-py is not installed"})
     try:
+        nvml = library or import_module("pynvml")
         nvml.nvmlInit()
-    except nvml.NVMLError as why:
-        return Machine(unknown={"gpus": _why_no_driver(str(why))})
+    except ImportError:
+        return Machine(unknown={"gpus": "the package nvidia-ml-py is not installed"})
+    except nvml.NVMLError as error:
+        answer = printable(str(error), 100)
+        if "Library Not Found" in answer:
+            return Machine(unknown={"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not there"})
+        return Machine(unknown={"gpus": f"the NVIDIA driver does not answer: {answer}"})
     session = Session(nvml)
     try:
         return _machine(session)
     finally:
         session.try_to("nvmlShutdown")
-
-
-def _pynvml() -> Any:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    return pynvml
-
-
-def _why_no_driver(error: str) -> str:
-    if "Library Not Found" in error:
-        return "no NVIDIA driver: libnvidia-ml.so.1 is not there"
-    return f"the NVIDIA driver does not answer: {printable(error, 100)}"
 
 
 def _machine(session: Session) -> Machine:
@@ -253,17 +235,14 @@ def _device(session: Session, address: str, info: Any, model: str | None, handle
 
 
 def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
-    def value_of(field: str, function: str, known: Callable[[Any], Any]) -> Any:
-        return known(session.query(f"pci/{address}/link.{field}", function, handle))
-
-    def width(value: Any) -> int | None:
-        return lanes(str(value))
+    def answer(field: str, function: str) -> Any:
+        return session.query(f"pci/{address}/link.{field}", function, handle)
 
     return PcieLink(
-        speed_gt_per_s=value_of("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration", _GT_PER_S.get),
-        width=value_of("width", "nvmlDeviceGetCurrPcieLinkWidth", width),
-        max_speed_gt_per_s=value_of("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration", _GT_PER_S.get),
-        max_width=value_of("max_width", "nvmlDeviceGetMaxPcieLinkWidth", width),
+        speed_gt_per_s=_GT_PER_S.get(answer("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration")),
+        width=lanes(str(answer("width", "nvmlDeviceGetCurrPcieLinkWidth"))),
+        max_speed_gt_per_s=_GT_PER_S.get(answer("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration")),
+        max_width=lanes(str(answer("max_width", "nvmlDeviceGetMaxPcieLinkWidth"))),
     )
 
 

@@ -6,17 +6,16 @@ A few reads per function at any size of the machine. Root is not needed: the con
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from collbench.machine.files import Files
-from collbench.machine.model import Gpu, GpuLink, PciDevice, PcieLink
+from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink
 from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, is_virtual, kind_of, link_doubt, with_switches
 from collbench.machine.readers.text import few, gigatransfers, lanes, numa_of, pci_address, printable, whole
 
 # AMD GPUs from their kernel driver: /sys/class/kfd/kfd/topology has one node per die or partition, and the CPUs.
 
-KFD_KIND = "AMD KFD topology"
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _XGMI = 11  # HSA_IOLINKTYPE_XGMI, libhsakmt's hsakmttypes.h
 _ONE_HOP = 15  # the kernel's weight of a direct xGMI link: 15 per hop (kfd_crat.c)
@@ -26,23 +25,24 @@ _MOST_LINKS = 16
 _MOST_BYTES = 1 << 50
 
 
-@dataclass(frozen=True, slots=True)
-class KfdGpus:
-    """GPUs in the driver's order, and the xGMI links between them, from both ends."""
-
-    gpus: tuple[Gpu, ...] = ()
-    links: tuple[GpuLink, ...] = ()
-    doubts: tuple[str, ...] = ()
-
-
-def read_kfd(files: Files) -> KfdGpus:
-    """Return GPUs, and xGMI links between GPUs (without links to CPUs). Never raises. Without the folder the result is empty."""
+def read_kfd(files: Files) -> Machine:
+    """Return the GPUs in the driver's order, and xGMI links between GPUs (without links to CPUs). Never raises."""
     doubts: list[str] = []
     nodes = sorted(int(name) for name in files.names(_NODES) if name.isascii() and name.isdigit() and len(name) < 6)
-    properties = {node: _properties(files.text(f"{_NODES}/{node}/properties")) for node in nodes}
-    gpus = _gpus(files, {node: each for node, each in properties.items() if each.get("simd_count", 0) > 0}, doubts)
-    links = [link for node in gpus for link in _links(files, node, gpus, doubts)]
-    return KfdGpus(tuple(gpus.values()), tuple(links), tuple(dict.fromkeys(doubts)))
+    gpus: dict[int, Gpu] = {}
+    for node in nodes:
+        properties = _properties(files.text(f"{_NODES}/{node}/properties"))
+        if properties.get("simd_count", 0) <= 0:
+            continue
+        where = address(properties)
+        key = where or f"gpu{len(gpus)}"
+        if any(key == gpu.key for gpu in gpus.values()):
+            doubts.append(f"{key}: the driver lists it in several partitions: counted once, with the memory of the first")
+            continue
+        name = architecture(properties.get("gfx_target_version"))
+        gpus[node] = Gpu(key, len(gpus), where, "amd", architecture=name, memory_bytes=_memory(files, node))
+    links = tuple(link for node in gpus for link in _links(files, node, gpus, doubts))
+    return Machine(gpus=tuple(gpus.values()), gpu_links=links, doubts=tuple(dict.fromkeys(doubts)))
 
 
 def architecture(version: int | None) -> str | None:
@@ -64,27 +64,6 @@ def _properties(text: str | None) -> dict[str, int]:
     pairs = (line.split() for line in (text or "").splitlines())
     numbers = {pair[0]: whole(pair[1], 0, (1 << 64) - 1) for pair in pairs if len(pair) == 2}
     return {name: value for name, value in numbers.items() if value is not None}
-
-
-def _gpus(files: Files, nodes: Mapping[int, Mapping[str, int]], doubts: list[str]) -> dict[int, Gpu]:
-    found: dict[int, Gpu] = {}
-    keys: set[str] = set()
-    for node, properties in nodes.items():
-        where = address(properties)
-        key = where or f"gpu{len(found)}"
-        if key in keys:
-            doubts.append(f"{key}: the driver lists it in several partitions: counted once, with the memory of the first")
-            continue
-        keys.add(key)
-        found[node] = Gpu(
-            key,
-            len(found),
-            where,
-            "amd",
-            architecture=architecture(properties.get("gfx_target_version")),
-            memory_bytes=_memory(files, node),
-        )
-    return found
 
 
 def _memory(files: Files, node: int) -> int | None:
@@ -122,26 +101,19 @@ def _count(link: Mapping[str, int], doubts: list[str]) -> int:
     return most // one
 
 
-KIND = "Linux sysfs PCI"
 DEVICES = "/sys/bus/pci/devices"
 _BRIDGES = 0x06  # base class of every bridge
 _SPEED = re.compile(r"\d{1,3}(?:\.\d)? ?GT/s")  # as the kernel prints it, and not part of a longer number
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunctions:
-    """PCI functions in the order of their addresses, with reasons for unknown facts and doubts."""
+def read(files: Files) -> Machine:
+    """Return every function in /sys/bus/pci/devices in the order of the addresses. Never raises.
 
-    devices: tuple[PciDevice, ...] = ()
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
-
-
-def read(files: Files) -> PciFunctions:
-    """Return every function in /sys/bus/pci/devices. Never raises. Impossible links and parents are omitted, with a doubt."""
+    Impossible links and parents are omitted, with a doubt.
+    """
     names = {address: name for name in reversed(files.names(DEVICES)) if (address := pci_address(name))}
     if not names:
-        return PciFunctions(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
+        return Machine(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
     doubts: list[str] = []
     seen = {address: _device(files, address, f"{DEVICES}/{names[address]}", doubts) for address in sorted(names, key=_order)}
     above = {device.address: _parent(device, seen, doubts) for device in seen.values()}
@@ -149,7 +121,7 @@ def read(files: Files) -> PciFunctions:
     lost = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address, parent in above.items() if parent is None}
     lost |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
     impossible = [doubt for device in devices if (doubt := link_doubt(device))]
-    return PciFunctions(devices, lost, (*few(doubts), *few(impossible)))
+    return Machine(pci=devices, unknown=lost, doubts=(*few(doubts), *few(impossible)))
 
 
 def _order(address: str) -> tuple[int, ...]:
@@ -159,45 +131,24 @@ def _order(address: str) -> tuple[int, ...]:
 def _device(files: Files, address: str, folder: str, doubts: list[str]) -> PciDevice:
     """Return one function, with `parent` from its path, unchecked."""
     names = frozenset(files.names(folder))
-    event = _pairs(files.text(f"{folder}/uevent")) if "uevent" in names else {}
-    vendor, device_id, class_id = _ids(files, folder, event)
-    kind = kind_of(address, vendor, class_id)
-    virtual = "physfn" in names or is_virtual(address, vendor, device_id, class_id)
-    return PciDevice(
-        address, kind, _path_parent(files, address, folder, doubts), vendor, device_id, class_id,
-        numa=numa_of(files.text(f"{folder}/numa_node")) if "numa_node" in names else None,
-        link=PcieLink() if virtual else _link(files, folder, names),
-        driver=event.get("DRIVER") or _driver(files, folder, names), virtual=virtual,
-    )  # fmt: skip
 
-
-def _pairs(text: str | None) -> dict[str, str]:
-    lines = (line.partition("=") for line in (text or "").splitlines())
-    return {name: printable(value) for name, equals, value in lines if equals}
-
-
-def _ids(files: Files, folder: str, event: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
-    """Return vendor, device and class: from uevent, which needs one read, else from their own files."""
-    vendor, _, device = event.get("PCI_ID", "").partition(":")
-
-    def number(name: str, text: str) -> int | None:
-        return whole(f"0x{text}" if text else files.text(f"{folder}/{name}"), 0, 0xFFFFFF)
-
-    return number("vendor", vendor), number("device", device), number("class", event.get("PCI_CLASS", ""))
-
-
-def _link(files: Files, folder: str, names: frozenset[str]) -> PcieLink:
     def text(name: str) -> str:
         return (files.text(f"{folder}/{name}") or "") if name in names else ""
 
-    speeds = [gigatransfers(text_) if _SPEED.match(text_ := text(f"{which}_link_speed")) else None for which in ("current", "max")]
-    widths = [lanes(text(f"{which}_link_width")) for which in ("current", "max")]
-    return PcieLink(speeds[0], widths[0], speeds[1], widths[1])
-
-
-def _driver(files: Files, folder: str, names: frozenset[str]) -> str | None:
-    found = files.real(f"{folder}/driver") if "driver" in names else None
-    return printable(found.rpartition("/")[2]) if found else None
+    lines = (line.partition("=") for line in text("uevent").splitlines())
+    event = {name: printable(value) for name, equals, value in lines if equals}  # one read; older kernels have only a file for each
+    ids = dict(zip(("vendor", "device"), event.get("PCI_ID", "").split(":"), strict=False)) | {"class": event.get("PCI_CLASS", "")}
+    vendor, device_id, class_id = (
+        whole(f"0x{ids[name]}" if ids.get(name) else files.text(f"{folder}/{name}"), 0, 0xFFFFFF) for name in ("vendor", "device", "class")
+    )
+    virtual = "physfn" in names or is_virtual(address, vendor, device_id, class_id)
+    rates = [(text(f"{which}_link_speed"), text(f"{which}_link_width")) for which in ("current", "max")]
+    now, most = ((gigatransfers(speed) if _SPEED.match(speed) else None, lanes(width)) for speed, width in rates)
+    driver = event.get("DRIVER") or (printable((files.real(f"{folder}/driver") or "").rpartition("/")[2]) if "driver" in names else "")
+    return PciDevice(
+        address, kind_of(address, vendor, class_id), _path_parent(files, address, folder, doubts), vendor, device_id, class_id,
+        numa=numa_of(text("numa_node")), link=PcieLink() if virtual else PcieLink(*now, *most), driver=driver or None, virtual=virtual,
+    )  # fmt: skip
 
 
 def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> str | None:
@@ -239,69 +190,51 @@ _DISPLAY = 0x03  # base class; a capture may have only the class
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class LinuxGpus:
-    """GPUs in the order of their addresses, their links, `devices` with kinds that only a driver knows, and reasons and doubts."""
+def read_gpus(files: Files, devices: Sequence[PciDevice]) -> Machine:
+    """Return the GPUs of `devices` in the order of their addresses, their links, and the devices with kinds that only a driver knows.
 
-    gpus: tuple[Gpu, ...]
-    links: tuple[GpuLink, ...]
-    devices: tuple[PciDevice, ...]
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
-
-
-def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpus:
-    """Return the GPUs of `devices`. Never raises. Virtual functions for guests are not GPUs of the host."""
-    listed = _nvidia_listed(files)
+    Never raises. Virtual functions for guests are not GPUs of the host.
+    """
+    listed = {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
     amd = read_kfd(files)
-    kinds = tuple(_with_driver_facts(device, listed) for device in devices)
+    known_amd = {gpu.key: gpu for gpu in amd.gpus}
+    kinds: list[PciDevice] = []
     by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
-    for device in kinds:
+    for device in devices:
+        of_driver = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
+        kinds.append(replace(device, kind="gpu") if of_driver else device)
         vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
-        if device.kind == "gpu" and not device.virtual and vendor:
-            by_vendor[vendor].append(device)
+        if kinds[-1].kind == "gpu" and not device.virtual and vendor:
+            by_vendor[vendor].append(kinds[-1])
     doubts = list(amd.doubts)
     nvidia = _of_driver("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
-    known_amd = {gpu.key: gpu for gpu in amd.gpus}
     of_amd = _of_driver("amd", by_vendor["amd"], known_amd, "/sys/class/kfd", doubts)
     gpus = (
-        [_nvidia(files, listed, gpu) for gpu in nvidia]
-        + [_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd]
-        + _numbered("intel", by_vendor["intel"])
+        *(_nvidia(files, f"{_NVIDIA_GPUS}/{listed[gpu.key]}", gpu) if gpu.key in listed else gpu for gpu in nvidia),
+        *(_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd),
+        *_numbered("intel", by_vendor["intel"]),
     )
-    return LinuxGpus(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), few(doubts))
+    unknown = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
+    unknown |= {f"gpus/{gpu.key}/memory_bytes": "sysfs does not have it; nvidia-smi and NVML do" for gpu in gpus if not gpu.memory_bytes}
+    if not gpus and not devices:
+        unknown = {"gpus": "the files show no PCI bus and no GPU driver"}
+    return Machine(pci=tuple(kinds), gpus=gpus, gpu_links=amd.gpu_links, unknown=unknown, doubts=few(doubts))
 
 
-def _nvidia_listed(files: Files) -> dict[str, str]:
-    """Return the addresses of the GPUs that the NVIDIA driver lists, with their folders' names."""
-    return {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
-
-
-def _with_driver_facts(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
-    """Return the device as a GPU if it is a display function without its vendor that the driver lists."""
-    known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
-    return replace(device, kind="gpu") if known else device
-
-
-def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Iterable[str], where: str, doubts: list[str]) -> list[Gpu]:
+def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Collection[str], where: str, doubts: list[str]) -> list[Gpu]:
     """Return the GPUs of one vendor: those that the driver lists if any, else all on the bus. A container may have fewer."""
-    names = frozenset(listed)
-    if not names:
+    if not listed:
         return _numbered(vendor, devices)
-    taken = [device for device in devices if device.address in names]
+    taken = [device for device in devices if device.address in listed]
     there = {device.address for device in taken}
     if len(taken) < len(devices):
         doubts.append(
             f"{len(devices) - len(taken)} of {len(devices)} {vendor.upper()} GPUs on the PCI bus are not listed in {where}: not counted"
             " (a container that was given some of them, or GPUs that the driver lost)"
         )
-    absent = [PciDevice(name, "gpu") for name in sorted(names - there)]
-    return _numbered(vendor, sorted([*taken, *absent], key=_place))
-
-
-def _place(device: PciDevice) -> tuple[int, str]:
-    """Return a sort key with the length of the domain first: "10000:01:00.0" comes after "ffff:…"."""
-    return len(device.address), device.address
+    absent = [PciDevice(name, "gpu") for name in sorted(set(listed) - there)]
+    # by the length of the domain first: "10000:01:00.0" comes after "ffff:…"
+    return _numbered(vendor, sorted([*taken, *absent], key=lambda device: (len(device.address), device.address)))
 
 
 def _numbered(vendor: Vendor, devices: Sequence[PciDevice]) -> list[Gpu]:
@@ -311,12 +244,10 @@ def _numbered(vendor: Vendor, devices: Sequence[PciDevice]) -> list[Gpu]:
     ]
 
 
-def _nvidia(files: Files, listed: Mapping[str, str], gpu: Gpu) -> Gpu:
-    text = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/information") if gpu.key in listed else None
-    fields = dict(re.findall(r"^([A-Za-z ]+?):[ \t]+(\S.*)$", text or "", re.M))
+def _nvidia(files: Files, folder: str, gpu: Gpu) -> Gpu:
+    fields = dict(re.findall(r"^([A-Za-z ]+?):[ \t]+(\S.*)$", files.text(f"{folder}/information") or "", re.M))
     model = printable(fields.get("Model", ""))
-    status = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/numa_status") if gpu.key in listed else None
-    node = re.search(r"^Node:\s*(\d+)\s*$", status or "", re.M)
+    node = re.search(r"^Node:\s*(\d+)\s*$", files.text(f"{folder}/numa_status") or "", re.M)
     uuid = _UUID.fullmatch(fields.get("GPU UUID", "").strip().replace("gpu-", "GPU-"))
     named = model if model not in ("", "Unknown") else None
     return replace(gpu, model=named, uuid=uuid[0] if uuid else None, memory_numa=numa_of(node[1]) if node else None)
@@ -330,13 +261,3 @@ def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
         gpu, model=model or None, architecture=known.architecture if known else None,
         memory_bytes=memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50),
     )  # fmt: skip
-
-
-def _reasons(gpus: Sequence[Gpu], devices: Sequence[PciDevice]) -> dict[str, str]:
-    """Return why a GPU's model or memory is unknown, or why no GPU can be seen."""
-    if not gpus:
-        return {} if devices else {"gpus": "the files show no PCI bus and no GPU driver"}
-    nameless = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
-    return nameless | {
-        f"gpus/{gpu.key}/memory_bytes": "sysfs does not have it; nvidia-smi and NVML do" for gpu in gpus if not gpu.memory_bytes
-    }

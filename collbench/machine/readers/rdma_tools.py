@@ -7,10 +7,10 @@ has its port's GUID. A cable is listed once for each end. One entry is enough, s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 from collbench.machine.fabric import Cable, End, Fabric, FabricNode, Kind
 from collbench.machine.model import FabricLink, Machine, Nic, Port, name_by_lid
@@ -50,11 +50,10 @@ _NO_HOST = "aggregation node"  # of SHARP: a part of a switch that appears as an
 _NAMELESS = "mellanox technologies"  # an adapter without its host's name
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One port: its section, and both ends."""
+class _Row(NamedTuple):
+    """One port: the kind of its section in upper case, and both ends."""
 
-    kind: Literal["CA", "Switch", "RT"]
+    kind: str
     node: str
     port: int
     width: int | None
@@ -69,11 +68,6 @@ def looks_like_iblinkinfo(text: str, name: str) -> bool:
     return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
-def starts(line: str) -> bool:
-    """Return whether the line begins a node's section."""
-    return bool(_SECTION.match(line[:_LONGEST_LINE]))
-
-
 def read_iblinkinfo(text: str, name: str) -> Machine:
     """Return the hosts' cables in `fabric`; lanes are signalling rates, before line coding. Raises Unreadable without a readable row."""
     doubts: list[str] = []
@@ -82,26 +76,27 @@ def read_iblinkinfo(text: str, name: str) -> Machine:
         raise Unreadable(
             f"{printable(name)} holds no link of iblinkinfo below a 'CA:' or 'Switch:' line: save the output of plain `iblinkinfo`"
         )
-    adapters = [row for row in rows if row.kind == "CA"]
-    switches = {row.node for row in rows if row.kind == "Switch"}
-    ends = adapters or [turned for row in rows if row.kind == "Switch" and row.peer not in switches for turned in _turned(row)]
-    hosts = [row for row in ends if _NO_HOST not in row.node.lower()]
+    switches = {row.node for row in rows if row.kind == "SWITCH"}
+    ends = [row for row in rows if row.kind == "CA"] or [
+        _Row("CA", row.peer, row.peer_port, row.width, row.lane, row.node, row.port, row.note)  # as seen from the host
+        for row in rows
+        if row.kind == "SWITCH" and row.peer not in switches and row.peer and row.peer_port
+    ]
+    links: list[FabricLink] = []
     notes: dict[str, list[str]] = {}
-    for row in hosts:
+    for row in (row for row in ends if _NO_HOST not in row.node.lower()):
+        host, _, device = row.node.partition(" ")
+        links.append(FabricLink(host, device.strip() or None, row.port, row.width, row.lane, row.peer, row.peer_port))
         notes.setdefault(row.note, []).append(f"{row.node} port {row.port}")
     noted = [f"{several(ports)}: {IBLINKINFO_KIND} notes '{note}', both ends could do better" for note, ports in notes.items() if note]
-    return Machine(
-        sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(_link(row) for row in hosts), doubts=(*doubts, *few(noted))
-    )
+    return Machine(sources=(f"{IBLINKINFO_KIND} {printable(name)}",), fabric=tuple(links), doubts=(*doubts, *few(noted)))
 
 
 def _rows(text: str, doubts: list[str]) -> Iterator[_Row]:
-    kind: str | None = None
-    node, odd = "", 0
+    kind, node, odd = "", "", 0
     for line in text.splitlines():
-        section = _SECTION.match(line[:_LONGEST_LINE])
-        if section:
-            kind, node = section[1], _node(section[3], section[2])
+        if section := _SECTION.match(line[:_LONGEST_LINE]):
+            kind, node = section[1].upper(), _node(section[3], section[2])
         elif "==>" in line and kind:
             row = _row(kind, node, line[:_LONGEST_LINE])
             odd += row is None or (row.peer is not None and row.lane is None)
@@ -111,20 +106,16 @@ def _rows(text: str, doubts: list[str]) -> Iterator[_Row]:
 
 
 def _row(kind: str, node: str, line: str) -> _Row | None:
+    """Return the row of a line. Lanes and speed are None for a port that is down and for unknown rates."""
     arrow = _ARROW.search(line)
     near, far = (_NEAR.search(line[: arrow.start()]), _FAR.match(line[arrow.end() :])) if arrow else (None, None)
     if not arrow or not near or not far:
         return None
-    width, lane = _speed(arrow[1])
-    known: Literal["CA", "Switch", "RT"] = "CA" if kind.upper() == "CA" else "Switch" if kind.lower() == "switch" else "RT"
-    return _Row(known, node, int(near[2]), width, lane, _node(far[3], None) or None, whole(far[2], 0, 255), printable(far[4], 80))
-
-
-def _speed(text: str) -> tuple[int | None, float | None]:
-    """Return (lanes, bits/s of one before line coding); (None, None) for a port that is down and for unknown rates."""
-    match = _SPEED.match(text)
-    width, lane = (int(match[1]), float(match[2]) * 1e9) if match else (0, 0.0)
-    return (width, lane) if width in WIDTHS and lane_name(lane) else (None, None)
+    speed = _SPEED.match(arrow[1])
+    width, lane = (int(speed[1]), float(speed[2]) * 1e9) if speed else (None, None)
+    if width not in WIDTHS or not lane or not lane_name(lane):
+        width = lane = None
+    return _Row(kind, node, int(near[2]), width, lane, _node(far[3], None) or None, whole(far[2], 0, 255), printable(far[4], 80))
 
 
 def _node(description: str, guid: str | None) -> str:
@@ -134,17 +125,13 @@ def _node(description: str, guid: str | None) -> str:
     return guid.strip() if guid and nameless else name
 
 
-def _turned(row: _Row) -> Iterable[_Row]:
-    """Return a switch's row as seen from the host at its other end."""
-    return [_Row("CA", row.peer, row.peer_port, row.width, row.lane, row.node, row.port, row.note)] if row.peer and row.peer_port else []
-
-
-def _link(row: _Row) -> FabricLink:
-    host, _, device = row.node.partition(" ")
-    return FabricLink(host, device.strip() or None, row.port, row.width, row.lane, row.peer, row.peer_port)
-
-
-IBLINKINFO = Reader(IBLINKINFO_KIND, looks_like_iblinkinfo, read_iblinkinfo, lists=frozenset({"fabric"}), starts=starts)
+IBLINKINFO = Reader(
+    IBLINKINFO_KIND,
+    looks_like_iblinkinfo,
+    read_iblinkinfo,
+    lists=frozenset({"fabric"}),
+    starts=lambda line: bool(_SECTION.match(line[:_LONGEST_LINE])),
+)
 
 
 # `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and its active and supported lanes.
@@ -177,33 +164,35 @@ def read_ibportstate(text: str, name: str) -> Machine:
         raise Unreadable(
             f"{called} describes the port of a switch: give the port of an adapter, `ibportstate LID PORT` with LIDs of `ibstat`"
         )
-    facts, number, fdr10 = _facts(lines)
-    local, width = parse_lid(facts.get("Lid")), _lanes(facts.get("LinkWidthActive"))
+    facts, number, fdr10 = _current_facts(lines)
+    local, width = parse_lid(facts.get("Lid")), _LANES.search(facts.get("LinkWidthActive", ""))
     if local is None or width is None:
         raise Unreadable(f"{called} has no Lid or no LinkWidthActive: save the whole output of `ibportstate LID PORT` again")
-    nic = name_by_lid(local)
-    logical = state(facts.get("LinkState"))
-    speed = 10.3125 if fdr10 else next((found for key in _SPEEDS if (found := _speed_ibportstate(facts.get(key)))), None)
-    rate = None if logical == "down" or speed is None else fabric_rate(width, speed * 1e9)
-    why = IS_DOWN if logical == "down" else "ibportstate prints no speed that a port has"
+    down = state(facts.get("LinkState")) == "down"
+    printed = [match for key in _SPEEDS if (match := _LANE_SPEED.match(facts.get(key, ""))) and float(match[1])]
+    speed = 10.3125 if fdr10 else float(printed[0][1]) if printed else None
+    rate = None if down or speed is None else fabric_rate(int(width[1]), speed * 1e9)
+    widths = [set(map(int, _LANES.findall(facts.get(key, "")))) for key in ("LinkWidthSupported", "LinkWidthEnabled")]
     port = Port(
         number=number,
         rate_bits_per_s=rate,
-        rate_text=f"{width}X at {speed:g} Gb/s a lane" if speed else None,
-        state=logical,
+        rate_text=f"{width[1]}X at {speed:g} Gb/s a lane" if speed else None,
+        state=state(facts.get("LinkState")),
         phys_state=state(facts.get("PhysLinkState")),
         link_layer="infiniband",
         lid=local,
         sm_lid=whole(facts.get("SMLid"), 0, 0xFFFF),
-        lanes=None if logical == "down" else width,
-        max_lanes=_widest(facts),
+        lanes=None if down else int(width[1]),
+        max_lanes=max(widths[0] & widths[1], default=None) if all(widths) else None,
     )
+    nic = name_by_lid(local)
     unknown = {f"nics/{nic}/address": "ibportstate names no device"}
-    unknown |= {} if rate else {f"nics/{nic}/ports/{number}/rate_bits_per_s": why}
+    if rate is None:
+        unknown[f"nics/{nic}/ports/{number}/rate_bits_per_s"] = IS_DOWN if down else "ibportstate prints no speed that a port has"
     return Machine(sources=(f"{IBPORTSTATE_KIND} {called}",), nics=(Nic(nic, rdma=True, ports=(port,)),), unknown=unknown)
 
 
-def _facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
+def _current_facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
     """Return the lines of the last section (the port's current state), the port's number, and whether the speed is FDR10."""
     facts: dict[str, str] = {}
     number, inside, fdr10 = 1, False, False
@@ -221,39 +210,26 @@ def _facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
     return facts, number, fdr10
 
 
-def _lanes(text: str | None) -> int | None:
-    match = _LANES.search(text or "")
-    return int(match[1]) if match else None
-
-
-def _widest(facts: Mapping[str, str]) -> int | None:
-    """Return the largest number of lanes that is supported and enabled."""
-    both = [{int(width) for width in _LANES.findall(facts.get(key, ""))} for key in ("LinkWidthSupported", "LinkWidthEnabled")]
-    return max(both[0] & both[1], default=None) if all(both) else None
-
-
-def _speed_ibportstate(text: str | None) -> float | None:
-    match = _LANE_SPEED.match(text or "")
-    return float(match[1]) if match else None
-
-
 IBPORTSTATE = Reader(IBPORTSTATE_KIND, looks_like_ibportstate, read_ibportstate)
 
 
-# `ibstat` and `ibstatus`: RDMA devices with their ports. ibstat prints a rate without its name: "Rate: 400".
+# `ibstat`, `ibstatus` and `ibv_devinfo`: RDMA devices with their ports, as lines "key: value" of a device, then of each of its ports.
 #
-# The lines: rdma-core infiniband-diags/ibstat.c and infiniband-diags/scripts/ibstatus.in.
+# The lines: rdma-core infiniband-diags/ibstat.c, infiniband-diags/scripts/ibstatus.in, and libibverbs/examples/devinfo.c with
+# enum ibv_port_state in libibverbs/verbs.h. ibstat prints a rate without its name ("Rate: 400"), ibv_devinfo the speed only with -v.
 
-IBSTAT_KIND = "ibstat"
-
-_DEVICE = re.compile(r"^CA:? '([^']*)'$")
-_STATUS = re.compile(r"^Infiniband device '([^']*)' port (\d{1,3}) status:$")
-_IBSTAT_PORT = re.compile(r"^Port (\d{1,3}):$")
-_IBSTAT_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
-_HEADS = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _MOST_DEVICES = 1024
+_DEVICE, _OF_PORT = "<device>", "<port>"  # the keys of lines that begin a device and a port
+_IBV_KEYS = {"hca_id": _DEVICE, "port": _OF_PORT}
+_SAME_KEYS = {"base lid": "port lid", "physical state": "phys state", "firmware version": "fw ver"}
+_KEY_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
+_IBSTAT_HEAD = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
+_IBSTAT_DEVICE = re.compile(r"^(?:CA:? '([^']*)'|Infiniband device '([^']*)' port (\d{1,3}) status:)$")
+_IBSTAT_PORT = re.compile(r"^Port (\d{1,3}):$")
+_IBV_HEAD = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
+_NONE = "No IB devices found"
 
-# Gb/s that identify one rate at any width: from EDR on the printed rate is the data rate, see infiniband_rate.
+# Gb/s that identify one rate at any width: from EDR on the printed rate is the data rate, see `rdma`.
 _PLAIN = {"25", "50", "100", "200", "400", "800", "1600"}
 _NAMED = {"14": "1X FDR", "20": "4X DDR", "56": "4X FDR"}
 _ETHERNET = _PLAIN | {"1", "10", "40", "56"}
@@ -261,28 +237,25 @@ _TWO_MEANINGS = {
     "10": "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know",
     "40": "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which",
 }
+_IBV_SPEEDS = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
+_PCI_VENDORS = {0x02C9: MELLANOX, 0x15B3: MELLANOX, 0x1D0F: AMAZON}  # Mellanox is printed by its Ethernet prefix
+
+Facts = dict[str, str]
+Rate = tuple[str | None, float | None, str]  # as printed, data bits/s, and why it is None or doubtful ("" for neither)
 
 
 @dataclass
 class _Device:
-    name: str
-    facts: dict[str, str] = field(default_factory=dict)
-    ports: dict[int, dict[str, str]] = field(default_factory=dict)
-    last: int | None = None
+    """The lines of a device and of its ports, with keys in lower case; of two lines with one key the first counts."""
 
-    def note(self, key: str, value: str) -> None:
-        """Store a line for the current port, else for the device. Of two lines with one name the first counts."""
-        (self.facts if self.last is None else self.ports[self.last]).setdefault(key, value)
+    name: str
+    facts: Facts = field(default_factory=dict)
+    ports: dict[int, Facts] = field(default_factory=dict)
 
 
 def looks_like_ibstat(text: str, name: str) -> bool:
     """Return whether the text has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
-    return bool(_HEADS.search(text[:HEAD]))
-
-
-def starts_ibstat(line: str) -> bool:
-    """Return whether the line begins a device or a port."""
-    return bool(_HEADS.match(line))
+    return bool(_IBSTAT_HEAD.search(text[:HEAD]))
 
 
 def read_ibstat(text: str, name: str) -> Machine:
@@ -290,122 +263,43 @@ def read_ibstat(text: str, name: str) -> Machine:
 
     Raises Unreadable for text without a device.
     """
-    called = printable(name)
-    devices = _devices(text, name)
+    devices, _ = _devices(_words_of_ibstat(lines_of(text, name)), name)  # of a port that is listed again, more lines may be known
     if not devices:
-        raise Unreadable(f"{called} has no line like \"CA 'mlx5_0'\", which begins each device of ibstat: save its output again")
-    if len(devices) > _MOST_DEVICES:
-        raise Unreadable(f"{called} lists {len(devices)} devices, more than a machine has: give the output for one machine")
-    unknown: dict[str, str] = {}
-    doubts: list[str] = []
-    nics = tuple(_nic(device, unknown, doubts) for device in devices)
-    return Machine(sources=(f"{IBSTAT_KIND} {called}",), nics=nics, unknown=unknown, doubts=few(doubts))
+        raise Unreadable(f"{printable(name)} has no line like \"CA 'mlx5_0'\", which begins each device of ibstat: save its output again")
+    return _machine(f"ibstat {printable(name)}", devices, _rate_of_ibstat, "ibstat prints no MTU")
 
 
-def _devices(text: str, name: str) -> list[_Device]:
-    devices: dict[str, _Device] = {}
-    now: _Device | None = None
-    for line in lines_of(text, name):
-        head, port, entry = _DEVICE.match(line) or _STATUS.match(line), _IBSTAT_PORT.match(line), _IBSTAT_LINE.match(line)
-        if head:
-            called = printable(head[1], 64) or "?"
-            now = devices.setdefault(called, _Device(called))
-            now.last = None
-        number = head[2] if head and head.re is _STATUS else port[1] if port else None
-        if now and number:
-            now.last = int(number)
-            now.ports.setdefault(now.last, {})
-        elif now and entry:
-            now.note(entry[1].lower().replace("_", " "), entry[2])
-    return list(devices.values())
+def _words_of_ibstat(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (key, value) of each line. ibstatus has a device and its port in one line."""
+    for line in lines:
+        if device := _IBSTAT_DEVICE.match(line):
+            yield _DEVICE, device[1] or device[2] or "?"
+            yield from [(_OF_PORT, device[3])] if device[3] else []
+        elif port := _IBSTAT_PORT.match(line):
+            yield _OF_PORT, port[1]
+        elif entry := _KEY_LINE.match(line):
+            yield entry[1], entry[2]
 
 
-def _nic(device: _Device, unknown: dict[str, str], doubts: list[str]) -> Nic:
-    ports = tuple(_port(number, lines, device.name, unknown, doubts) for number, lines in device.ports.items())
-    if not ports:
-        unknown[f"nics/{device.name}/ports"] = "ibstat lists no port of it"
-    return Nic(
-        name=device.name,
-        model=adapter_name(device.facts.get("ca type")),
-        rdma=True,
-        ports=ports,
-        virtual=why_software(device.name),
-        firmware=printable(device.facts.get("firmware version", ""), 60) or None,
-        guid=parse_guid(device.facts.get("node guid")),
-    )
-
-
-def _port(number: int, lines: Mapping[str, str], name: str, unknown: dict[str, str], doubts: list[str]) -> Port:
-    path = f"nics/{name}/ports/{number}"
-    layer, logical = link_layer(lines.get("link layer")), state(lines.get("state"))
+def _rate_of_ibstat(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
     text = printable(lines.get("rate", ""), 60)
-    rate, why = (None, IS_DOWN) if logical == "down" else _rate(text, layer)
-    if rate is None:
-        unknown[f"{path}/rate_bits_per_s"] = why
-    elif why:
-        doubts.append(f"{name} port {number}: {why}")
-    unknown[f"{path}/mtu_bytes"] = "ibstat prints no MTU"
-    infiniband = layer == "infiniband"
-    local = parse_lid(lines.get("base lid")) if infiniband else None
-    if infiniband and local is None:
-        unknown[f"{path}/lid"] = NO_LID
-    return Port(
-        number=number,
-        rate_bits_per_s=rate,
-        rate_text=text or None,
-        state=logical,
-        phys_state=state(lines.get("physical state") or lines.get("phys state")),
-        link_layer=layer,
-        lid=local,
-        sm_lid=whole(lines.get("sm lid"), 0, 0xFFFF) if infiniband else None,
-    )
-
-
-def _rate(text: str, layer: LinkLayer | None) -> tuple[float | None, str]:
-    """Return the data bits/s, and why it is None or doubtful ("" for neither)."""
     if "Gb/sec" in text:
         rate = port_rate(text, layer or "infiniband")
-        return rate, "" if rate else f"'{text}' is not a valid port rate"
+        return text, rate, "" if rate else f"'{text}' is not a valid port rate"
     if text in _PLAIN or (layer == "ethernet" and text in _ETHERNET):
-        return int(text) * 1e9, "10 is also printed for a speed that the kernel does not know" if text == "10" else ""
+        return text, int(text) * 1e9, "10 is also printed for a speed that the kernel does not know" if text == "10" else ""
     if layer != "ethernet" and text in _NAMED:
-        return port_rate(f"{text} Gb/sec ({_NAMED[text]})"), ""
-    return None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
+        return text, port_rate(f"{text} Gb/sec ({_NAMED[text]})"), ""
+    return text or None, None, _TWO_MEANINGS.get(text) or f"'{text}' is not a valid port rate"
 
 
-IBSTAT = Reader(IBSTAT_KIND, looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=starts_ibstat)
-
-
-# `ibv_devinfo` and `ibv_devinfo -v`: RDMA devices with their ports. Only -v prints the speed.
-#
-# The words and codes: rdma-core libibverbs/examples/devinfo.c, and enum ibv_port_state in libibverbs/verbs.h.
-
-IBV_DEVINFO_KIND = "ibv_devinfo"
-
-_IBV_DEVINFO_DEVICE = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
-_NONE = "No IB devices found"
-_IBV_DEVINFO_LINE = re.compile(r"^([a-z_]+):\s*(\S.*)$")
-_IBV_DEVINFO_SPEEDS = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
-_PCI_VENDORS = {0x02C9: MELLANOX, 0x15B3: MELLANOX, 0x1D0F: AMAZON}  # Mellanox is printed by its Ethernet prefix
-
-Facts = dict[str, str]
-
-
-@dataclass
-class _IbvDevinfoDevice:
-    facts: Facts
-    ports: list[Facts] = field(default_factory=list)
+IBSTAT = Reader("ibstat", looks_like_ibstat, read_ibstat, lists=frozenset({"nics"}), starts=lambda line: bool(_IBSTAT_HEAD.match(line)))
 
 
 def looks_like_ibv_devinfo(text: str, name: str) -> bool:
     """Return whether the text has an hca_id line, or ibv_devinfo's message for a host without devices."""
     head = text[:HEAD]
-    return bool(_IBV_DEVINFO_DEVICE.search(head)) or head.strip().startswith(_NONE)
-
-
-def starts_ibv_devinfo(line: str) -> bool:
-    """Return whether the line begins a device."""
-    return bool(_IBV_DEVINFO_DEVICE.match(line))
+    return bool(_IBV_HEAD.search(head)) or head.strip().startswith(_NONE)
 
 
 def read_ibv_devinfo(text: str, name: str) -> Machine:
@@ -413,108 +307,117 @@ def read_ibv_devinfo(text: str, name: str) -> Machine:
 
     Raises Unreadable for text without a device.
     """
-    source = (f"{IBV_DEVINFO_KIND} {printable(name)}",)
+    source = f"ibv_devinfo {printable(name)}"
     if text.strip().startswith(_NONE):
-        return Machine(sources=source, unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"})
-    devices = _devices_ibv_devinfo(text, name)
+        return Machine(sources=(source,), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"})
+    entries = (entry for line in lines_of(text, name) if (entry := _KEY_LINE.match(line)))
+    devices, repeated = _devices(((_IBV_KEYS.get(entry[1], entry[1]), entry[2]) for entry in entries), name)
     if not devices:
         raise Unreadable(f"{printable(name)} has no hca_id line, which begins each device of ibv_devinfo: save `ibv_devinfo -v` again")
+    machine = _machine(source, devices, _rate_of_ibv_devinfo, "ibv_devinfo prints no active_mtu that ports have")
+    return replace(machine, doubts=few([f"{device} is listed twice in {printable(name)}: the first was taken" for device in repeated]))
+
+
+def _rate_of_ibv_devinfo(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
+    """Return the rate in the kernel's form, "400 Gb/sec (4X NDR)", from active_width "4X (2)" and active_speed "100.0 Gbps (128)"."""
+    width = re.match(r"(\d{1,2})X?\b", lines.get("active width", ""))
+    code = re.search(r"\((\d{1,3})\)$", lines.get("active speed", ""))
+    speed = _IBV_SPEEDS.get(int(code[1])) if code else None
+    text = f"{int(width[1]) * LANES[speed].printed / 1e9:g} Gb/sec ({int(width[1])}X {speed})" if width and speed else None
+    if rate := port_rate(text or "", layer or "infiniband"):
+        return text, rate, ""
+    if "active speed" not in lines:
+        return text, None, "ibv_devinfo prints the speed only with -v"
+    found = printable(lines.get("active width", ""), 30), printable(lines["active speed"], 40)
+    return text, None, "'{}' at '{}' is not a valid port rate".format(*found)
+
+
+IBV_DEVINFO = Reader(
+    "ibv_devinfo",
+    looks_like_ibv_devinfo,
+    read_ibv_devinfo,
+    lists=frozenset({"nics"}),
+    starts=lambda line: bool(_IBV_HEAD.match(line)),
+)
+
+
+def _devices(words: Iterable[Sequence[str]], name: str) -> tuple[list[_Device], list[str]]:
+    """Return the devices from keys with their values, and the names of those with a port listed twice."""
+    devices: dict[str, _Device] = {}
+    repeated: dict[str, None] = {}
+    device, facts = _Device(""), {}
+    for word, value in words:
+        key = word.lower().replace("_", " ")
+        key = _SAME_KEYS.get(key, key)
+        if key == _DEVICE:
+            called = printable(value, 64) or "?"
+            device = devices.setdefault(called, _Device(called))
+            facts = device.facts
+        elif key == _OF_PORT:
+            number = whole(value, 1, 255)
+            repeated |= {device.name: None} if number in device.ports else {}
+            facts = {} if number is None else device.ports.setdefault(number, {})
+        facts.setdefault(key, value)
     if len(devices) > _MOST_DEVICES:
         raise Unreadable(f"{printable(name)} lists {len(devices)} devices, more than a machine has: give the output for one machine")
+    return list(devices.values()), list(repeated)
+
+
+def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, LinkLayer | None], Rate], no_mtu: str) -> Machine:
+    """Return the machine with these devices. rate_of: the tool's way to print a rate; no_mtu: why it does not print the MTU."""
     unknown: dict[str, str] = {}
-    nics: dict[str, Nic] = {}
-    doubts = []
+    doubts: list[str] = []
+    nics: list[Nic] = []
     for device in devices:
-        nic = _nic_ibv_devinfo(device, unknown)
-        if nic.name in nics:
-            doubts.append(f"{nic.name} is listed twice in {printable(name)}: the first was taken")
-        nics.setdefault(nic.name, nic)
-    return Machine(sources=source, nics=tuple(nics.values()), unknown=unknown, doubts=few(list(dict.fromkeys(doubts))))
+        facts, vendor = device.facts, _PCI_VENDORS.get(whole(device.facts.get("vendor id"), 0, 0xFFFFFF) or 0)
+        ports: list[Port] = []
+        for number, lines in device.ports.items():
+            text, rate, why = rate_of(lines, link_layer(lines.get("link layer")))
+            port, reasons = _port(number, lines, no_mtu)
+            down = port.state == "down"
+            ports.append(replace(port, rate_text=text, rate_bits_per_s=None if down else rate))
+            if down or rate is None:
+                reasons["rate_bits_per_s"] = IS_DOWN if down else why
+            elif why:
+                doubts.append(f"{device.name} port {number}: {why}")
+            unknown |= {f"nics/{device.name}/ports/{number}/{fact}": reason for fact, reason in reasons.items()}
+        if not ports:
+            unknown[f"nics/{device.name}/ports"] = f"{source.partition(' ')[0]} lists no port of it"
+        nic = Nic(
+            name=device.name,
+            model=adapter_name(facts.get("ca type")) or part_name(vendor, whole(facts.get("vendor part id"), 0, 0xFFFF)),
+            rdma=True,
+            ports=tuple(ports),
+            virtual=why_software(device.name),
+            firmware=printable(facts.get("fw ver", ""), 60) or None,
+            guid=parse_guid(facts.get("node guid")),
+        )
+        nics.append(nic)
+    return Machine(sources=(source,), nics=tuple(nics), unknown=unknown, doubts=few(doubts))
 
 
-def _devices_ibv_devinfo(text: str, name: str) -> list[_IbvDevinfoDevice]:
-    """Return the lines of each device and of its ports; of two lines with one name the first counts."""
-    devices: list[_IbvDevinfoDevice] = []
-    for line in lines_of(text, name):
-        match = _IBV_DEVINFO_LINE.match(line)
-        if not match or (not devices and match[1] != "hca_id"):
-            continue
-        if match[1] == "hca_id":
-            devices.append(_IbvDevinfoDevice({}))
-        elif match[1] == "port":
-            devices[-1].ports.append({})
-        facts = devices[-1].ports[-1] if devices[-1].ports else devices[-1].facts
-        facts.setdefault(match[1], match[2])
-    return devices
-
-
-def _nic_ibv_devinfo(device: _IbvDevinfoDevice, unknown: dict[str, str]) -> Nic:
-    facts = device.facts
-    name = printable(facts["hca_id"], 64)
-    vendor = _PCI_VENDORS.get(whole(facts.get("vendor_id"), 0, 0xFFFFFF) or 0)
-    ports: dict[int, Port] = {}
-    for lines in device.ports:
-        number = whole(lines.get("port"), 1, 255)
-        if number is not None and number not in ports:
-            ports[number] = _port_ibv_devinfo(number, lines, f"nics/{name}/ports/{number}", unknown)
-    if not ports:
-        unknown[f"nics/{name}/ports"] = "ibv_devinfo lists no port of it"
-    return Nic(
-        name=name,
-        model=part_name(vendor, whole(facts.get("vendor_part_id"), 0, 0xFFFF)),
-        rdma=True,
-        ports=tuple(ports.values()),
-        virtual=why_software(name),
-        firmware=printable(facts.get("fw_ver", ""), 60) or None,
-        guid=parse_guid(facts.get("node_guid")),
-    )
-
-
-def _port_ibv_devinfo(number: int, lines: Mapping[str, str], path: str, unknown: dict[str, str]) -> Port:
-    layer = link_layer(lines.get("link_layer"))
-    logical, physical = state(lines.get("state")), state(lines.get("phys_state"))
-    reasons: dict[str, str | None] = {}
-    mtu = whole((lines.get("active_mtu") or "").split(" ")[0])
-    mtu, reasons["mtu_bytes"] = (mtu, None) if mtu in MTUS else (None, "ibv_devinfo prints no active_mtu that ports have")
-    text = _rate_text(lines)
-    rate = port_rate(text, layer or "infiniband") if text else None
-    reasons["rate_bits_per_s"] = None if rate else _why_no_rate(lines)
-    if logical == "down":
-        rate = mtu = None
-        reasons = {"mtu_bytes": IS_DOWN, "rate_bits_per_s": IS_DOWN}
-    infiniband = layer == "infiniband"
-    local = parse_lid(lines.get("port_lid")) if infiniband else None
-    reasons["lid"] = NO_LID if infiniband and local is None else None
-    unknown.update({f"{path}/{key}": why for key, why in reasons.items() if why})
-    return Port(
+def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dict[str, str]]:
+    """Return a port without its rate, and why facts of it are unknown."""
+    layer, logical = link_layer(lines.get("link layer")), state(lines.get("state"))
+    infiniband, down = layer == "infiniband", logical == "down"
+    local = parse_lid(lines.get("port lid")) if infiniband else None
+    mtu = whole(lines.get("active mtu", "").partition(" ")[0])
+    mtu = mtu if mtu in MTUS and not down else None
+    reasons = {} if mtu else {"mtu_bytes": IS_DOWN if down and "active mtu" in lines else no_mtu}
+    reasons |= {"lid": NO_LID} if infiniband and local is None else {}
+    port = Port(
         number=number,
-        rate_bits_per_s=rate,
-        rate_text=text,
         state=logical,
-        phys_state=physical,
+        phys_state=state(lines.get("phys state")),
         link_layer=layer,
         mtu_bytes=mtu,
         lid=local,
-        sm_lid=whole(lines.get("sm_lid"), 0, 0xFFFF) if infiniband else None,
+        sm_lid=whole(lines.get("sm lid"), 0, 0xFFFF) if infiniband else None,
     )
+    return port, reasons
 
 
-def _rate_text(lines: Mapping[str, str]) -> str | None:
-    """Return the rate in the kernel's form, "400 Gb/sec (4X NDR)", from active_width "4X (2)" and active_speed "100.0 Gbps (128)"."""
-    width = re.match(r"(\d{1,2})X?\b", lines.get("active_width", ""))
-    code = re.search(r"\((\d{1,3})\)$", lines.get("active_speed", ""))
-    speed = _IBV_DEVINFO_SPEEDS.get(int(code[1])) if code else None
-    return f"{int(width[1]) * LANES[speed].printed / 1e9:g} Gb/sec ({int(width[1])}X {speed})" if width and speed else None
-
-
-def _why_no_rate(lines: Mapping[str, str]) -> str:
-    if "active_speed" not in lines:
-        return "ibv_devinfo prints the speed only with -v"
-    return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is not a valid port rate"
-
-
-IBV_DEVINFO = Reader(IBV_DEVINFO_KIND, looks_like_ibv_devinfo, read_ibv_devinfo, lists=frozenset({"nics"}), starts=starts_ibv_devinfo)
-
+# `ibnetdiscover`: the cables of a fabric, in two forms.
 
 KIND = "ibnetdiscover"
 

@@ -8,33 +8,67 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 
-from collbench.machine.lists import with_reasons
-from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
 
-# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, their connections by xGMI, and the pairs with direct access.
+# AMD's tools: `amd-smi topology`, as text or with --json, and `rocm-smi --showtopo`. Both have a table per title, with a row and a column
+# per GPU: by PCI address, and by number. Neither counts links.
 #
-# Form: the tables "ACCESS TABLE:", "LINK TYPE TABLE:" … of amd-smi (rocm.docs.amd.com, "amd-smi topology"). It does not count links.
+# Form: the tables "ACCESS TABLE:", "LINK TYPE TABLE:" … of amd-smi, "Link Type between two GPUs" and "Numa Nodes" of rocm-smi
+# (rocm.docs.amd.com, "amd-smi topology" and "rocm-smi --showtopo").
 
-AMD_KIND = "amd-smi topology"
-_TITLE = re.compile(r"^\s*([A-Z][A-Z -]{2,40}) TABLE:\s*$", re.MULTILINE)
+AMD_KIND, ROCM_KIND = "amd-smi topology", "rocm-smi --showtopo"
 _MOST_CHARACTERS = 4 << 20
 _MOST_GPUS = 256
-_ACCESS = {"ENABLED": "OK", "DISABLED": "NS"}
-_LINK_TYPES = {"XGMI": "XGMI", "PCIE": "PCIE"}
-_UNCOUNTED = "amd-smi prints which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too"
-_AGAIN = "save the output of `amd-smi topology` again"
+_LINK_TYPES = ("XGMI", "PCIE")
+_AMD_TITLE = re.compile(r"^[ \t]*([A-Z][A-Z -]{2,40}) TABLE:[ \t]*\r?$", re.MULTILINE)
+_ROCM_TITLE = re.compile(r"^\s*=+\s*(.*?)\s*=+\s*$")
+_ROCM_GPU = re.compile(r"GPU(\d{1,3})")
+_ROCM_NUMA = re.compile(r"^[ \t]*GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)[ \t]*\r?$", re.MULTILINE)
+_UNCOUNTED = "{} which GPUs xGMI joins, {} links: read the machine's /sys/class/kfd too"
 
 
 @dataclass
-class _Topology:
-    """The GPUs in the text by address with their index, and path terms by pair of addresses."""
+class _GpuTables:
+    """The GPUs of a text with their index, and the cells of the tables that are read, by title and by pair of GPUs."""
 
     gpus: dict[str, int] = field(default_factory=dict)
-    links: dict[tuple[str, str], str] = field(default_factory=dict)
-    access: dict[tuple[str, str], str] = field(default_factory=dict)
+    cells: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+
+
+def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted: Sequence[str]) -> _GpuTables:
+    """Return the tables of AMD's tools. Raises Unreadable for a table that is there twice, and for rows that do not fit."""
+    found = _GpuTables()
+    columns: list[str] = []
+    title = ""
+    for line in text.splitlines():
+        if match := titles.match(line[:400]):
+            title, columns = match[1], []
+            if title in found.cells:
+                raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
+            found.cells |= {title: {}} if title in wanted else {}
+            continue
+        words = line.split()
+        gpus = [_gpu_of(word) for word in words]
+        if words and all(gpus) and not columns:
+            columns = [gpu for gpu in gpus if gpu]
+            if len(columns) > _MOST_GPUS or len(set(columns)) != len(columns):
+                raise Unreadable(f"{printable(name)} lists a GPU twice, or more than {_MOST_GPUS}: save the output of `{tool}` again")
+            found.gpus = {gpu: index for index, gpu in enumerate(columns)} | found.gpus
+        elif title in found.cells and columns and words and (gpu := gpus[0]):
+            if len(words) != len(columns) + 1 or gpu not in columns:
+                raise Unreadable(f"{printable(name)}: row {words[0]} does not fit its heading: save the output of `{tool}` again")
+            found.cells[title].update({(gpu, peer): cell for peer, cell in zip(columns, words[1:], strict=True)})
+    return found
+
+
+def _gpu_of(word: str) -> str | None:
+    """Return the key of a GPU: its PCI address, or "gpu3" for "GPU3"."""
+    number = _ROCM_GPU.fullmatch(word)
+    return f"gpu{int(number[1])}" if number else pci_address(word)
 
 
 def looks_like_amd(text: str, name: str) -> bool:
@@ -42,66 +76,35 @@ def looks_like_amd(text: str, name: str) -> bool:
     start = text[:HEAD]
     if start.lstrip().startswith("["):
         return '"link_type"' in start and '"bdf"' in start
-    return bool({"LINK TYPE", "ACCESS", "WEIGHT", "HOPS"} & set(_TITLE.findall(start)))
+    return bool({"LINK TYPE", "ACCESS", "WEIGHT", "HOPS"} & set(_AMD_TITLE.findall(start)))
 
 
 def read_amd(text: str, name: str) -> Machine:
     """Return the GPUs by PCI address, with "XGMI" or "PCIE" as the path of a pair, and peer access. Raises Unreadable for invalid rows."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's GPUs fill", "give the output for one machine")
-    found = _of_json(text, name) if text.lstrip().startswith("[") else _of_tables(text, name)
+    if text.lstrip().startswith("["):
+        found = _of_json(text, name)
+    else:
+        found = _gpu_tables(text, name, AMD_KIND, _AMD_TITLE, ("LINK TYPE", "ACCESS"))
     if not found.gpus:
-        raise Unreadable(f"{printable(name)} lists no GPU: {_AGAIN}")
+        raise Unreadable(f"{printable(name)} lists no GPU: save the output of `amd-smi topology` again")
+    links, access = found.cells.get("LINK TYPE", {}), found.cells.get("ACCESS", {})
+    words = {"ENABLED": "OK", "DISABLED": "NS"}
     return Machine(
         sources=(f"{AMD_KIND} {printable(name)}",),
         gpus=tuple(Gpu(address, index=index, address=address, vendor="amd") for address, index in found.gpus.items()),
-        paths={pair: _LINK_TYPES[word] for pair, word in found.links.items() if word in _LINK_TYPES},
-        peer_access={pair: _ACCESS[word] for pair, word in found.access.items() if word in _ACCESS},
-        unknown={"gpu_links": _UNCOUNTED} if "XGMI" in found.links.values() else {},
+        paths={pair: word for pair, word in links.items() if word in _LINK_TYPES and pair[0] != pair[1]},
+        peer_access={pair: words[word] for pair, word in access.items() if word in words and pair[0] != pair[1]},
+        unknown={"gpu_links": _UNCOUNTED.format("amd-smi prints", "not by how many")} if "XGMI" in links.values() else {},
     )
 
 
-def _of_tables(text: str, name: str) -> _Topology:
-    found = _Topology()
-    columns: list[str] = []
-    kept: dict[tuple[str, str], str] | None = None
-    seen: set[str] = set()
-    for line in text.splitlines():
-        if match := _TITLE.match(line):
-            title, columns = match[1], []
-            if title in seen:
-                raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
-            seen.add(title)
-            kept = {"LINK TYPE": found.links, "ACCESS": found.access}.get(title)
-            continue
-        words = line.split()
-        addresses = [pci_address(word) for word in words]
-        if words and all(addresses) and not columns:
-            columns = [address for address in addresses if address]
-            _add(found, columns, name)
-        elif kept is not None and columns and words and addresses[0]:
-            _row(kept, addresses[0], words[1:], columns, name)
-    return found
-
-
-def _add(found: _Topology, addresses: list[str], name: str) -> None:
-    if len(addresses) > _MOST_GPUS or len(set(addresses)) != len(addresses):
-        raise Unreadable(f"{printable(name)} lists a GPU twice, or more than {_MOST_GPUS}: {_AGAIN}")
-    for index, address in enumerate(addresses):
-        found.gpus.setdefault(address, index)
-
-
-def _row(kept: dict[tuple[str, str], str], gpu: str, cells: list[str], columns: list[str], name: str) -> None:
-    if len(cells) != len(columns) or gpu not in columns:
-        raise Unreadable(f"{printable(name)}: row {gpu} does not fit its heading: {_AGAIN}")
-    kept.update({(gpu, peer): cell for peer, cell in zip(columns, cells, strict=True) if peer != gpu})
-
-
-def _of_json(text: str, name: str) -> _Topology:
+def _of_json(text: str, name: str) -> _GpuTables:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
         raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again") from None
-    found = _Topology()
+    found = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
     for row in rows:
         gpu = _address(row)
         index = whole(str(row.get("gpu")), 0, _MOST_GPUS - 1) if isinstance(row, Mapping) else None
@@ -109,10 +112,9 @@ def _of_json(text: str, name: str) -> _Topology:
             raise Unreadable(f"{printable(name)}: an entry has no 'gpu' and 'bdf' of its own: save `amd-smi topology --json` again")
         found.gpus[gpu] = index
         for link in row.get("links") or ():
-            peer = _address(link)
-            if peer and peer != gpu:
-                found.links[gpu, peer] = str(link.get("link_type"))
-                found.access[gpu, peer] = str(link.get("link_status"))
+            if peer := _address(link):
+                found.cells["LINK TYPE"][gpu, peer] = str(link.get("link_type"))
+                found.cells["ACCESS"][gpu, peer] = str(link.get("link_status"))
     return found
 
 
@@ -121,6 +123,34 @@ def _address(entry: object) -> str | None:
 
 
 AMD_SMI = Reader(AMD_KIND, looks_like_amd, read_amd)
+
+
+def read_rocm(text: str, name: str) -> Machine:
+    """Return the GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for invalid rows."""
+    title = "Link Type between two GPUs"
+    found = _gpu_tables(text, name, ROCM_KIND, _ROCM_TITLE, (title, "Numa Nodes"))
+    links = found.cells.get(title, {})
+    for (gpu, peer), cell in links.items():
+        if cell != "0" and (gpu == peer or cell not in (*_LINK_TYPES, "N/A")):
+            raise Unreadable(f"{printable(name)}: row {gpu.upper()} does not fit its heading: save the output of `{ROCM_KIND}` again")
+    # the affinity is that of the CPUs and takes precedence over the node
+    listed = sorted(((word, int(gpu), numa_of(node)) for gpu, word, node in _ROCM_NUMA.findall(text)), reverse=True)
+    numa = {gpu: node for _, gpu, node in listed if node is not None}
+    indexes = sorted({*found.gpus.values(), *numa})
+    if not indexes:
+        raise Unreadable(f"{printable(name)} names no GPU: save the output of `{ROCM_KIND}` into it")
+    paths = {pair: cell for pair, cell in links.items() if cell in _LINK_TYPES}
+    machine = Machine(
+        sources=(f"{ROCM_KIND} {printable(name)}",),
+        gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
+        paths=paths,
+        unknown={"gpu_links": _UNCOUNTED.format("rocm-smi shows", "but not the number of")} if "XGMI" in paths.values() else {},
+    )
+    return with_reasons(machine, "rocm-smi", {"gpus"})
+
+
+def _is_rocm(text: str) -> bool:
+    return "Link Type between two GPUs" in text or "(Topology) Numa" in text
 
 
 # `nvidia-smi nvlink -s`: the NVLinks of each GPU, with the speed of the active ones; `nvidia-smi c2c -s`: links to the CPU.
@@ -149,13 +179,7 @@ class _Status:
 def looks_like_nvlink_status(text: str, name: str) -> bool:
     """Return whether the text has lines "GPU 0: …" followed by "Link 0: …" or "C2C Link 0: …"."""
     lines = text[:HEAD].splitlines()
-    links = (_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
-    return any(map(starts_nvlink_status, lines)) and any(links)
-
-
-def starts_nvlink_status(line: str) -> bool:
-    """Return whether the line begins a GPU's block."""
-    return bool(_GPU.match(line))
+    return any(map(_GPU.match, lines)) and any(_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
 
 
 def read_nvlink_status(text: str, name: str) -> Machine:
@@ -166,21 +190,30 @@ def read_nvlink_status(text: str, name: str) -> Machine:
     found = _statuses(text, name)
     if not found:
         raise Unreadable(f"{printable(name)} lists no GPU: save the output of `nvidia-smi nvlink -s` into it")
-    links = [link for index, status in found.items() if (link := _link(index, status))]
-    silent = [index for index, status in found.items() if not status.links and not status.all_inactive]
-    return Machine(
-        sources=(f"{NVLINK_STATUS_KIND} {printable(name)}",),
-        gpus=tuple(_gpu(index, status) for index, status in found.items()),
-        gpu_links=tuple(links),
-        unknown=_unknown(found, silent, bool(links)),
-        doubts=few(_doubts(found)),
-    )
-
-
-def _unknown(found: Mapping[int, _Status], silent: Sequence[int], counted: bool) -> dict[str, str]:
-    """Return why the links of some or all GPUs are unknown: `c2c -s` lists no NVLinks."""
-    unknown = {f"gpus/gpu{index}/links_off": "the file lists no links of it" for index in silent}
-    return unknown if counted or not found else {**unknown, "gpu_links": "the file lists no NVLinks"}
+    gpus: list[Gpu] = []
+    links: list[GpuLink] = []
+    unknown: dict[str, str] = {}
+    doubts: list[str] = []
+    most = max(len(status.links) for status in found.values())
+    for index, status in found.items():
+        key, speeds, c2c = f"gpu{index}", sorted(speed for speed in status.links.values() if speed is not None), set(status.c2c.values())
+        gpu = Gpu(
+            key, index=index, vendor="nvidia", model=status.model, uuid=status.uuid,
+            links_off=len(status.links) - len(speeds) if status.links else None,
+            c2c_links=len(status.c2c) or None, c2c_bytes_per_s=c2c.pop() * 1e9 if len(c2c) == 1 else None,
+        )  # fmt: skip
+        gpus.append(gpu)
+        if status.links or status.all_inactive:
+            links.append(GpuLink(key, None, len(speeds), bytes_per_s=speeds[0] * 1e9 if len(set(speeds)) == 1 else None))
+        else:
+            unknown[f"gpus/{key}/links_off"] = "the file lists no links of it"
+        if len(set(speeds)) > 1:
+            doubts.append(f"the links of {key} run at different speeds, {speeds[0]:g} to {speeds[-1]:g} GB/s")
+        if set(status.links) != set(range(len(status.links))) or 0 < len(status.links) < most:
+            doubts.append(f"{key} lists {len(status.links)} links, others {most}: the file may be cut")
+    unknown |= {} if links else {"gpu_links": "the file lists no NVLinks"}  # as `c2c -s` does
+    source = f"{NVLINK_STATUS_KIND} {printable(name)}"
+    return Machine(sources=(source,), gpus=tuple(gpus), gpu_links=tuple(links), unknown=unknown, doubts=few(doubts))
 
 
 def _statuses(text: str, name: str) -> dict[int, _Status]:
@@ -201,13 +234,10 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
 
 def _status(found: dict[int, _Status], index: int, model: str, uuid: str | None, name: str) -> _Status:
     """Return the block of a GPU, which may be repeated below another tool's heading. Raises Unreadable when it is another machine's."""
-    known = found.get(index)
-    if known is None:
-        known = found[index] = _Status(model, uuid)
-    elif (known.model, known.uuid) != (model, uuid):
+    known = found.setdefault(index, _Status(model, uuid))
+    if (known.model, known.uuid) != (model, uuid):
         raise Unreadable(f"{printable(name)} lists GPU {index} twice: give the output for one machine")
-    else:
-        known.complete = bool(known.links) or known.all_inactive
+    known.complete = bool(known.links) or known.all_inactive
     return known
 
 
@@ -223,129 +253,13 @@ def _add_link(status: _Status | None, line: str, name: str) -> None:
     status.links[int(match[1])] = speed
 
 
-def _gpu(index: int, status: _Status) -> Gpu:
-    off = sum(speed is None for speed in status.links.values()) if status.links else None
-    rates = set(status.c2c.values())
-    return Gpu(
-        f"gpu{index}", index=index, vendor="nvidia", model=status.model, uuid=status.uuid, links_off=off,
-        c2c_links=len(status.c2c) or None, c2c_bytes_per_s=rates.pop() * 1e9 if len(rates) == 1 else None,
-    )  # fmt: skip
-
-
-def _link(index: int, status: _Status) -> GpuLink | None:
-    """Return the links that are up, as one: 0 when all are reported off, None when unknown."""
-    speeds = _speeds(status)
-    if not status.links and not status.all_inactive:
-        return None
-    return GpuLink(f"gpu{index}", None, len(speeds), bytes_per_s=speeds[0] * 1e9 if len(set(speeds)) == 1 else None)
-
-
-def _speeds(status: _Status) -> Sequence[float]:
-    return sorted(speed for speed in status.links.values() if speed is not None)
-
-
-def _doubts(found: Mapping[int, _Status]) -> list[str]:
-    """Return doubts: links of one GPU at different speeds, and a possibly truncated list (gaps, or fewer links than others)."""
-    doubts: list[str] = []
-    most = max(len(status.links) for status in found.values())
-    for index, status in found.items():
-        speeds = _speeds(status)
-        if len(set(speeds)) > 1:
-            doubts.append(f"the links of gpu{index} run at different speeds, {speeds[0]:g} to {speeds[-1]:g} GB/s")
-        if set(status.links) != set(range(len(status.links))) or 0 < len(status.links) < most:
-            doubts.append(f"gpu{index} lists {len(status.links)} links, others {most}: the file may be cut")
-    return doubts
-
-
 NVLINK_STATUS = Reader(
-    NVLINK_STATUS_KIND, looks_like_nvlink_status, read_nvlink_status, lists=frozenset({"gpus", "gpu_links"}), starts=starts_nvlink_status
+    NVLINK_STATUS_KIND,
+    looks_like_nvlink_status,
+    read_nvlink_status,
+    lists=frozenset({"gpus", "gpu_links"}),
+    starts=lambda line: bool(_GPU.match(line)),
 )
-
-
-# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and their connections by xGMI. It does not count links.
-#
-# Form: the tables "Link Type between two GPUs" and "Numa Nodes" of rocm-smi (rocm.docs.amd.com, "rocm-smi --showtopo").
-
-ROCM_KIND = "rocm-smi --showtopo"
-_SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")
-_ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
-_NUMA = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)\s*$")
-_ROCM_UNCOUNTED = "rocm-smi shows which GPUs xGMI joins, but not the number of links: read the machine's /sys/class/kfd too"
-
-
-def looks_like_rocm(text: str, name: str) -> bool:
-    """Return whether the text has a heading of rocm-smi with a topology table."""
-    start = text[:HEAD]
-    return "Link Type between two GPUs" in start or "(Topology) Numa" in start
-
-
-def starts_rocm(line: str) -> bool:
-    """Return whether the line is a heading of rocm-smi."""
-    return bool(_SECTION.match(line.strip()[:400]))
-
-
-def read_rocm(text: str, name: str) -> Machine:
-    """Return the GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for invalid rows."""
-    sections = _sections(text, name)
-    types = _link_types(sections.get("Link Type between two GPUs", []), name)
-    numa = _numa_nodes(sections.get("Numa Nodes", []))
-    indexes = sorted({index for pair in types for index in pair} | set(numa))
-    if not indexes:
-        raise Unreadable(f"{printable(name)} names no GPU: save the output of `rocm-smi --showtopo` into it")
-    paths = {(f"gpu{a}", f"gpu{b}"): word for (a, b), word in types.items() if word in ("XGMI", "PCIE")}
-    machine = Machine(
-        sources=(f"{ROCM_KIND} {printable(name)}",),
-        gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
-        paths=paths,
-        unknown={"gpu_links": _ROCM_UNCOUNTED} if "XGMI" in paths.values() else {},
-    )
-    return with_reasons(machine, "rocm-smi", {"gpus"})
-
-
-def _sections(text: str, name: str) -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {}
-    title = ""
-    for line in text.splitlines():
-        if match := _SECTION.match(line.strip()[:400]):
-            title = match[1]
-            if title in sections and title.startswith(("Link Type", "Numa")):
-                raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
-            sections[title] = []
-        else:
-            sections.setdefault(title, []).append(line.strip())
-    return sections
-
-
-def _link_types(lines: list[str], name: str) -> dict[tuple[int, int], str]:
-    """Return the link type ("XGMI", "PCIE") from one GPU to another."""
-    columns: list[int] = []
-    types: dict[tuple[int, int], str] = {}
-    for line in lines:
-        words = line.split()
-        if words and all(re.fullmatch(r"GPU\d{1,3}", word) for word in words):
-            columns = [int(word[3:]) for word in words]
-        elif columns and (match := _ROW.match(line)):
-            types |= _row_rocm(int(match[1]), match[2].split(), columns, name)
-    return types
-
-
-def _row_rocm(gpu: int, cells: list[str], columns: list[int], name: str) -> dict[tuple[int, int], str]:
-    fits = len(cells) == len(columns) and gpu in columns and cells[columns.index(gpu)] == "0"
-    if not fits or any(cell not in {"0", "XGMI", "PCIE", "N/A"} for cell in cells):
-        raise Unreadable(f"{printable(name)}: row GPU{gpu} does not fit its heading: save the output of `rocm-smi --showtopo` again")
-    return {(gpu, peer): cell for peer, cell in zip(columns, cells, strict=True) if peer != gpu}
-
-
-def _numa_nodes(lines: list[str]) -> dict[int, int]:
-    """Return the NUMA node by GPU. The affinity is that of the CPUs and takes precedence over the node."""
-    found: dict[tuple[int, str], int | None] = {}
-    for line in lines:
-        if match := _NUMA.match(line):
-            found[int(match[1]), match[2]] = numa_of(match[3])
-    numa: dict[int, int] = {}
-    for word in ("Node", "Affinity"):
-        numa |= {gpu: node for (gpu, kind), node in found.items() if kind == word and node is not None}
-    return numa
 
 
 # The tables of `nvidia-smi topo`, from text that terminals, tickets and chats have changed: columns may be joined, but not shifted.
@@ -355,6 +269,7 @@ def _numa_nodes(lines: list[str]) -> dict[int, int]:
 
 _MOST_COLUMNS, _TABLE_MOST_CHARACTERS = 256, 2 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")
+_ANY_COLOUR = re.compile(r"\x1b?\[[0-9;]*m")
 _TABLE_GPU = re.compile(r"GPU(\d{1,3})(?!\d)")
 _COLUMN = re.compile(r"\s*(GPU\d{1,3}|NIC\d{1,3}|mlx\d_(?:bond_)?\d{1,3}|[A-Za-z][\w.:-]{0,63})")
 _PATH = re.compile(r"\s*(NV\d{1,2}|SYS|SOC|NODE|PHB|PXB|PIX|PSB|X)")
@@ -363,67 +278,49 @@ _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
 
 
-@dataclass(frozen=True)
+@dataclass
 class SmiMatrix:
     """One matrix: `rows` by name, a cell per column; `rest` is the text after a row's cells; `affinities` the last headings."""
 
-    places: Mapping[str, int]
+    columns: tuple[str, ...]
     affinities: tuple[str, ...]
-    rows: Mapping[str, tuple[str, ...]]
-    rest: Mapping[str, str]
+    rows: dict[str, tuple[str, ...]]
+    rest: dict[str, str]
     is_access: bool
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names in the heading."""
-        return tuple(self.places)
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """The columns that are GPUs."""
-        return tuple(column for column in self.columns if _TABLE_GPU.fullmatch(column))
+    def __post_init__(self) -> None:
+        self._places = {column: place for place, column in enumerate(self.columns)}
+        self.gpus = {column: int(column[3:]) for column in self.columns if _TABLE_GPU.fullmatch(column)}  # with their index
 
     def cell(self, a: str, b: str) -> str | None:
         """Return the entry between two columns, from the other half of the table if the row is missing; None if both are."""
         row, other = self.rows.get(a), self.rows.get(b)
         if row:
-            return row[self.places[b]]
-        return other[self.places[a]] if other else None
+            return row[self._places[b]]
+        return other[self._places[a]] if other else None
+
+    def affinity(self, gpu: str) -> dict[str, str]:
+        """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
+        rest = self.rest.get(gpu, "")
+        parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
+        parts = [part for part in parts if part] if len(parts) > len(self.affinities) else parts  # some drivers print a second tab
+        complete = len(parts) >= len(self.affinities)
+        return dict(zip(self.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 
 
-@dataclass
-class _ColumnTitles:
-    columns: tuple[str, ...]
-    affinities: tuple[str, ...]
-    rows: list[tuple[str, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        longest_first = sorted(self.columns, key=len, reverse=True)
-        self.row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
-
-    def take(self, line: str) -> None:
-        """Store the line if it is a row: one of the columns' names, then a cell."""
-        match = self.row.match(line)
-        if match and _cell(match[2]):
-            self.rows.append((match[1], match[2]))
-
-
-def tables(text: str, name: str) -> list[SmiMatrix]:
+def _tables(text: str, name: str) -> list[SmiMatrix]:
     """Return every table of the text, in order. Raises Unreadable for a row that does not fit its header."""
     bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
-    headers: list[_ColumnTitles] = []
+    headings: list[tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, str]]]] = []
+    row = re.compile("")
     for line in _plain(text):
-        columns = header(line)
-        if columns:
-            headers.append(_ColumnTitles(columns, tuple(_AFFINITIES.findall(line))))
-        elif headers:
-            headers[-1].take(line)
-    return [_table(found, name) for found in headers if found.rows]
-
-
-def legend(text: str) -> dict[str, str]:
-    """Return the names of NICs by column name, from the "NIC Legend"."""
-    return {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
+        if columns := header(line):
+            headings.append((columns, tuple(_AFFINITIES.findall(line)), []))
+            longest_first = sorted(columns, key=len, reverse=True)
+            row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
+        elif headings and (match := row.match(line)) and _is_cell(match[2]):
+            headings[-1][2].append((match[1], match[2]))
+    return [_table(columns, affinities, rows, name) for columns, affinities, rows in headings if rows]
 
 
 def header(line: str) -> tuple[str, ...]:
@@ -432,55 +329,46 @@ def header(line: str) -> tuple[str, ...]:
         return ()
     names = _AFFINITIES.split(line)[0]
     first = _TABLE_GPU.match(names.strip())
-    if not first or _cell(names.strip()[first.end() :]):
+    if not first or _is_cell(names.strip()[first.end() :]):
         return ()
-    columns = tuple(_words(_COLUMN, names))
-    return columns if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
+    columns: list[str] = []
+    at = 0
+    while match := _COLUMN.match(names, at):
+        columns.append(match[1])
+        at = match.end()
+    return tuple(columns) if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
 
 
 def _plain(text: str) -> Iterable[str]:
     return (_COLOUR.sub("", line).rstrip("\r") for line in text.splitlines() if len(line) < 1 << 14)
 
 
-def _words(pattern: re.Pattern[str], text: str) -> Iterable[str]:
-    at = 0
-    while match := pattern.match(text, at):
-        yield match[1]
-        at = match.end()
-
-
-def _cell(text: str) -> bool:
+def _is_cell(text: str) -> bool:
     """Return whether the text begins with a cell. Then a line that begins with a GPU's name is a row."""
     match = _PATH.match(text) or _TABLE_ACCESS.match(text)
     return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
 
 
-def _table(found: _ColumnTitles, name: str) -> SmiMatrix:
-    has_paths = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
-    is_access = not has_paths and not found.affinities and len(found.columns) > 1
-    places = {column: place for place, column in enumerate(found.columns)}
-    rows: dict[str, tuple[str, ...]] = {}
-    rest: dict[str, str] = {}
-    for row, text in found.rows:
-        if row in rows:
+def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequence[tuple[str, str]], name: str) -> SmiMatrix:
+    """Return the table. Raises Unreadable if a row has too few or too many cells, or if they are shifted."""
+    has_paths = any(_PATH.match(word) and word != "X" for _, text in lines for word in text.split())
+    table = SmiMatrix(columns, affinities, {}, {}, is_access=not has_paths and not affinities and len(columns) > 1)
+    alphabet = _TABLE_ACCESS if table.is_access else _PATH
+    for row, text in lines:
+        if row in table.rows:
             raise Unreadable(f"{printable(name)} has two rows {row} under one heading: give the output for one machine")
-        rows[row], rest[row] = _cells(_TABLE_ACCESS if is_access else _PATH, text, row, places, name)
-    return SmiMatrix(places, found.affinities, rows, rest, is_access)
-
-
-def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
-    """Return the row's cells and the text after them. Raises Unreadable if there are too few or too many, or if they are shifted."""
-    cells: list[str] = []
-    at = 0
-    while match := alphabet.match(text, at):
-        cells.append(match[1])
-        at = match.end()
-    if len(cells) != len(places) or [place for place, cell in enumerate(cells) if cell == "X"] != [places[row]]:
-        raise Unreadable(
-            f"{printable(name)}: row {row} does not fit the {len(places)} columns of its heading ({len(cells)} cells read), "
-            "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
-        )
-    return tuple(cells), text[at:]
+        cells: list[str] = []
+        at = 0
+        while match := alphabet.match(text, at):
+            cells.append(match[1])
+            at = match.end()
+        if len(cells) != len(columns) or [column for column, cell in zip(columns, cells, strict=True) if cell == "X"] != [row]:
+            raise Unreadable(
+                f"{printable(name)}: row {row} does not fit the {len(columns)} columns of its heading ({len(cells)} cells read), "
+                "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
+            )
+        table.rows[row], table.rest[row] = tuple(cells), text[at:]
+    return table
 
 
 KIND = "nvidia-smi topo -m"
@@ -493,14 +381,12 @@ _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 def looks_like(text: str, name: str) -> bool:
     """Return whether the text has a heading of GPU columns followed by a row, or the tables of rocm-smi."""
     start = text[:HEAD]
-    if looks_like_rocm(start, name):
-        return True
-    return "GPU0" in start and any(header(line) for line in re.sub(r"\x1b?\[[0-9;]*m", "", start).splitlines())
+    return _is_rocm(start) or ("GPU0" in start and any(header(line) for line in _ANY_COLOUR.sub("", start).splitlines()))
 
 
 def starts(line: str) -> bool:
     """Return whether the line is the heading of a matrix, or of a table of rocm-smi."""
-    return bool(header(re.sub(r"\x1b?\[[0-9;]*m", "", line))) or starts_rocm(line)
+    return bool(header(_ANY_COLOUR.sub("", line)) or _ROCM_TITLE.match(line[:400]))
 
 
 def read(text: str, name: str) -> Machine:
@@ -508,87 +394,78 @@ def read(text: str, name: str) -> Machine:
 
     Raises Unreadable without a table, for tables of two machines, and for a row's cells that do not fit its heading.
     """
-    if looks_like_rocm(text[:HEAD], name):
+    if _is_rocm(text[:HEAD]):
         return read_rocm(text, name)
-    found = tables(text, name)
+    found = _tables(text, name)
     matrices = [table for table in found if not table.is_access]
     if not found:
         raise Unreadable(f"{printable(name)} has no matrix of GPUs: save the output of `nvidia-smi topo -m` into it")
     if len(matrices) > 1:
         raise Unreadable(f"{printable(name)} has {len(matrices)} topology matrices: give the output for one machine")
     access = [table for table in found if table.is_access]
-    source = f"{KIND} {printable(name)}"
     peer_access, doubts = _peer_access(access)
-    if not matrices:
-        gpus = tuple(Gpu(key, index=index, vendor="nvidia") for key, index in _gpu_keys(access[0]).values())
-        return Machine(sources=(source,), gpus=gpus, peer_access=peer_access, doubts=few(doubts))
-    return _machine(matrices[0], text, source, peer_access, doubts)
+    if matrices:
+        machine = _machine(matrices[0], text)
+    else:
+        machine = Machine(gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="nvidia") for index in access[0].gpus.values()))
+    source = f"{KIND} {printable(name)}"
+    return replace(machine, sources=(source,), peer_access=peer_access, doubts=(*few(doubts), *machine.doubts))
 
 
-def _names(text: str) -> dict[str, str]:
-    """Return the NICs' names by column; {} if the legend has one name for two columns."""
-    names = legend(text)
-    return names if len(set(names.values())) == len(names) else {}
-
-
-def _machine(table: SmiMatrix, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
-    gpus, names = _gpu_keys(table), _names(text)
-    nics = {column: names.get(column, column) for column in table.columns if column not in gpus}
-    keys = {column: key for column, (key, _) in gpus.items()} | nics
-    numa, unknown = _numa(table)
-    own = {gpu: numa_of(_affinity(table, gpu).get("GPU NUMA ID")) for gpu in gpus}
+def _machine(table: SmiMatrix, text: str) -> Machine:
+    legend = {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
+    legend = legend if len(set(legend.values())) == len(legend) else {}  # one name for two columns
+    nics = {column: legend.get(column, column) for column in table.columns if column not in table.gpus}
+    keys = {column: f"gpu{index}" for column, index in table.gpus.items()} | nics
+    unknown: dict[str, str] = {}
+    gpus: list[Gpu] = []
+    for column, index in table.gpus.items():
+        affinity = table.affinity(column)
+        numa = _node(affinity)
+        if numa is None:
+            unknown[f"gpus/{keys[column]}/numa"] = _why_no_node(table, column, affinity)
+        memory_numa = numa_of(affinity.get("GPU NUMA ID"))
+        gpus.append(Gpu(keys[column], index=index, vendor="nvidia", numa=numa, memory_numa=memory_numa))
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
     if not nics:
         unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
     paths, uneven = _paths(table, keys)
-    missing = [column for column in table.columns if column not in table.rows]
-    lost = [f"the matrix has {links}: no GPU has more than {_MOST_LINKS} links" for links in _too_many(table)]
-    lost += _not_shown(text)
-    lost += [f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there"] if missing else []
+    links = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
+    lost = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in links]
+    if cut := _CUT.search(text):
+        lost.append(f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here")
+    if missing := [column for column in table.columns if column not in table.rows]:
+        lost.append(f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there")
     return Machine(
-        sources=(source,),
-        gpus=tuple(
-            Gpu(key, index=index, vendor="nvidia", numa=numa.get(column), memory_numa=own[column]) for column, (key, index) in gpus.items()
-        ),
+        gpus=tuple(gpus),
         gpu_links=_links(table, keys),
         nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
         paths=paths,
-        peer_access=access,
         unknown=unknown,
-        doubts=(*few(doubts), *lost, *few(uneven)),
+        doubts=(*lost, *few(uneven)),
     )
-
-
-def _not_shown(text: str) -> list[str]:
-    """Return a doubt if nvidia-smi reports more NICs than it has columns for."""
-    cut = _CUT.search(text)
-    return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
-
-
-def _gpu_keys(table: SmiMatrix) -> dict[str, tuple[str, int]]:
-    indexes = {column: int(column.removeprefix("GPU")) for column in table.gpus}
-    return {column: (f"gpu{index}", index) for column, index in indexes.items()}
 
 
 def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return the entry between each two parts, in both directions, and doubts if the two halves differ."""
     paths: dict[tuple[str, str], str] = {}
     doubts: list[str] = []
-    for a in table.columns:
-        for b in table.columns:
-            word = None if a == b else table.cell(a, b)
-            back = None if a == b else table.cell(b, a)
-            if word:
-                paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
-            if word != back and a in table.rows and b in table.rows and a < b:
-                doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
+    for a, b in permutations(table.columns, 2):
+        word, back = table.cell(a, b), table.cell(b, a)
+        if word:
+            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
+        if word != back and a in table.rows and b in table.rows and a < b:
+            doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
     return paths, doubts
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     """Return NVLinks by GPU: to the switch if a row has more than a GPU can have, else to each peer; 0 if a complete row has none."""
-    counts = {gpu: _counts(table, gpu) for gpu in table.gpus}
+    counts: dict[str, dict[str, int]] = {}  # 0 for another path; peers without a cell are left out
+    for gpu in table.gpus:
+        words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
+        counts[gpu] = {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
     switched = any(sum(row.values()) > _MOST_LINKS for row in counts.values())
     links: list[GpuLink] = []
     for gpu, row in counts.items():
@@ -601,72 +478,36 @@ def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
     return tuple(links)
 
 
-def _too_many(table: SmiMatrix) -> list[str]:
-    words = {word for row in table.rows.values() for word in row if word.startswith("NV")}
-    return sorted(word for word in words if int(word[2:]) > _MOST_LINKS)
-
-
-def _counts(table: SmiMatrix, gpu: str) -> dict[str, int]:
-    """Return the NVLinks of a GPU by peer, 0 for another path. Peers without a cell are left out."""
-    words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
-    return {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
-
-
-def _numa(table: SmiMatrix) -> tuple[dict[str, int], dict[str, str]]:
-    """Return NUMA nodes by GPU column, and for each GPU without one the reason."""
-    numa: dict[str, int] = {}
-    unknown: dict[str, str] = {}
-    for gpu, (key, _) in _gpu_keys(table).items():
-        affinity = _affinity(table, gpu)
-        node = _node(affinity)
-        if node is None:
-            unknown[f"gpus/{key}/numa"] = _why(table, gpu, affinity)
-        else:
-            numa[gpu] = node
-    return numa, unknown
-
-
 def _node(affinity: Mapping[str, str]) -> int | None:
     """Return the NUMA node of the CPUs near a GPU; None if unknown.
 
     For a GPU with a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux
     numbers the nodes with CPUs first.
     """
-    affinity_text = affinity.get("NUMA Affinity", "")
+    nodes = affinity.get("NUMA Affinity", "")
     coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
-    return min(cpu_list(affinity_text), default=None) if coherent else numa_of(affinity_text)
+    return min(cpu_list(nodes), default=None) if coherent else numa_of(nodes)
 
 
-def _affinity(table: SmiMatrix, gpu: str) -> dict[str, str]:
-    """Return the last columns of a GPU's row by their headings; {} if white space does not show which is which."""
-    rest = table.rest.get(gpu, "")
-    parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
-    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # some drivers print a second tab
-    complete = len(parts) >= len(table.affinities)
-    return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
-
-
-def _why(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
+def _why_no_node(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
     if gpu not in table.rows:
         return "its row is missing"
     if "NUMA Affinity" not in table.affinities:
-        cpus = affinity.get("CPU Affinity", "")
-        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'unknown'}"
-    affinity_text = affinity.get("NUMA Affinity", "")
-    return f"its NUMA Affinity is {printable(affinity_text, 40)}" if affinity_text else "its NUMA Affinity is empty, as in a container"
+        return f"the matrix has no NUMA Affinity column; its CPUs are {affinity.get('CPU Affinity') or 'unknown'}"
+    nodes = affinity.get("NUMA Affinity", "")
+    return f"its NUMA Affinity is {printable(nodes, 40)}" if nodes else "its NUMA Affinity is empty, as in a container"
 
 
-def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
+def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Return peer access from the first matrix that shows a pair, and doubts if later ones (other kinds of access) differ."""
     access: dict[tuple[str, str], str] = {}
     differ: dict[str, None] = {}
     for table in found:
-        keys = {column: key for column, (key, _) in _gpu_keys(table).items()}
-        for a, b in ((a, b) for a in table.gpus for b in table.gpus if a != b):
-            word = table.cell(a, b)
-            if word and access.setdefault((keys[a], keys[b]), word) != word:
-                differ[f"the peer-to-peer matrices differ from {keys[a]} to {keys[b]}: {access[keys[a], keys[b]]}, then {word}"] = None
-    return access, tuple(differ)
+        for a, b in permutations(table.gpus, 2):
+            word, pair = table.cell(a, b), (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
+            if word and access.setdefault(pair, word) != word:
+                differ[f"the peer-to-peer matrices differ from {pair[0]} to {pair[1]}: {access[pair]}, then {word}"] = None
+    return access, list(differ)
 
 
 SMI_MATRIX = Reader(KIND, looks_like, read, lists=frozenset({"gpus"}), starts=starts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -55,9 +55,17 @@ def written(numbers: Iterable[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-# Doubts about a source, limited to a readable number.
+# What a reader finds besides facts. Doubts are limited to a readable number.
 
 _DOUBTS_MOST, _MOST_NAMED = 8, 4
+
+
+@dataclass
+class Notes:
+    """Why facts are unknown, by fact path, and doubts about values; see `Machine`."""
+
+    unknown: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
 
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import pytest
 from collbench.machine.distance import Distances
 from collbench.machine.model import Machine
 from collbench.machine.readers import smi
-from collbench.machine.readers.text import Unreadable
 from collbench.report.machine import tree_lines
 
 A, B, C = "0000:03:00.0", "0000:23:00.0", "0000:43:00.0"
@@ -61,21 +60,6 @@ def test_gpus_links_and_access(text: str) -> None:
     assert (machine.paths[A, B], machine.paths[A, C]) == ("XGMI", "PCIE")
     assert (machine.peer_access[A, B], machine.peer_access[C, B]) == ("OK", "NS")
     assert machine.unknown["gpu_links"].startswith("amd-smi ")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (TEXT.replace(f"{B} XGMI         SELF         PCIE        ", f"{B} XGMI         SELF"), f"row {B} does not fit its heading"),
-        (TEXT + TEXT, "has two tables ACCESS"),
-        ("LINK TYPE TABLE:\n", "lists no GPU"),
-        (JSON[:-200], "invalid JSON"),
-        (JSON.replace('"gpu": 1,\n        "bdf"', '"gpu": null,\n        "bdf"'), "an entry has no 'gpu' and 'bdf'"),
-    ],
-)
-def test_text_that_does_not_fit(text: str, expected: str) -> None:
-    with pytest.raises(Unreadable, match=expected):
-        smi.read_amd(text, "topology.txt")
 
 
 def test_the_default_table_shows_which_gpus_xgmi_joins() -> None:

@@ -3,13 +3,10 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from collbench.machine.model import FabricLink, Machine
+from collbench.machine.model import FabricLink
 from collbench.machine.readers import rdma_tools
 from collbench.machine.readers.rdma import fabric_rate, lane_name
-from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 CAPTURED = CAPTURED_MACHINES / "iblinkinfo-edr-on-hdr-switch"
@@ -92,32 +89,6 @@ def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
     machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
     assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
     assert "1 links " in machine.doubts[0]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "no links", "CA: node1 mlx5_0:\n", '0x1 6 1[  ] ==( 4X 25.78125 Gbps Active/ LinkUp)==> 3 3[  ] "s" ( )']
-)
-def test_other_text_is_refused_in_one_sentence(text):
-    with pytest.raises(Unreadable, match=r"^notes\.txt "):
-        rdma_tools.read_iblinkinfo(text, "notes.txt")
-
-
-def test_it_is_recognised_by_its_arrows():
-    assert rdma_tools.looks_like_iblinkinfo(ADAPTERS, "a")
-    assert rdma_tools.looks_like_iblinkinfo(SWITCHES, "a")
-    assert not rdma_tools.looks_like_iblinkinfo("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibstat.txt")
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.text(max_size=300)
-    | st.builds(lambda at, more: ADAPTERS[:at] + more + ADAPTERS[at + len(more) :], st.integers(0, len(ADAPTERS)), st.text(max_size=9))
-)
-def test_any_text_gives_a_machine_or_a_sentence(text):
-    try:
-        assert isinstance(rdma_tools.read_iblinkinfo(text, "x"), Machine)
-    except Unreadable as why:
-        assert str(why).startswith("x ")
 
 
 @pytest.fixture

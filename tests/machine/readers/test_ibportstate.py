@@ -7,7 +7,6 @@ import pytest
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.readers import rdma_tools
-from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found
 
 NDR = """\
@@ -66,18 +65,6 @@ def test_a_port_that_is_down_has_no_rate() -> None:
 def test_after_a_change_the_port_is_as_it_is_now() -> None:
     changed = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
     assert port(changed).lanes == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (NDR.replace("CA/RT", "Switch"), "describes the port of a switch"),
-        (NDR.replace("Lid:.............................21", "Lid:.............................0"), "has no Lid or no LinkWidthActive"),
-    ],
-)
-def test_what_is_not_the_port_of_an_adapter(text: str, expected: str) -> None:
-    with pytest.raises(Unreadable, match=expected):
-        rdma_tools.read_ibportstate(text, "port.txt")
 
 
 def test_it_is_the_device_that_another_source_names() -> None:

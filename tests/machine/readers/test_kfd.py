@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.model import Gpu, GpuLink
+from collbench.machine.model import Gpu, GpuLink, Machine
 from collbench.machine.readers import pci_sysfs
 from tests.machine.trees import Tree
 
@@ -73,11 +73,11 @@ def test_an_architecture_is_named_with_hexadecimal_digits(version: int | None, n
 
 def test_a_pair_has_links_from_both_ends() -> None:
     files = Tree(PAIR | links(1, link(2)) | links(2, link(1)))
-    assert pci_sysfs.read_kfd(files).links == (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))
+    assert pci_sysfs.read_kfd(files).gpu_links == (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))
 
 
 def test_links_to_processors_and_over_pcie_are_not_counted() -> None:
-    assert pci_sysfs.read_kfd(Tree(PAIR | links(1, link(0), link(2, PCIE)))).links == ()
+    assert pci_sysfs.read_kfd(Tree(PAIR | links(1, link(0), link(2, PCIE)))).gpu_links == ()
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_links_to_processors_and_over_pcie_are_not_counted() -> None:
 )
 def test_links_of_a_pair_are_its_bandwidth_over_that_of_one(one: int, most: int, weight: int, count: int) -> None:
     found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most, weight))))
-    assert sum(each.count for each in found.links) == count
+    assert sum(each.count for each in found.gpu_links) == count
     assert found.doubts == ()
 
 
 @pytest.mark.parametrize(("one", "most"), [(50000, 60000), (0, 50000), (1, 10**18)])
 def test_bandwidths_that_do_not_fit_together_are_doubted(one: int, most: int) -> None:
     found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most))))
-    assert [each.count for each in found.links] == [1]
+    assert [each.count for each in found.gpu_links] == [1]
     assert found.doubts == (f"an xGMI link of {most} MB/s made of links of {one} MB/s: counted as one",)
 
 
@@ -111,7 +111,7 @@ def test_partitions_of_one_gpu_are_counted_once() -> None:
 
 def test_a_node_that_may_not_be_read_is_no_gpu() -> None:
     assert pci_sysfs.read_kfd(Tree({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)})).gpus == ()
-    assert pci_sysfs.read_kfd(Tree({})) == pci_sysfs.KfdGpus()
+    assert pci_sysfs.read_kfd(Tree({})) == Machine()
 
 
 WORDS = st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to", "min_bandwidth", "max_bandwidth", "gfx_target_version"])
@@ -123,4 +123,4 @@ LINES = st.tuples(WORDS, st.one_of(st.integers().map(str), st.text(max_size=5), 
 def test_any_properties_read(texts: list[str]) -> None:
     found = pci_sysfs.read_kfd(Tree(nodes(*texts[:2]) | links(0, *texts[2:]) | links(1, *texts[2:])))
     assert len({each.key for each in found.gpus}) == len(found.gpus) <= 2
-    assert all(0 < each.count <= 16 and each.a != each.b for each in found.links)
+    assert all(0 < each.count <= 16 and each.a != each.b for each in found.gpu_links)

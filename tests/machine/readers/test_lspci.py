@@ -2,12 +2,9 @@
 
 import gzip
 import json
-import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.machine.model import Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
@@ -175,36 +172,6 @@ def test_a_bus_below_two_bridges_is_below_neither() -> None:
 def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
     text = function("02:00.0 3D controller: NVIDIA Corporation Device 2330", *express("Endpoint", "8GT/s, Width x4", "8GT/s, Width x16"))
     assert len(lspci.read(text, "m").doubts) == 1 and "0000:02:00.0: its link runs on 16 lanes" in lspci.read(text, "m").doubts[0]
-
-
-def test_two_machines_in_one_file_are_refused() -> None:
-    with pytest.raises(Unreadable, match=r"^m lists 0000:00:00\.0 twice"):
-        lspci.read(SERVER + SERVER, "m")
-
-
-@pytest.mark.parametrize(
-    ("text", "why"), [("", "no PCI functions"), ("\t\tLnkSta: Speed 5GT/s, Width x1\n", "link lines without the devices")]
-)
-def test_other_text_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=f"{why}.*`lspci -vvv`"):
-        lspci.read(text, "m")
-
-
-def test_what_it_looks_like() -> None:
-    assert lspci.looks_like(SERVER, "m") and lspci.looks_like(NUMBERED, "m")
-    assert not lspci.looks_like("-[0000:00]-+-00.0\n", "m") and not lspci.looks_like("GPU 0: NVIDIA A100\n", "m")
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=200), st.sampled_from([SERVER, NUMBERED]), st.randoms(use_true_random=False))
-def test_any_text_is_a_machine_or_a_sentence(text: str, whole: str, chance: random.Random) -> None:
-    place = chance.randrange(len(whole))
-    for each in (text, whole[:place] + text[:3] + whole[place + chance.randrange(4) :], whole[place:]):
-        lspci.looks_like(each, "m")
-        try:
-            assert isinstance(lspci.read(each, "m"), Machine)
-        except Unreadable as sentence:
-            assert "\n" not in str(sentence)
 
 
 def captured(name: str, file: str) -> tuple[str, dict]:

@@ -1,13 +1,11 @@
 """NCCL's topology XML, its PCI tree and CPUs, and files that are refused: hand-written ones that show one fact each."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from collbench.machine.model import Machine, PcieLink
-from collbench.machine.readers.nccl_xml import looks_like, read
+from collbench.machine.model import PcieLink
+from collbench.machine.readers.nccl_xml import read
 from collbench.machine.readers.text import Unreadable
-from tests.machine.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
+from tests.machine.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, by_address, gpu, net, nic, pci, system, topology
 
 
 class TestPci:
@@ -113,27 +111,6 @@ class TestWhatIsNone:
         assert "\n" not in str(why.value)
         return str(why.value)
 
-    def test_the_graphs_that_nccl_chose_are_no_topology(self):
-        text = '<graphs version="1"><graph id="0"><channel><gpu dev="0"/></channel></graph></graphs>'
-        assert looks_like(text, "nccl-graph.xml")
-        assert "NCCL_TOPO_DUMP_FILE" in self.refused(text)
-
-    @pytest.mark.parametrize("text", ["<html/>", "<topology><object/></topology>"])
-    def test_other_xml(self, text):
-        assert "not with NCCL's <system>" in self.refused(text)
-        assert not looks_like(text, "topo.xml")
-
-    @pytest.mark.parametrize("cut", [30, 200, len(WHOLE) - 5])
-    def test_a_truncated_file(self, cut):
-        assert self.refused(WHOLE[:cut]).startswith("topo.xml is broken XML (")
-
-    @pytest.mark.parametrize("text", ["", "   ", "not xml", "\x01\x02", "\ud800", '<?xml version="1.0" encoding="nonsense"?>'])
-    def test_what_is_no_xml(self, text):
-        assert "topo.xml" in self.refused(text)
-
-    def test_an_empty_topology(self):
-        assert self.refused('<system version="1"/>').startswith("topo.xml names no PCI device")
-
     def test_entity_bombs(self):
         bomb = '<!DOCTYPE s [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><system><cpu numaid="&b;"/></system>'
         assert self.refused(bomb).startswith("topo.xml is broken XML (")
@@ -141,35 +118,9 @@ class TestWhatIsNone:
     def test_depth_bombs(self):
         assert "nests deeper" in self.refused('<system><cpu numaid="0">' + "<pci>" * 100_000)
 
-    def test_a_huge_file(self):
-        assert self.refused("<system>" + " " * (9 << 20)).startswith("topo.xml has 9 Mi characters")
-
     def test_more_elements_than_a_machine_has(self):
         assert "more elements" in self.refused("<system>" + "<cpu/>" * 200_001 + "</system>")
 
     def test_addresses_that_are_none_or_there_twice(self):
         assert "busid 'rm -rf'" in self.refused(system(pci("rm -rf")))
         assert f"it names {ADDRESS} twice" in self.refused(system(pci(ADDRESS, pci(ADDRESS))))
-
-    @settings(max_examples=100, deadline=None)
-    @given(st.text(max_size=300))
-    def test_any_text_is_read_or_refused(self, text):
-        try:
-            assert isinstance(read(text, "x"), Machine)
-        except Unreadable as why:
-            assert "\n" not in str(why)
-
-    @settings(max_examples=150, deadline=None)
-    @given(
-        st.integers(0, len(WHOLE)),
-        st.integers(0, 40),
-        st.text(max_size=12) | st.sampled_from(['"', "-1", "9" * 30, "<gpu/>", "<net/>", "</pci>"]),
-    )
-    def test_any_change_of_a_good_file_is_read_or_refused(self, at, cut, instead):
-        try:
-            machine = read(WHOLE[:at] + instead + WHOLE[at + cut :], "x")
-        except Unreadable:
-            return
-        for port in (port for found in machine.nics for port in found.ports):
-            assert port.rate_bits_per_s is None or 0 < port.rate_bits_per_s < 4e12
-        assert all(0 <= link.count <= 2000 for link in machine.gpu_links)

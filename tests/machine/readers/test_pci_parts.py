@@ -81,7 +81,7 @@ def test_switches_that_a_file_alone_names_and_functions_called_virtual_are_virtu
 
 def _of_sysfs(vendor: int, device: int, class_id: int) -> Machine:
     facts = {"class": f"{class_id:#08x}", "vendor": f"{vendor:#06x}", "device": f"{device:#06x}"}
-    return Machine(pci=pci_sysfs.read(tree(pci(f"pci0000:00/{A}", **facts))).devices)
+    return Machine(pci=pci_sysfs.read(tree(pci(f"pci0000:00/{A}", **facts))).pci)
 
 
 def _of_lspci(vendor: int, device: int, class_id: int) -> Machine:

@@ -34,11 +34,11 @@ def box() -> Tree:
 
 
 def by_address(files: Tree) -> Mapping[str, PciDevice]:
-    return {device.address: device for device in pci_sysfs.read(files).devices}
+    return {device.address: device for device in pci_sysfs.read(files).pci}
 
 
 def only(**facts: Any) -> PciDevice:
-    (device,) = pci_sysfs.read(tree(pci("pci0000:00/0000:01:00.0", **facts))).devices
+    (device,) = pci_sysfs.read(tree(pci("pci0000:00/0000:01:00.0", **facts))).pci
     return device
 
 
@@ -83,7 +83,7 @@ def test_ids_and_driver_come_from_uevent_in_one_read_and_else_from_files() -> No
 def test_a_driver_is_where_its_link_leads() -> None:
     link = {"/sys/devices/pci0000:00/0000:01:00.0/driver": "../../../bus/pci/drivers/nvidia"}
     files = tree(pci("pci0000:00/0000:01:00.0", **H100), ({"/sys/bus/pci/drivers/nvidia/uevent": ""}, link))
-    assert [device.driver for device in pci_sysfs.read(files).devices] == ["nvidia"]
+    assert [device.driver for device in pci_sysfs.read(files).pci] == ["nvidia"]
 
 
 def test_a_link_is_read_now_and_at_most() -> None:
@@ -140,7 +140,7 @@ def test_other_domains_keep_their_addresses_and_are_roots_of_their_own() -> None
     vmbus = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001/pci0001:00/0001:00:00.0"
     behind_vmd = "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0"
     found = pci_sysfs.read(tree(pci(vmbus, **H100), pci("pci0000:00/0000:00:0e.0", **{"class": "0x010400"}), pci(behind_vmd, **BRIDGE)))
-    assert {device.address: device.parent for device in found.devices} == dict.fromkeys(("0000:00:0e.0", "0001:00:00.0", "10000:e0:06.0"))
+    assert {device.address: device.parent for device in found.pci} == dict.fromkeys(("0000:00:0e.0", "0001:00:00.0", "10000:e0:06.0"))
     assert not found.doubts
     assert not found.unknown
 
@@ -153,14 +153,14 @@ def test_a_tree_without_the_real_paths_has_unknown_parents() -> None:
 
 def test_no_pci_bus_is_an_unknown_one() -> None:
     found = pci_sysfs.read(Tree({}))
-    assert found.devices == ()
+    assert found.pci == ()
     assert list(found.unknown) == ["pci"] and "/sys/bus/pci/devices lists nothing" in found.unknown["pci"]
 
 
 def test_parents_in_a_circle_are_cut_where_they_go_up() -> None:
     a, b = "0000:01:00.0", "0000:02:00.0"
     found = pci_sysfs.read(tree(pci(f"pci0000:00/{b}/{a}", **BRIDGE), pci(f"pci0000:00/{a}/{b}", **BRIDGE)))
-    assert {device.address: device.parent for device in found.devices} == {a: None, b: a}
+    assert {device.address: device.parent for device in found.pci} == {a: None, b: a}
     assert len(found.doubts) == 1 and f"{a}: its path leads through {b}, " in found.doubts[0]
 
 
@@ -175,7 +175,7 @@ def test_parents_in_a_circle_are_cut_where_they_go_up() -> None:
 )  # fmt: skip
 def test_a_parent_that_cannot_be_is_unknown_with_a_doubt(path: str, others: list[Any], why: str) -> None:
     found = pci_sysfs.read(tree(*others, pci(path, **H100)))
-    assert next(device.parent for device in found.devices if device.kind == "gpu") is None
+    assert next(device.parent for device in found.pci if device.kind == "gpu") is None
     assert [why in doubt for doubt in found.doubts] == [True]
     assert "pci/0000:01:00.0/parent" in found.unknown
 
@@ -187,7 +187,7 @@ def test_an_entry_that_leads_to_another_function_is_doubted() -> None:
 
 
 def test_names_that_are_no_addresses_are_left_out() -> None:
-    assert pci_sysfs.read(Tree({"/sys/bus/pci/devices/..%2f\x1b[31m/class": "0x030200"})).devices == ()
+    assert pci_sysfs.read(Tree({"/sys/bus/pci/devices/..%2f\x1b[31m/class": "0x030200"})).pci == ()
 
 
 TEXTS = st.one_of(st.text(max_size=40), st.sampled_from(["0x060400", "0x030200", "0x10de", "-1", "8.0 GT/s", "16", "10DE:2330", "\x00"]))
