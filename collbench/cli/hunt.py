@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.measure.request import Request
     from collbench.measure.session import ProgressListener
-    from collbench.measure.tasks.rounds import HuntListener, HuntRequest
+    from collbench.measure.tasks.places import HuntRequest
+    from collbench.measure.tasks.rounds import HuntListener
     from collbench.report.progress import ProgressPrinter
 
 _BUDGET_S = 600.0
@@ -84,7 +85,7 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _hunt_request(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """Return the request. Raises UsageError for invalid options, and for those that a hunt does not support."""
     from collbench.deploy.drain import node_here, parse_cap
-    from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
+    from collbench.measure.tasks.places import HuntRequest, PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
     from collbench.measure.session import ProgressListener
-    from collbench.measure.tasks.rounds import PairsListener, PairsRequest
+    from collbench.measure.tasks.places import PairsRequest
+    from collbench.measure.tasks.rounds import RoundsListener
     from collbench.measure.tasks.step import Training
-    from collbench.measure.tasks.training import WorkloadListener, WorkloadRequest
+    from collbench.measure.tasks.training import WorkloadRequest
     from collbench.operations.operation import Operation
     from collbench.report.progress import ProgressPrinter
     from collbench.report.training import PlannedStep
@@ -200,7 +201,7 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _pairs_request(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
     """Return the request. Raises UsageError for invalid options, and for those that pairs does not support."""
-    from collbench.measure.tasks.rounds import PairsRequest
+    from collbench.measure.tasks.places import PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -219,7 +220,7 @@ def _measuring_pairs(pairs_request: PairsRequest) -> Callable[[Request, World, P
         from collbench.measure.tasks.rounds import run_pairs
 
         return run_pairs(
-            replace(pairs_request, launch=request), world, cast("PairsListener | None", listener), ended
+            replace(pairs_request, launch=request), world, cast("RoundsListener | None", listener), ended
         )  # from `_make_pairs_progress`
 
     return measure
@@ -345,8 +346,7 @@ def _measuring(pairs_request: WorkloadRequest) -> Callable[[Request, World, Prog
     def measure(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
         from collbench.measure.tasks.training import run_workload
 
-        known = cast("WorkloadListener | None", listener)  # from `_make_workload_progress`
-        return run_workload(replace(pairs_request, launch=request), world, known, ended)
+        return run_workload(replace(pairs_request, launch=request), world, listener, ended)
 
     return measure
 

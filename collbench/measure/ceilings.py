@@ -22,10 +22,10 @@ from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
 from collbench.measure.crossing import LeastBytes, least
+from collbench.measure.open_backends import members_of, ranks_by_host
 from collbench.measure.probing import probed
 from collbench.measure.references import measure_memory, measure_streams
 from collbench.measure.request import Request
-from collbench.measure.session import members_of, ranks_by_host
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from collbench.backends.backend import Backend, Group, Tuning
+from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
@@ -86,6 +86,11 @@ class PreparedCase:
     def fell_back(self) -> bool:
         """Return whether Python times a program that the C loop could time if it had been built."""
         return not self.loop.native and self.loop.could_be_native
+
+
+def placed(case: Case, operation: Operation, backend: Backend) -> Case:
+    """Return the case, out of place where the library supports it, unless the user chose otherwise."""
+    return case if case.in_place is not None else case.placed(in_place_only(backend, operation))
 
 
 def make_groups(backend: Backend, work: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:

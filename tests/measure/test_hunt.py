@@ -18,19 +18,9 @@ from collbench.errors import CollbenchError, PeerFailed, UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import (
-    HuntRequest,
-    IdleRanks,
-    NoRecommendation,
-    PairsRequest,
-    Places,
-    RoundOrder,
-    _ceiling,
-    _nodes,
-    _of_pairs,
-    no_groups,
-    run_hunt,
-)
+from collbench.measure.tasks.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
+from collbench.measure.tasks.round_runner import no_groups, of_pairs
+from collbench.measure.tasks.rounds import NoRecommendation, ceiling_of_rounds, nodes_of, run_hunt
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
@@ -59,6 +49,7 @@ class ScriptedHunter:
         self.heard: list[Any] = []
         self.acted: list[Path] = []
         self.ended = False
+        self.stored: list[Any] = []
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -69,14 +60,19 @@ class ScriptedHunter:
         self.planned = dict(about)
         return {"promised": len(self.asks), "seed": 0}
 
-    def begin_hunt(self, about: Any, folder: str) -> None:
-        self.began = (dict(about), folder)
+    def status(self, text: str) -> None: ...
+
+    def begin(self, plan: Any, folder: str) -> None:
+        self.began = (dict(plan.facts["hunt"]), folder)
+
+    def record(self, record: Any, place: int | None) -> None:
+        self.stored.append(record)
 
     def next(self, last: Any) -> dict[str, Any] | None:
-        self.heard += [last] if last else []
+        self.heard += last
         return self.asks.pop(0) if self.asks else None
 
-    def verdict(self, about: Any) -> dict[str, Any]:
+    def verdict(self, rounds: Any, about: Any) -> dict[str, Any]:
         return {"result": self.result, "suspects": [], "rounds": {}, "notes": [], "no_verdict": None, "middle": None}
 
     def act(self, folder: Path, event: Any) -> None:
@@ -168,7 +164,7 @@ def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any,
 
 def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
     world: Any = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
-    assert _nodes(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
+    assert nodes_of(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
 
 
 def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
@@ -214,14 +210,15 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
 def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
     met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
                     (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
-    one = _of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
+    one = of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
     assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
     assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
 
 
 def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times() -> None:
-    hunting: Any = SimpleNamespace(rounds=[SimpleNamespace(kind="pairs")])
-    assert _ceiling(hunting, cast("Any", None), cast("Any", SimpleNamespace(flags=("oversubscribed",)))) is None
+    session: Any = SimpleNamespace(records=[SimpleNamespace(kind="pairs")])
+    runner: Any = SimpleNamespace(flags=("oversubscribed",), context=SimpleNamespace(backend=None), places=None)
+    assert ceiling_of_rounds(session, runner) is None
 
 
 def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
@@ -266,7 +263,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(kind: type[SimulatedBackend]) -> None:
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
+        monkeypatch.setattr("collbench.measure.open_backends.backend_class", lambda name: kind)
 
     return put
 

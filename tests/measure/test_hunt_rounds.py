@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.measure.tasks.rounds import RoundOrder, _nothing, _of_pairs
+from collbench.measure.tasks.places import RoundOrder
+from collbench.measure.tasks.round_runner import GroupResult, hunt_round, of_pairs
 from collbench.results.rounds import PairRound
 
 SIZE = 1000
@@ -25,7 +26,7 @@ def measured(pairs: tuple[tuple[int, int], ...], forward: float, backward: float
 
 @pytest.mark.parametrize(("forward", "backward"), [(1.0, 2.0), (2.0, 1.0)])
 def test_the_interval_is_that_of_the_slower_direction_lower_end_first(forward: float, backward: float) -> None:
-    found = _of_pairs(4, ASKED, [measured(((0, 1), (2, 3)), forward, backward)], SIZE)
+    found = of_pairs(4, ASKED, [measured(((0, 1), (2, 3)), forward, backward)], SIZE)
     assert found.speed_bytes_per_s == pytest.approx((SIZE / forward,) * 2) and found.backward_bytes_per_s == pytest.approx(
         (SIZE / backward,) * 2
     )
@@ -37,12 +38,12 @@ def test_figures_are_in_the_order_of_the_groups_and_come_from_several_rounds() -
         measured(((0, 1),), 1.0, 1.0, flags=("few_samples",), cpu_wait=(0.25,), flipped=(True,)),
         measured(((2, 3),), 4.0, 4.0, wrong=(7,), wrong_detail=("rank 3: 7 wrong elements",)),
     ]
-    found = _of_pairs(4, ASKED, rounds, SIZE)
+    found = of_pairs(4, ASKED, rounds, SIZE)
     assert found.speed_bytes_per_s == pytest.approx((250.0, 1000.0))
     assert (found.wrong, found.flags, found.cpu_wait, found.flipped) == ((7, 0), ("few_samples",), (0.0, 0.25), (False, True))
     assert found.wrong_detail == ("rank 3: 7 wrong elements", None)
 
 
 def test_a_round_that_cannot_be_measured_gives_the_reason_for_every_group() -> None:
-    found = _nothing(4, ASKED, "no such interface")
+    found = hunt_round(4, ASKED, [GroupResult(na="no such interface")] * 2)
     assert (found.speed_bytes_per_s, found.na, found.wrong) == ((None, None), ("no such interface",) * 2, (0, 0))

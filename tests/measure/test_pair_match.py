@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from collbench.measure.tasks.rounds import _pairs_exit_code
+from collbench.measure.request import Request
+from collbench.measure.tasks.places import PairsRequest
+from collbench.measure.tasks.rounds import PairsTask
+from collbench.operations.sweep import Sweep
 from collbench.results.rounds import PairRound
+
+SWEEP = Sweep((), None, ())
 
 
 def of_wrong(*wrong: int | None) -> PairRound:
@@ -27,4 +34,7 @@ def of_wrong(*wrong: int | None) -> PairRound:
     ],
 )
 def test_the_exit_code(wrong: tuple[int | None, ...], measured: int, result: str, code: int) -> None:
-    assert _pairs_exit_code([of_wrong(*wrong)], measured, result) == code
+    rounds = of_wrong(*wrong)
+    rounds = rounds if measured else replace(rounds, na=("no such pair",) * len(wrong))
+    task = PairsTask(PairsRequest(Request("pairs", SWEEP, ("simulated",))), None, result=result)
+    assert task.exit_code([rounds]) == code

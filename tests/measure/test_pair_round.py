@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.measure.sampling import Measurement
-from collbench.measure.tasks.rounds import _times
+from collbench.measure.tasks.round_runner import pair_times
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from tests.helpers import make_case
@@ -23,10 +23,9 @@ def times(operation: Any, mismatches: tuple[Mismatch, ...] = ()) -> Any:
     for rank, value in ((0, 1.0), (1, 2.0), (4, 3.0), (5, 4.0)):
         seconds[rank] = value + np.arange(12) * 1e-3
     measured = Measurement(seconds, 0.03)
-    court: Any = SimpleNamespace(places=SimpleNamespace(width=2))
     case = make_case(window=10, redop=None)
     ready: Any = SimpleNamespace(operation=operation, case=case, groups=GROUPS, fell_back=False)
-    return _times(court, ready, measured, mismatches)
+    return pair_times(2, ready, measured, mismatches)
 
 
 def test_of_a_pair_of_nodes_the_slowest_pair_of_ranks_counts_and_all_of_them_move_messages() -> None:

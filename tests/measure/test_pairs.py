@@ -17,17 +17,8 @@ from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import (
-    IdleRanks,
-    PairsRequest,
-    PairsSampled,
-    Places,
-    SuspectsAgain,
-    places_of,
-    run_pairs,
-    sampled,
-    schedule_of,
-)
+from collbench.measure.tasks.places import IdleRanks, PairsRequest, PairsSampled, Places, places_of, sampled, schedule_of
+from collbench.measure.tasks.rounds import SuspectsAgain, run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
@@ -47,17 +38,23 @@ class RecordingListener:
     def note(self, sentence):
         self.notes.append(sentence)
 
-    def begin_pairs(self, about, folder):
-        self.began = (about, folder)
+    def begin(self, plan, folder):
+        self.began = (plan.facts["pairs"], folder)
 
-    def round(self, done, total, pairs, eta_s):
-        self.done.append((done, total, pairs))
+    def status(self, text):
+        pass
 
-    def next_remeasurement(self, last):
+    def progress(self, title, done, total, eta_s):
+        self.done.append((done, total, int(title.split()[0])))
+
+    def record(self, record, place):
+        self.stored = [*getattr(self, "stored", []), record]
+
+    def next(self, last):
         self.played.append([one.pairs for one in last])
         return {"pairs": self.rounds_again.pop(0), "pause_s": 0.0} if self.rounds_again else None
 
-    def matrix(self, rounds, about):
+    def verdict(self, rounds, about):
         self.rounds, self.about = rounds, about
         return {"result": self.result, "findings": [{"kind": "node", "sentence": "node1 is slow"}], "judged": []}
 
@@ -105,7 +102,7 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
 
 def test_the_rounds_reported_and_stored_are_the_same(play):
     found = play(5)
-    assert found.told.rounds == found.rounds
+    assert found.told.rounds == found.told.stored == found.rounds
     assert [done for done, total, pairs in found.told.done if (total, pairs) == (5, 2)] == [1, 2, 3, 4, 5]
     planned = {name: value for name, value in found.about.items() if name not in ("result", "judged")}
     assert found.told.began == ({**planned, "measured": None}, str(found.folder))
@@ -235,7 +232,7 @@ def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
     return lambda kind: (
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        or monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
+        or monkeypatch.setattr("collbench.measure.open_backends.backend_class", lambda name: kind)
     )
 
 

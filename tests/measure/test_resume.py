@@ -42,7 +42,7 @@ class RecordingListener:
     def __init__(self):
         self.rows, self.notes, self.measured = [], [], 0
 
-    def begin(self, cases, ranks, nodes, rank_map, folder):
+    def begin(self, plan, folder):
         self.folder = folder
 
     def status(self, text):
@@ -51,7 +51,7 @@ class RecordingListener:
     def progress(self, title, done, total, eta_s):
         self.measured, self.total = done + 1, total
 
-    def row(self, row, place):
+    def record(self, row, place):
         self.rows.append((place, row))
 
     def note(self, sentence):

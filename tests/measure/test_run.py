@@ -13,8 +13,8 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.measure import memory as checks
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks import cases as checks
 from collbench.measure.tasks.cases import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -36,8 +36,8 @@ class RecordingListener:
     def __init__(self):
         self.began, self.titles, self.rows, self.notes, self.statuses = None, [], [], [], []
 
-    def begin(self, cases, ranks, nodes, rank_map, folder):
-        self.began = (len(cases), ranks, nodes, len(rank_map), folder)
+    def begin(self, plan, folder):
+        self.began = (len(plan.cases), plan.ranks, plan.nodes, len(plan.rank_map), folder)
 
     def status(self, text):
         self.statuses.append(text)
@@ -45,7 +45,7 @@ class RecordingListener:
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
 
-    def row(self, row, place):
+    def record(self, row, place):
         self.rows.append((place, row))
 
     def note(self, sentence):

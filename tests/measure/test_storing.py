@@ -13,7 +13,7 @@ from collbench.control.diagnosis import RankStalled
 from collbench.errors import RunFailed, UsageError
 from collbench.measure import session as launching
 from collbench.measure.request import Request
-from collbench.measure.session import Launch, WrongDataStop
+from collbench.measure.session import LaunchSession, WrongDataStop
 from collbench.measure.tasks import cases as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
@@ -112,9 +112,7 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
 
 
 def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "collbench.measure.tasks.cases.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {}
-    )
+    monkeypatch.setattr("collbench.measure.session.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")
     assert read_run(tmp_path / "there").rows == []
@@ -131,7 +129,7 @@ def hung(tmp_path):
     actual = RecordingListener()
     actual.end = lambda: actual.notes.append("the end")
     world = SimpleNamespace(ending_code=4, facts={})
-    return Launch(Request("allreduce", PLAN, ("simulated",)), world, actual, folder=folder)
+    return LaunchSession(Request("allreduce", PLAN, ("simulated",)), world, actual, folder=folder)
 
 
 def test_a_hang_is_kept_with_its_end_and_the_rows_that_wait_are_shown(hung):

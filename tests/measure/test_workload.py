@@ -50,8 +50,8 @@ class RecordingListener:
     def note(self, sentence):
         self.notes.append(sentence)
 
-    def begin_workload(self, about, folder):
-        self.began = (about, folder)
+    def begin(self, plan, folder):
+        self.began = (plan.facts["workload"], folder)
 
     def status(self, text):
         pass
@@ -59,7 +59,7 @@ class RecordingListener:
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
 
-    def step_row(self, row):
+    def record(self, row, place):
         self.rows.append(row)
 
     def end(self):
@@ -89,7 +89,7 @@ def train(tmp_path):
 @pytest.fixture
 def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
-    return lambda kind: monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
+    return lambda kind: monkeypatch.setattr("collbench.measure.open_backends.backend_class", lambda name: kind)
 
 
 def lasts(size_bytes, factor=1.5):
@@ -354,11 +354,11 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
     world = SimpleNamespace(timeout_s=timeout_s, broadcast=lambda value, what: value)
     if not refused:
-        training._check_deadline(turn, step, [look], world)
+        training.check_deadline(turn, step, [look], world)
         return
     why = "a step of fsdp on mpi takes about .* use --timeout 19"
     with pytest.raises(UsageError, match=why):
-        training._check_deadline(turn, step, [look], world)
+        training.check_deadline(turn, step, [look], world)
 
 
 def test_asynchronous_training_that_does_not_fit_the_memory_reports_it(monkeypatch):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import secrets
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.addresses import LOOPBACK, listen_at
+from collbench.addresses import LOOPBACK
 from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
@@ -27,14 +24,14 @@ from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
+from collbench.measure.open_backends import missing_anywhere, open_everywhere
 from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups, prepare, time_case, verify_case
 from collbench.measure.probing import together_or_alone
 from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
 from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement
-from collbench.measure.session import missing_anywhere, open_everywhere
-from collbench.measure.tcp_streams import COUNTED, HostPair, Reply, attempt, in_turn, pairs, patience
+from collbench.measure.tcp_streams import COUNTED, HostPair, Reply, in_turn, pairs, patience, run_streams
 from collbench.measure.wire_tools import (
     BANDWIDTH,
     FLAGS,
@@ -637,26 +634,24 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
     """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
-    return [_measured_tcp(_TimedStreams(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
+    return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
 
 
-@dataclass(frozen=True)
-class _TimedStreams:
-    """A measurement of one or more TCP streams from one host to another for a fixed time."""
+def _tcp_channel(pair: HostPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
+    """Measure one row. An error of either end is the row's reason."""
+    address = LOOPBACK if pair.inside else pair.target.address
+    (report,) = run_streams(world, [tcp_streams.TcpStream(pair.source, pair.target, address, count=count)], seconds)
+    row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
+    return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
 
-    pair: HostPair
-    streams: int
-    seconds: float
 
-    def channel(self, links: dict[str, Link]) -> Channel:
-        """Return its row without figures, with the slower of the two hosts' interfaces as its link."""
-        source, target = self.pair.source.host, self.pair.target.host
-        row = Channel(f"tcp_{self.streams}", source, target)
-        if self.pair.inside:
-            return replace(row, limited_by=_INSIDE)
-        ends = [links[source], links[target]]
-        unclear = next((link for link in ends if link.bytes_per_s is None), None)
-        return against(row, unclear or min(ends, key=lambda link: link.known))
+def _between_interfaces(row: Channel, pair: HostPair, links: dict[str, Link]) -> Channel:
+    """Return the row with the slower of the two hosts' interfaces as its link."""
+    if pair.inside:
+        return replace(row, limited_by=_INSIDE)
+    ends = [links[pair.source.host], links[pair.target.host]]
+    unclear = next((link for link in ends if link.bytes_per_s is None), None)
+    return against(row, unclear or min(ends, key=lambda link: link.known))
 
 
 def links_of(world: World) -> dict[str, Link]:
@@ -670,59 +665,6 @@ def links_of(world: World) -> dict[str, Link]:
         own = (link.bytes_per_s, link.name, link.source)
     replies = world.allgather(own, "reading the interfaces")
     return {member.host: Link(*words) for member in world.members if (words := replies[member.rank])}
-
-
-def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
-    """Measure one row. The target listens and sends its address, then both ends work. An error of either end is the row's reason."""
-    row, target = way.channel(links), way.pair.target
-    listener: list[socket.socket] = []
-    key = secrets.token_bytes(tcp_streams.KEY_BYTES)
-    address = LOOPBACK if way.pair.inside else target.address
-
-    def listen() -> list[str | int]:
-        listener.append(listen_at(address))
-        return [address, listener[0].getsockname()[1], key.hex()]
-
-    offer = in_turn(world, target.rank, "listening for TCP streams", listen, 0.0)
-    if "value" not in offer:
-        return replace(row, na=f"{target.host} cannot listen at {address}: {offer.get('why')}")
-    try:
-        return _row_tcp(way, row, _both_ends(way, world, offer["value"], listener), address)
-    finally:
-        for each in listener:
-            each.close()
-
-
-def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Reply, Reply]:
-    """Return (the source's report, the target's report), at all ranks."""
-    (address, port, key), waits = offer, patience(world)
-    send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
-    own: dict[str, Reply] = {}
-    with world.extend_timeout(way.seconds + 2 * waits):
-        sender = threading.Thread(target=lambda: own.update(source=attempt(send)), daemon=True)
-        if world.me == way.pair.source:
-            sender.start()
-        if listener:
-            own["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
-        if world.me == way.pair.source:
-            sender.join()
-        replies = world.allgather(own, "measuring TCP")
-    return replies[way.pair.source.rank].get("source", {}), replies[way.pair.target.rank].get("target", {})
-
-
-def _received(way: _TimedStreams, listener: socket.socket, key: bytes, waits: float) -> list[object]:
-    arrived = tcp_streams.receive(listener, key, way.streams, way.seconds, waits)
-    return [arrived.rates.tolist(), arrived.wrong]
-
-
-def _row_tcp(way: _TimedStreams, row: Channel, reply: tuple[Reply, Reply], address: str) -> Channel:
-    source, target = reply
-    if "why" in source:
-        return replace(row, na=f"{way.pair.source.host} does not reach {way.pair.target.host} at {address}: {source['why']}")
-    if "why" in target:
-        return replace(row, na=f"nothing arrived at {way.pair.target.host} ({address}): {target['why']}")
-    rates, wrong = target["value"]
-    return from_rates(row, np.array(rates), wrong)
 
 
 # The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
@@ -758,11 +700,9 @@ def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, 
 def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
     """Return the row without figures. TCP tools use the interface between the hosts; other libraries choose their interface."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
-    if pair.inside or tool.api != _TCP:
-        return replace(row, limited_by=_INSIDE if pair.inside else _UNKNOWN.format(tool.api))
-    ends = [links[pair.source.host], links[pair.target.host]]
-    unclear = next((link for link in ends if link.bytes_per_s is None), None)
-    return against(row, unclear or min(ends, key=lambda link: link.known))
+    if tool.api == _TCP or pair.inside:
+        return _between_interfaces(row, pair, links)
+    return replace(row, limited_by=_UNKNOWN.format(tool.api))
 
 
 def _with_tool_figure(row: Channel, request: ToolRequest, ran: ToolResult) -> Channel:

@@ -25,11 +25,12 @@ from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
+from collbench.measure.memory import free_memory
+from collbench.measure.open_backends import OpenBackend, members_of
 from collbench.measure.request import Budget
 from collbench.measure.row import check_fields, doubts, wrong_evidence
-from collbench.measure.session import Launch, OpenBackend, members_of
-from collbench.measure.tasks.cases import free_memory
-from collbench.measure.tasks.step import StepPlan, Training, check_number, moved_by, times_of
+from collbench.measure.session import LaunchSession
+from collbench.measure.tasks.step import StepPart, StepPlan, Training, check_number, moved_by, times_of
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.data import POISON, Mismatch
@@ -519,11 +520,11 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | Serv
     return served
 
 
-def measure_served(run: TrainingRun, launch: Launch, crowded: bool) -> StepRow | None:
+def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
     served, backend, title = run.served, run.backend, run.title
     assert served is not None and isinstance(backend, HasParameterServers)
-    world, budget = launch.world, launch.request.budget
+    world, budget = session.world, session.request.budget
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
     works = world.rank in served.roles.workers
@@ -531,13 +532,13 @@ def measure_served(run: TrainingRun, launch: Launch, crowded: bool) -> StepRow |
         warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
         series = _samples(library, works, _enough_workload_served(warm, budget, title, world), world)
     exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
-    wrong = _verified_workload_served(title, library, served, world) if launch.request.check and exact else []
+    wrong = _verified_workload_served(title, library, served, world) if session.request.check and exact else []
     library.close(world)
     all_ranks = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
     if all_ranks is None:
         return None
-    words = {"oversubscribed": crowded, "too_many_updates": launch.request.check and not exact}
-    return _row_workload_served(run, all_ranks, launch, [word for word, on in words.items() if on])
+    words = {"oversubscribed": session.crowded(run.backend, "cpu"), "too_many_updates": session.request.check and not exact}
+    return _row_workload_served(run, all_ranks, session, [word for word, on in words.items() if on])
 
 
 def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
@@ -588,17 +589,17 @@ def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]]
     return differences(got, right, *place)
 
 
-def _row_workload_served(run: TrainingRun, all_ranks: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
+def _row_workload_served(run: TrainingRun, all_ranks: Sequence[Any], session: LaunchSession, words: Sequence[str]) -> StepRow:
     """Return the row. Each sample is the time of the slowest worker."""
     series, row, backend = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0), run.row(), run.backend
     mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
-    known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
+    known, checked = times_of(series), bool(session.request.check) and "too_many_updates" not in words
     evidence = {
-        "libraries": dict(backend.versions()), "conditions": launch.conditions, "loop": "python",
+        "libraries": dict(backend.versions()), "conditions": session.conditions, "loop": "python",
         "parameter_server": "tf.distribute.Server", **wrong_evidence(mismatches),
     }  # fmt: skip
     figured = replace(
-        row, n=len(series), time_s=known, stopped="iterations" if launch.request.budget.iterations else "max_time",
+        row, n=len(series), time_s=known, stopped="iterations" if session.request.budget.iterations else "max_time",
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None, ceiling=no_ceiling(_NO_REFERENCE),
         flags=tuple(dict.fromkeys((*backend.flags, *words, *doubts(series, len(series), None, 1)))), evidence=evidence,
     )  # fmt: skip
@@ -618,13 +619,13 @@ class RankReport:
     pupil: Worker | None = None
 
 
-def measure_asynchronous(run: TrainingRun, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
+def measure_asynchronous(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    roles, world = run.roles, launch.world
+    roles, world = run.roles, session.world
     assert roles is not None
-    if launch.request.sweep.each[0].device == "cuda":
+    if session.request.sweep.each[0].device == "cuda":
         return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
-    carrier, budget, what = messenger(run.backend), launch.request.budget, "asynchronous workers"
+    carrier, budget, what = messenger(run.backend), session.request.budget, "asynchronous workers"
     done = RankReport()
     with _watched(run, world, "making its buffers"):
         done = _ready(roles, world.rank)
@@ -634,11 +635,13 @@ def measure_asynchronous(run: TrainingRun, launch: Launch, ceilings: Ceilings, c
             _go_on(done, carrier, budget, world)
         updates = world.allgather(len(done.round_s), f"{run.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
-    checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
+    checked = bool(session.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, run, world) if checked else []
     all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
-    row = _row(run, launch, all_ranks, checked) if all_ranks else None
-    return _against(row, _ceiling(run, ceilings, world), crowded) if row else None
+    if all_ranks is None:
+        return None
+    row = _row(run, session, all_ranks, checked)
+    return _against(row, _ceiling(run, session.ceilings, world), session.crowded(run.backend, row.device))
 
 
 def _watched(run: TrainingRun, world: World, what: str) -> Any:
@@ -709,18 +712,18 @@ def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(run: TrainingRun, launch: Launch, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+def _row(run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
     """Return the row. Times are those of the slowest worker."""
     workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
     slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
     mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
     busiest = _bytes_per_s(run, all_ranks)
-    unchecked = launch.request.check and not checked
+    unchecked = session.request.check and not checked
     flags = (*run.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
     row = run.row(
-        n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if launch.request.budget.iterations else "max_time",
+        n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if session.request.budget.iterations else "max_time",
         busbw_bytes_per_s=busiest, staleness=_staleness(all_ranks, workers), flags=flags,
-        evidence={"libraries": dict(run.backend.versions()), "conditions": launch.conditions, "loop": "python",
+        evidence={"libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python",
                   **wrong_evidence(mismatches)},
     )  # fmt: skip
     return replace(row, **check_fields(1 if checked else 0, mismatches))
@@ -820,14 +823,18 @@ class TrainingRun:
     @property
     def backend(self) -> Backend:
         """The open backend."""
-        assert self.opened.backend is not None
-        return self.opened.backend
+        return self.opened.running
+
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """The parts of its plan."""
+        return self.plan.parts if self.plan else ()
 
     def row(self, **figures: Any) -> StepRow:
         """Return the row with these figures and the values known before the measurement."""
         shape, step = self.shape, self.step
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
-        device = self.plan.parts[0].case.device if self.plan else "cpu"
+        device = self.parts[0].case.device if self.parts else "cpu"
         moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
         moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
         return StepRow(

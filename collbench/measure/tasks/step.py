@@ -25,13 +25,12 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.loop import Loop, Timed
+from collbench.measure.memory import free_memory
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
+from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, placed, prepare_over, release
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import placed
 from collbench.measure.row import doubts
 from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
-from collbench.measure.tasks.cases import free_memory
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
