@@ -35,8 +35,8 @@ from collbench.measure.tcp_streams import COUNTED, HostPair, Reply, in_turn, pai
 from collbench.measure.wire_tools import (
     BANDWIDTH,
     FLAGS,
+    IB_WRITE_BW,
     LATENCY,
-    PERFTEST,
     ToolPair,
     ToolRequest,
     ToolResult,
@@ -583,7 +583,7 @@ def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: W
     writes, reads = (replace(end, ipv6=":" in address) for end in ends)
     if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
         return replace(row, na=lacking, flags=())
-    offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
+    offer = in_turn(world, pair.target.rank, "starting perftest", partial(free_port, address), 0.0)
     if "value" not in offer:
         return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
@@ -684,7 +684,7 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
         _measured_tools(world, tools, tool, pair, (links, seconds))
         for pair in pairs(world)
         for tool in tools.tools
-        if tool.name != PERFTEST
+        if tool is not IB_WRITE_BW
     ]
 
 
