@@ -17,6 +17,7 @@ from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement, measure, schedule, short_schedule
+from collbench.measure.sampling import Plan as SamplingPlan
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
@@ -228,14 +229,12 @@ def _looped(preparation: _Preparation, made: _Made, world: World) -> PreparedCas
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
     loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
-    checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
+    checking = loop
+    if program.once or operation.is_barrier:
+        checked = replace(timed, program=program.once or program)
+        # a barrier is verified without the synchronization before it, which would also hold the ranks
+        checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
     return PreparedCase(operation, case, preparation.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
-
-
-def _to_check(timed: Timed, operation: Operation) -> Timed:
-    """Return the calls to verify. A barrier is verified without the synchronization before it, which would also hold the ranks."""
-    program = timed.program.once or timed.program
-    return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
@@ -309,10 +308,24 @@ def _try(make: Callable[[], T], stage: Literal["groups", "allocation", "binding"
 
 def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
-    case, each = ready.case, ready.loop.iterations
-    plan = schedule(budget, case.size_bytes, case.mode, ready.timed, iterations=each) if world.rank == 0 else None
+    plan = schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
+    return _run_plan(ready, ready.loop, world, budget, plan)
+
+
+def time_shortly(
+    ready: PreparedCase, world: World, budget: Budget, loop: Loop | None = None, timed: list[int] | None = None
+) -> Measurement | None:
+    """Measure one of many cases, with few batches; the result is at rank 0, None elsewhere.
+
+    loop, timed: another loop of the case than its own, and the ranks that it times.
+    """
+    plan = short_schedule(budget, ready.case.size_bytes, ready.case.mode if loop is None else "isolated", timed or ready.timed)
+    return _run_plan(ready, loop or ready.loop, world, budget, plan)
+
+
+def _run_plan(ready: PreparedCase, loop: Loop, world: World, budget: Budget, plan: SamplingPlan) -> Measurement | None:
     with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(ready.loop, world, plan, case.title())
+        return measure(loop, world, plan if world.rank == 0 else None, ready.case.title())
 
 
 def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
@@ -441,17 +454,6 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
 
 def _what(ready: PreparedCase) -> str:
     return f"{ready.case.title()}: verifying"
-
-
-# One of many measurements: a prepared case, timed with few batches.
-
-
-def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
-    """Measure the case on all ranks with the short protocol; the result is at rank 0, None elsewhere."""
-    case = ready.case
-    plan = short_schedule(budget, case.size_bytes, case.mode, ready.timed) if world.rank == 0 else None
-    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(ready.loop, world, plan, case.title())
 
 
 # Wrong data between places, for launches that measure rounds.

@@ -130,7 +130,7 @@ def _figures(
     known = found.median
     algbw, busbw = _rates(operation, case, n, known.value)
     return {
-        "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
+        "n": known.n, "n_eff": known.n_eff, "time_s": times_of(slowest, known), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
         "groups": _of_groups((operation, case, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
@@ -211,9 +211,9 @@ def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
     return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
 
 
-def _times(known: Median, slowest: Samples) -> Times:
+def times_of(series: Samples, known: Median | None = None) -> Times:
     """Return the times of a row. Equal samples have no interval: the clock's resolution hides their differences."""
-    spread = quantiles(slowest)
+    known, spread = known or median(series), quantiles(series)
     low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
