@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
 
-from collbench.backends import registry
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
-from collbench.errors import CollbenchError, PeerFailed, UsageError
-from collbench.launch.info import LaunchInfo
+from collbench.errors import PeerFailed, UsageError
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
 from collbench.measure.tasks.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
@@ -25,6 +22,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from collbench.results.rounds import PairRound, read_hunt
+from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 2**16
 ALONE = SIZE / (ALPHA_S + SIZE / BETA_BYTES_PER_S)  # a message of the simulated link, bytes per second
@@ -40,33 +38,22 @@ def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str
     return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
 
 
-class ScriptedHunter:
+class ScriptedHunter(RecordingListener):
     """Asks what it was given, one after the other, and comes to a result."""
 
     def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
+        super().__init__()
         self.asks, self.result, self.refusal = asks, result, refusal
-        self.notes: list[str] = []
         self.heard: list[Any] = []
         self.acted: list[Path] = []
-        self.ended = False
-        self.stored: list[Any] = []
-
-    def note(self, sentence: str) -> None:
-        self.notes.append(sentence)
 
     def plan(self, about: Any) -> dict[str, Any]:
         if self.refusal:
             raise UsageError(self.refusal)
-        self.planned = dict(about)
         return {"promised": len(self.asks), "seed": 0}
-
-    def status(self, text: str) -> None: ...
 
     def begin(self, plan: Any, folder: str) -> None:
         self.began = (dict(plan.facts["hunt"]), folder)
-
-    def record(self, record: Any, place: int | None) -> None:
-        self.stored.append(record)
 
     def next(self, last: Any) -> dict[str, Any] | None:
         self.heard += last
@@ -79,9 +66,6 @@ class ScriptedHunter:
         event("drain", node="node1")
         self.acted.append(folder)
 
-    def end(self) -> None:
-        self.ended = True
-
 
 @pytest.fixture
 def hunt(tmp_path: Path) -> Any:
@@ -93,15 +77,11 @@ def hunt(tmp_path: Path) -> Any:
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
-        actual, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
-        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, actual, codes.append)
-        finally:
-            world.close()
+        actual = ScriptedHunter(list(asks), result, refusal)
+        code = run_alone(run_hunt, HuntRequest(PairsRequest(request, size_bytes=SIZE)), actual)
         run = read_run(tmp_path / "run")
         stored = read_hunt(run)
-        assert codes == [code] == [run.info["exit_code"]] and actual.ended and not stored.warnings
+        assert code == run.info["exit_code"] and actual.ended and not stored.warnings
         assert actual.heard == stored.rounds[: len(actual.heard)] and len(stored.rounds) - len(actual.heard) <= bool(launch)
         return SimpleNamespace(code=code, told=actual, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
 
@@ -227,47 +207,6 @@ def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
-class Careless(SimulatedBackend):
-    """Spoils what rank 3 receives from rank 0."""
-
-    def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Any:
-        program = super().bind(operation, case, group, buffers)
-        if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
-            return program
-        (call,) = program.slots[0]
-
-        def spoil() -> None:
-            call.function()
-            buffers.recv(1, 0)[:7] ^= 1
-
-        return replace(program, slots=((replace(call, function=spoil),),))
-
-
-class Fussy(SimulatedBackend):
-    """Rejects groups with rank 2, and messages between ranks 1 and 2."""
-
-    def group(self, ranks: Any, tuning: Any = None) -> Any:
-        if 2 in ranks and len(ranks) < self.ranks:
-            raise CollbenchError("no group for rank 2")
-        return super().group(ranks, tuning)
-
-    def pair(self, whole: Any, ranks: Any, case: Any) -> Any:
-        if set(ranks) == {1, 2}:
-            raise CollbenchError("ranks 1 and 2 are disconnected")
-        return super().pair(whole, ranks, case)
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a backend in the place of the simulated one."""
-
-    def put(kind: type[SimulatedBackend]) -> None:
-        monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        monkeypatch.setattr("collbench.measure.open_backends.backend_class", lambda name: kind)
-
-    return put
-
-
 def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: Any) -> None:
     backend(Fussy)
     pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
@@ -321,9 +260,8 @@ def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
     assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
     a, b = found.about["places"][0], found.about["places"][3]
-    detail = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
     assert [note for note in found.told.notes if "wrong" in note] == [
-        WrongDataFound((a, b), 2, 7, detail).render(),
+        WrongDataFound((a, b), 2, 7, SPOILT).render(),
         NoRecommendation().render(),
     ]
 

@@ -23,12 +23,12 @@ from collbench.backends.backend import Backend
 from collbench.backends.tensorflow import ParameterServers, ServerLayout
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.memory import free_memory
 from collbench.measure.open_backends import OpenBackend, members_of
 from collbench.measure.request import Budget
-from collbench.measure.row import check_fields, doubts, times_of, wrong_evidence
+from collbench.measure.row import against_limits, check_fields, doubts, times_of, wrong_evidence
 from collbench.measure.session import LaunchSession
 from collbench.measure.tasks.step import StepPart, StepPlan, Training, check_number, moved_by
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -729,11 +729,9 @@ def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
 
 def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
     """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
-    rate, busbw = ceiling.bytes_per_s, row.busbw_bytes_per_s
-    passed = bool(rate and busbw and busbw > rate * TOLERANCE)
-    percent = 100 * busbw / rate if rate and busbw and not crowded and not passed else None
-    on = (*(["oversubscribed"] if crowded else []), *(["above_bound"] if passed else []))
-    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=(*row.flags, *on))
+    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
+    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
+    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
 
 
 def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from collbench.measure.memory import free_memory
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, placed, prepare_over, release, time_shortly
 from collbench.measure.request import Budget, Request
-from collbench.measure.row import doubts, times_of
+from collbench.measure.row import against_limits, doubts, times_of
 from collbench.measure.sampling import Measurement, slowest, sound
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
@@ -608,13 +608,13 @@ def _part_fields(one: PreparedPart, times: Times | None, limit: PartLimit, withh
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
-    sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
+    ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
+    percent, _ = against_limits(busbw, ceiling, bound, withheld)
     return {
         "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
         "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
         "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
-        "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),
-        "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
+        "ceiling": ceiling.as_json(), "percent_of_ceiling": percent,
     }  # fmt: skip
 
 
