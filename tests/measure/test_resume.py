@@ -1,5 +1,7 @@
 """--resume: what a killed run has stored stays, what is missing is measured, and only on the same cluster with the same software."""
 
+from __future__ import annotations
+
 import json
 import random
 import shutil
@@ -18,7 +20,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import LineCut, RunResumed, difference, topology_difference
+from collbench.measure.resume import LineCut, RunResumed, _by_place, difference, topology_difference
 from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -29,6 +31,7 @@ from collbench.results.reader import read_run
 from collbench.results.store import LOCK, Lock, to_line
 from tests.conftest import sample
 from tests.measure.launches import RecordingListener, run_alone
+from tests.results.rows import make_row
 
 SIZES = (8, 64, 512, 4096)
 PLAN = Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"], DTYPES["int8"]), redops=("sum",))
@@ -385,3 +388,20 @@ def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_we
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": altered}))
     assert start(resume=tmp_path / "run").code == 0
     assert ["at_s" in row.evidence for row in read_run(tmp_path / "run").rows] == [True] + 7 * [False]
+
+
+def test_a_stored_row_is_used_once() -> None:
+    """A plan that has a case twice, of which one was measured before the run broke off."""
+    row, other = make_row(8), make_row(64)
+    planned = [(row, row), (other, other), (row, row)]
+    assert _by_place([row], planned) == {0: row}
+    second = replace(row, n=77)
+    assert _by_place([row, second], planned) == {0: row, 2: second}
+    assert _by_place([], planned) == {}
+
+
+def test_a_case_is_found_by_either_of_its_names() -> None:
+    """Until a backend is open it is not known whether a case is in place."""
+    apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
+    assert _by_place([in_place], [(apart, in_place)]) == {0: in_place}
+    assert _by_place([apart], [(apart, in_place)]) == {0: apart}
