@@ -210,7 +210,7 @@ class Writes:
 
     def command(self, tcp_port: int) -> list[str]:
         """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
-        words = [*_with_us(), _TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
+        words = [_TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
         gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
         return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *([_IPV6] if self.ipv6 else []), *gpu]
 
@@ -242,7 +242,8 @@ class ToolServer:
     """A perftest server that is restarted after each run, until the `with` block ends."""
 
     def __init__(self, writes: Writes, tcp_port: int) -> None:
-        self._command, self._over = writes.command(tcp_port), threading.Event()
+        ending_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # when this process is killed
+        self._command, self._over = [*ending_with_us, *writes.command(tcp_port)], threading.Event()
         self._running: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -281,42 +282,21 @@ def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patien
 def _one(address: str, writes: Writes, tcp_port: int, patience_s: float) -> float:
     end = time.monotonic() + patience_s
     while True:
-        done = _run([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
-        rate = rate_in(done)
+        done = once([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
+        printed = f"{done.out}\n{done.err}"
+        rate = rate_in(printed)
         if rate is not None:
             return rate
-        if _NOT_YET not in done or time.monotonic() >= end:
-            raise RunFailed(complaint(done))
+        if _NOT_YET not in printed or time.monotonic() >= end:
+            raise RunFailed(complaint(printed))
         time.sleep(_PAUSE_S)
-
-
-def _run(command: list[str], timeout_s: float) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=_NOTHING,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"perftest did not end within {timeout_s:.0f} s") from error
-    except OSError as error:
-        raise RunFailed(f"perftest cannot be started: {error}") from error
-    return f"{done.stdout}\n{done.stderr}"
-
-
-def _with_us() -> list[str]:
-    """Return the command prefix that ends a server when its parent is killed (util-linux)."""
-    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 @cache
 def _help() -> str:
     with suppress(RunFailed):
-        return _run([_TOOL, "--help"], 10)
+        done = once([_TOOL, "--help"], 10)
+        return f"{done.out}\n{done.err}"
     return ""
 
 
