@@ -22,7 +22,7 @@ from collbench.launch import signals, software
 from collbench.launch.spawn import record_run
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments, binding, settings
-from collbench.measure.monitored import StateProbe, state_probe
+from collbench.measure.monitored import MonitoredMeasurement, StateProbe, measure_monitored, state_probe
 from collbench.measure.open_backends import (
     BackendNotMeasured,
     OpenBackend,
@@ -31,8 +31,8 @@ from collbench.measure.open_backends import (
     first_available,
     open_backends,
 )
-from collbench.measure.prepared_case import BackendContext, make_groups
-from collbench.measure.request import Request
+from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups
+from collbench.measure.request import Budget, Request
 from collbench.measure.resume import Stored, open_folder
 from collbench.measure.sync import HostSync, host_sync
 from collbench.operations.case import Case
@@ -320,6 +320,18 @@ class LaunchSession:
     def crowded(self, backend: Backend, device: str) -> bool:
         """Return whether ranks wait for cores, so that percentages are left out."""
         return bool(self.world.oversubscribed) and not backend.virtual and device == "cpu"
+
+    def measured(self, ready: PreparedCase, backend: Backend, budget: Budget) -> MonitoredMeasurement | None:
+        """Measure a prepared case on all ranks, with the state probe and the instruments that apply to it. The result is at rank 0."""
+        on_host = not backend.virtual and ready.case.device == "cpu"
+        instruments = None if backend.virtual else self.instruments
+        return measure_monitored(ready, self.world, budget, self.probe if on_host else None, instruments)
+
+    def flags(self, backend: Backend, cases: Sequence[Case], fell_back: bool = False) -> list[str]:
+        """Return the quality flags that follow from the launch. fell_back: Python times what the C loop could time."""
+        slowed = any(self.request.slowed.of(case) for case in cases)
+        known = {"slowed": slowed, "oversubscribed": self.crowded(backend, cases[0].device), "python_loop": fell_back}
+        return [flag for flag, true in known.items() if true]
 
     def store(self, record: Any, file: str, place: int | None = None, arrays: Mapping[str, Any] | None = None) -> None:
         """Store a record and show it, at rank 0. file: its file in the run folder; arrays: the samples of a row of CELLS."""

@@ -11,7 +11,7 @@ from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.measure.memory import check_memory, fitting_sizes
-from collbench.measure.monitored import MonitoredMeasurement, measure_monitored
+from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
 from collbench.measure.request import Budget, Request, SharedTime
@@ -154,9 +154,7 @@ class BackendRunner:
         ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, CaseFailed):
             return self.without(operation, case, ready, place)
-        on_host = not backend.virtual and ready.case.device == "cpu"
-        instruments = None if backend.virtual else session.instruments
-        watched = measure_monitored(ready, world, budget, session.probe if on_host else None, instruments)
+        watched = session.measured(ready, backend, budget)
         checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}
@@ -190,15 +188,13 @@ class BackendRunner:
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""
         session = self.session
-        crowded = session.crowded(backend, ready.case.device)
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups)
         slowdown = session.request.slowed.of(ready.case)
-        flags = {"slowed": slowdown is not None, "oversubscribed": crowded, "python_loop": ready.fell_back,
-                 "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}  # fmt: skip
+        at_once = ["pairs_at_once"] if ready.operation.pair and len(ready.groups) > 1 else []
         known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
         evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | known
-        on = (*backend.flags, *(flag for flag, true in flags.items() if true))
-        withheld = crowded or watched.other_path is not None
+        on = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back), *at_once)
+        withheld = "oversubscribed" in on or watched.other_path is not None
         return RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, on, evidence)
 
     def _store(self, row: Row, arrays: dict[str, Any], place: int) -> Row | None:

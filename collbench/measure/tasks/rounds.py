@@ -164,9 +164,7 @@ class RoundsTask(Task):
         backend, world = session.backend.running, session.world
         ways = ways_of(self.request, backend.name)
         context = session.context_of([(way.operation, way.case, session.backend) for way in ways], backend)
-        slowed = any(session.request.slowed.of(way.case) for way in ways)
-        flags = {"slowed": slowed, "oversubscribed": session.crowded(backend, ways[0].case.device)}
-        on = (*backend.flags, *(flag for flag, true in flags.items() if true))
+        on = (*backend.flags, *session.flags(backend, [way.case for way in ways]))
         return RoundRunner(
             self.request, world, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
         )  # fmt: skip

@@ -629,17 +629,6 @@ def moved_by(plan: StepPlan, ranks: int) -> float:
     return max(moved_bytes(step, ranks))
 
 
-def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
-    """Return the quality flags that all figures of a step share, including the backend's."""
-    true = {
-        "size_rounded": any("size_rounded" in part.case.flags for part in plan.parts),
-        "slowed": any(slowed(part.case) is not None for part in plan.parts),
-        "oversubscribed": crowded,
-        "python_loop": fell_back,
-    }
-    return (*backend.flags, *(word for word, on in true.items() if on))
-
-
 @dataclass(frozen=True)
 class Training:
     """One kind of training of a model.

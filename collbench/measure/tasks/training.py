@@ -9,7 +9,6 @@ from typing import Any
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
-from collbench.measure.monitored import measure_monitored
 from collbench.measure.open_backends import OpenBackend, ranks_by_host
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
@@ -29,7 +28,6 @@ from collbench.measure.tasks.step import (
     PartNotPrepared,
     PreparedStep,
     Training,
-    common_flags,
     limits_of,
     path_s,
     plan_of,
@@ -183,9 +181,7 @@ class WorkloadTask(Task):
         share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
         alone = [time_part(one, world, share) if self.request.parts else None for one in step.parts]
         check_deadline(run, step, alone, world)
-        on_host = not run.backend.virtual and step.ready.case.device == "cpu"
-        instruments = None if run.backend.virtual else session.instruments
-        watched = measure_monitored(step.ready, world, budget, session.probe if on_host else None, instruments)
+        watched = session.measured(step.ready, run.backend, budget)
         wrong = verify_step(step, world, request.check) if request.check else []
         if watched is None or wrong is None:
             return None
@@ -226,10 +222,11 @@ def check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measure
 
 def _around(session: LaunchSession, run: TrainingRun, step: PreparedStep) -> Around:
     """Return the ceilings, flags and evidence of a row."""
-    crowded, request = session.crowded(run.backend, run.row().device), session.request
-    slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.case))}
+    cases = [part.case for part in step.plan.parts]
+    slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
     evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | step.ready.evidence
     evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
     evidence |= {"slowed": sorted(slow)} if slow else {}
-    flags = common_flags(step.plan, run.backend, crowded, request.slowed.of, step.ready.fell_back)
-    return Around(limits_of(step, session.ceilings, run.backend), crowded, flags, evidence)
+    rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
+    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, step.ready.fell_back))
+    return Around(limits_of(step, session.ceilings, run.backend), "oversubscribed" in flags, flags, evidence)
