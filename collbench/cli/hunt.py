@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_backend, add_check, add_messages, add_samples, add_slowed, add_stop_on_wrong, add_where, pairs_request
 from collbench.cli.parser import Parser, duration, natural, positive
@@ -17,8 +18,7 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.measure.request import Request
-    from collbench.measure.session import ProgressListener
-    from collbench.measure.tasks.rounds import HuntListener, HuntRequest
+    from collbench.measure.tasks.places import HuntRequest
     from collbench.report.progress import ProgressPrinter
 
 _BUDGET_S = 600.0
@@ -77,14 +77,25 @@ def _add_drain(group: argparse._ArgumentGroup) -> None:
 
 def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Hunt in the launch of this process, or start ranks on this host. Return the exit code."""
-    hunt_request = _hunt_request(arguments, argv)
-    return begin(hunt_request.pairs.launch, Command(arguments, argv, _hunting(hunt_request), _make_progress), launch_of(arguments, argv))
+    hunt = _hunt_request(arguments, argv)
+
+    def measure(request: Request, world: World, listener: Any, ended: Callable[[int], None]) -> int:
+        from collbench.measure.tasks.rounds import run_hunt
+
+        return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), world, listener, ended)
+
+    def printer(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+        from collbench.cli.hunt_strategy import HuntProgressPrinter
+
+        return HuntProgressPrinter(arguments)
+
+    return begin(hunt.pairs.launch, Command(arguments, argv, measure, printer), launch_of(arguments, argv))
 
 
 def _hunt_request(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """Return the request. Raises UsageError for invalid options, and for those that a hunt does not support."""
     from collbench.deploy.drain import node_here, parse_cap
-    from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
+    from collbench.measure.tasks.places import HuntRequest, PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -98,22 +109,3 @@ def _hunt_request(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest
     return HuntRequest(
         pairs, arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation, node_here(os.environ)
     )
-
-
-def _hunting(hunt_request: HuntRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
-    """Return the function that each rank runs."""
-    from dataclasses import replace
-
-    def hunt(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.rounds import run_hunt
-
-        here = replace(hunt_request, pairs=replace(hunt_request.pairs, launch=request))
-        return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_make_progress`
-
-    return hunt
-
-
-def _make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    from collbench.cli.hunt_strategy import HuntProgressPrinter
-
-    return HuntProgressPrinter(arguments)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundRequest, RoundResult
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks.rounds import MEASUREMENTS
+from collbench.measure.tasks.places import MEASUREMENTS
 from collbench.reason import as_json
 from collbench.report.progress import ProgressPrinter
-from collbench.report.screen import is_terminal, wants_color
+from collbench.report.screen import wants_color
 from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
+
+if TYPE_CHECKING:
+    from collbench.measure.session import Plan
 
 # By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
 _NO_DRAIN_FLAGS = {
@@ -31,7 +34,6 @@ class HuntProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._arguments = arguments
         self._about: Mapping[str, Any] = {}
         self._hunt: Hunt | None = None
         self._verdict: HuntVerdict | None = None
@@ -40,8 +42,6 @@ class HuntProgressPrinter(ProgressPrinter):
         self._rounds = 0
         self._flags: set[str] = set()
         self._advice: list[str] = []
-        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
-        self._live = watched and os.environ.get("TERM") != "dumb"
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
@@ -52,22 +52,26 @@ class HuntProgressPrinter(ProgressPrinter):
         self._options, crossed = options_of(self._arguments, about)
         return {"promised": promise(len(about["places"]), self._options), "seed": self._options.seed, **crossed}
 
-    def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
+    def begin(self, plan: Plan, folder: str) -> None:
         """Print the largest number of rounds."""
         from collbench.analysis.hunt.strategy import hunt
 
-        self._about, self._folder = about, folder
+        self._about, self._folder = plan.facts["hunt"], folder
+        about = self._about
         self._hunt = hunt(about["places"], self._options, place_hosts(about))
         longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
         rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
         self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
 
-    def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
+    def record(self, record: Any, place: int | None) -> None:
+        """Note the flags of a round."""
+        self._flags |= set(record.flags)
+
+    def next(self, last: Sequence[HuntRound]) -> Mapping[str, Any] | None:
         """Return the hunt's next request, given the result of the last round."""
         assert self._hunt is not None
-        self._flags |= set(last.flags if last else ())
         try:
-            request = next(self._hunt) if last is None else self._hunt.send(answer_of(last))
+            request = self._hunt.send(answer_of(last[-1])) if last else next(self._hunt)
         except StopIteration as stop:
             self._verdict = stop.value
             return None
@@ -82,7 +86,7 @@ class HuntProgressPrinter(ProgressPrinter):
         else:
             self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
 
-    def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+    def verdict(self, rounds: Sequence[HuntRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict for run.json."""
         assert self._verdict is not None
         found = self._verdict

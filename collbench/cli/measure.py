@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
 from collbench.cli.options import (
@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
-    from collbench.measure.session import ProgressListener
-    from collbench.measure.tasks.rounds import PairsListener, PairsRequest
+    from collbench.measure.tasks.places import PairsRequest
     from collbench.measure.tasks.step import Training
-    from collbench.measure.tasks.training import WorkloadListener, WorkloadRequest
+    from collbench.measure.tasks.training import WorkloadRequest
     from collbench.operations.operation import Operation
     from collbench.report.progress import ProgressPrinter
     from collbench.report.training import PlannedStep
@@ -192,15 +191,24 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    pairs_request = _pairs_request(arguments, argv)
-    return begin(
-        pairs_request.launch, Command(arguments, argv, _measuring_pairs(pairs_request), _make_pairs_progress), launch_of(arguments, argv)
-    )
+    pairs = _pairs_request(arguments, argv)
+
+    def measure(request: Request, world: World, listener: Any, ended: Callable[[int], None]) -> int:
+        from collbench.measure.tasks.rounds import run_pairs
+
+        return run_pairs(replace(pairs, launch=request), world, listener, ended)
+
+    def printer(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+        from collbench.report.progress import PairsProgressPrinter
+
+        return PairsProgressPrinter(arguments)
+
+    return begin(pairs.launch, Command(arguments, argv, measure, printer), launch_of(arguments, argv))
 
 
 def _pairs_request(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
     """Return the request. Raises UsageError for invalid options, and for those that pairs does not support."""
-    from collbench.measure.tasks.rounds import PairsRequest
+    from collbench.measure.tasks.places import PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -209,26 +217,6 @@ def _pairs_request(arguments: argparse.Namespace, argv: list[str]) -> PairsReque
         pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
         arguments.one_to_all, arguments.sample, arguments.budget, requested_tools(arguments),
     )  # fmt: skip
-
-
-def _measuring_pairs(pairs_request: PairsRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
-    """Return the function that each rank runs."""
-    from dataclasses import replace
-
-    def measure(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.rounds import run_pairs
-
-        return run_pairs(
-            replace(pairs_request, launch=request), world, cast("PairsListener | None", listener), ended
-        )  # from `_make_pairs_progress`
-
-    return measure
-
-
-def _make_pairs_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    from collbench.report.progress import PairsProgressPrinter
-
-    return PairsProgressPrinter(arguments)
 
 
 # collbench run SUITE: the sweeps of a suite, in one launch.
@@ -296,12 +284,23 @@ def add_workload(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    pairs_request, info = _workload_request(arguments, argv), launch_of(arguments, argv)
+    workload, info = _workload_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
-        return 0 if info and info.rank else _show(pairs_request, arguments, info)
+        return 0 if info and info.rank else _show(workload, arguments, info)
     if info is None:
-        _planned(pairs_request.trainings, (0,) * len(_hosts(pairs_request.launch, arguments, None)))
-    return begin(pairs_request.launch, Command(arguments, argv, _measuring(pairs_request), _make_workload_progress), info)
+        _planned(workload.trainings, (0,) * len(_hosts(workload.launch, arguments, None)))
+
+    def measure(request: Request, world: World, listener: Any, ended: Callable[[int], None]) -> int:
+        from collbench.measure.tasks.training import run_workload
+
+        return run_workload(replace(workload, launch=request), world, listener, ended)
+
+    def printer(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+        from collbench.report.progress import WorkloadProgressPrinter
+
+        return WorkloadProgressPrinter(arguments)
+
+    return begin(workload.launch, Command(arguments, argv, measure, printer), info)
 
 
 def _workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
@@ -339,24 +338,6 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     )  # fmt: skip
 
 
-def _measuring(pairs_request: WorkloadRequest) -> Callable[[Request, World, ProgressListener | None, Callable[[int], None]], int]:
-    """Return the function that each rank runs."""
-
-    def measure(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.training import run_workload
-
-        known = cast("WorkloadListener | None", listener)  # from `_make_workload_progress`
-        return run_workload(replace(pairs_request, launch=request), world, known, ended)
-
-    return measure
-
-
-def _make_workload_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    from collbench.report.progress import WorkloadProgressPrinter
-
-    return WorkloadProgressPrinter(arguments)
-
-
 def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
     """Return the hosts of the planned ranks, which fill one host after the other."""
     if info is None:
@@ -368,12 +349,12 @@ def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
     return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
 
 
-def _show(pairs_request: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
+def _show(workload: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
     """--dry-run: print the exchanges of a step, for ranks that fill one host after the other. Return 0. Raises UsageError."""
     from collbench.report.screen import write_line
     from collbench.report.training import write_plan
 
-    planned, left_out = _planned(pairs_request.trainings, _hosts(pairs_request.launch, arguments, info))
+    planned, left_out = _planned(workload.trainings, _hosts(workload.launch, arguments, info))
     for sentence in [] if arguments.quiet else left_out:
         write_line(sys.stderr, sentence)
     write_plan(planned, arguments.format, sys.stdout)

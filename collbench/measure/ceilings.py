@@ -19,13 +19,13 @@ from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, HostRates, ceiling_from_rate, memory_ceiling, no_ceiling, stream_ceiling
 from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
 from collbench.machine.peak.domain import joined_by_clique
-from collbench.machine.peak.links import Link, unknown
+from collbench.machine.peak.links import Link, PcieTree, egress_of, tcp_link, unknown
 from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
 from collbench.measure.crossing import LeastBytes, least
+from collbench.measure.open_backends import members_of, ranks_by_host
 from collbench.measure.probing import probed
 from collbench.measure.references import measure_memory, measure_streams
 from collbench.measure.request import Request
-from collbench.measure.session import members_of, ranks_by_host
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
@@ -326,9 +326,12 @@ class Ceilings:
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
         """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
         self.status("reading the hardware…")
-        self.interfaces = _interfaces_of_all_ranks(self.world)
+        own = asdict(read_interface(interface_with(self.world.me.address)))
+        found = self.world.allgather(own, "reading the interfaces")
+        by_host = {member.host: found[member.rank] for member in reversed(self.world.members)}
+        self.interfaces = [Interface(**by_host[host]) for host in self.world.hosts]  # of each host the one with the ranks' addresses
         self.machines = probed(self.world) or []
-        if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
+        if self.request.ceiling is not None or self.world.size < 2 or self.world.oversubscribed:
             return
         if any(_on_loopback(backend) for backend in backends):
             self.status("measuring loopback TCP…")
@@ -337,25 +340,17 @@ class Ceilings:
         inside = [one for backend in backends if _in_memory(backend) for one in cases if self._stays_inside(*one, backend)]
         if inside:
             self.status("measuring memory copy…")
-            self._measure_memory(inside)
+        with_sum = any(operation.reduces for operation, _ in inside)
+        for key in dict.fromkeys((case.dtype.name, case.buffers) for _, case in inside):  # each once, at all sizes of its cases
+            chosen = {case.size_bytes: case for _, case in inside if (case.dtype.name, case.buffers) == key}
+            with self.world.watchdog.phase("measuring the memory"):
+                self._memory[key] = measure_memory(self.world, list(chosen.values()), with_sum, self.request.budget.max_time_s / 20)
 
     def _stays_inside(self, operation: Operation, case: Case, backend: Backend) -> bool:
         """Return whether a case of this backend moves data, but none between hosts."""
         if case.backend != backend.name or operation.is_barrier:
             return False
         return not any(self._crosses(backend, group) for group in groups_of(operation, case, backend.ranks))
-
-    def _measure_memory(self, cases: Sequence[tuple[Operation, Case]]) -> None:
-        """Measure each data type and buffer reuse once, at all sizes of its cases."""
-        for key in dict.fromkeys((case.dtype.name, case.buffers) for _, case in cases):
-            chosen = {case.size_bytes: case for _, case in cases if (case.dtype.name, case.buffers) == key}
-            with_sum = any(operation.reduces for operation, _ in cases)
-            share = self.request.budget.max_time_s / 20
-            with self.world.watchdog.phase("measuring the memory"):
-                self._memory[key] = measure_memory(self.world, list(chosen.values()), with_sum, share)
-
-    def _oversubscribed(self) -> bool:
-        return bool(self.world.oversubscribed)
 
     def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> CeilingPair:
         """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the slowest group."""
@@ -375,7 +370,7 @@ class Ceilings:
 
     def _inside(self, operation: Operation, case: Case, backend: Backend, n: int) -> Ceiling:
         """Return the rate measured inside the hosts for groups of n ranks, with all ranks active at the same time."""
-        if self._oversubscribed():
+        if self.world.oversubscribed:
             return no_ceiling("more ranks than cores")
         if (case.streams or 1) > 1:
             return no_ceiling("the reference is one loopback TCP stream, not several")
@@ -402,7 +397,6 @@ class Ceilings:
         return self._between_hosts(replace(running, groups=crossing), backend, sharing)
 
     def _of_gpus(self, running: RunningCase, backend: Backend, sharing: int, crossing: int) -> CeilingPair:
-
         if backend.name not in self._gpu_nodes:
             hosts = ranks_by_host(backend, self.world)
             self._gpu_nodes[backend.name] = GpuNodes(self.machines, backend.gpus, self.world.hosts, hosts)
@@ -412,10 +406,6 @@ class Ceilings:
         return ceiling_of_gpus(nodes, running)
 
     def _between_hosts(self, running: RunningCase, backend: Backend, sharing: int) -> CeilingPair:
-        from collbench.machine.peak.collective import ceilings
-        from collbench.machine.peak.links import unknown
-        from collbench.machine.peak.node import Job, Node
-
         inside, links = unknown("shared memory of the host"), self._leaving(backend)
 
         def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...] = ()) -> Node:
@@ -434,9 +424,8 @@ class Ceilings:
 
     def _leaving(self, backend: Backend) -> dict[str, Link]:
         """Return, by host, the link that a backend on host memory sends over: its RDMA devices, or TCP."""
-        from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
-
-        if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
+        rdma = [[nic for nic in machine.nics if nic.rdma and nic.virtual is None] for machine in self.machines]
+        if _in_memory(backend) and rdma and all(any(port.rate_bits_per_s for nic in nics for port in nic.ports) for nics in rdma):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
             links = [replace(link, source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links]
         else:
@@ -462,14 +451,6 @@ class Ceilings:
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
 
 
-def _interfaces_of_all_ranks(world: World) -> list[Interface]:
-    """Return one interface per host: the one that carries the ranks' addresses."""
-    own = asdict(read_interface(interface_with(world.me.address)))
-    found = world.allgather(own, "reading the interfaces")
-    by_host = {member.host: found[member.rank] for member in reversed(world.members)}
-    return [Interface(**by_host[host]) for host in world.hosts]
-
-
 def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
     """Return how many pairs, given by their hosts, share one direction of the busiest host's NICs."""
     senders, receivers = Counter(pair[0] for pair in hosts), Counter(pair[-1] for pair in hosts)
@@ -477,10 +458,6 @@ def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
     return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs can alternate: one sends while the other replies
-
-
-def _has_rdma(machine: Machine) -> bool:
-    return any(nic.rdma and nic.virtual is None and any(port.rate_bits_per_s for port in nic.ports) for nic in machine.nics)
 
 
 def _on_loopback(backend: Backend) -> bool:

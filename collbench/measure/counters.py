@@ -203,14 +203,11 @@ def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
 
 
 def _port(folder: str) -> Counts:
-    standard, own = numbers(f"{folder}/counters", (*_DATA, *_SIGNS)), numbers(f"{folder}/hw_counters", _names(folder))
+    there = set(entries(f"{folder}/hw_counters"))
+    standard = numbers(f"{folder}/counters", (*_DATA, *_SIGNS))
+    own = numbers(f"{folder}/hw_counters", [name for name in _OF_DRIVERS if name in there])
     data = {new: standard[old] * unit for old, (new, unit) in _DATA.items() if standard.get(old, _STUCK) != _STUCK}
     return {**own, **{name: value for name, value in standard.items() if name not in _DATA and value != _STUCK}, **data}
-
-
-def _names(folder: str) -> list[str]:
-    there = set(entries(f"{folder}/hw_counters"))
-    return [name for name in _OF_DRIVERS if name in there]
 
 
 # TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs).

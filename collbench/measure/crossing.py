@@ -10,7 +10,7 @@ hosts takes 2(m-1).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -95,24 +95,16 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
     """Yield (elements, places that hold the sources, places that need the result) for the parts of one group."""
     n, width = len(place_of), question.case.dtype.size
     case = replace(question.case, size_bytes=question.count * width * question.operation.parts(n))
-    needing: dict[tuple[Hashable, int, int], set[str]] = defaultdict(set)
+    needing: dict[tuple[range | tuple[int, ...], int, int], set[str]] = defaultdict(set)
     for rank in range(n):
         for block in question.operation.expected_blocks(Place(rank, n, question.operation.count(case, n), case)):
-            needing[_key(block.sources), block.at, block.count].add(place_of[rank])
-    holding: dict[Hashable, frozenset[str]] = {}
+            sources = block.sources if isinstance(block.sources, range) else tuple(block.sources)
+            needing[sources, block.at, block.count].add(place_of[rank])
+    holding: dict[Sequence[int], frozenset[str]] = {}
     for (sources, _, count), places in needing.items():
         if sources not in holding:
-            holding[sources] = frozenset(place_of[rank] for rank in _ranks(sources))
+            holding[sources] = frozenset(place_of[rank] for rank in sources)
         yield count, holding[sources], frozenset(places)
-
-
-def _key(sources: Sequence[int]) -> Hashable:
-    return sources if isinstance(sources, range) else tuple(sources)
-
-
-def _ranks(key: Hashable) -> Sequence[int]:
-    assert isinstance(key, range | tuple)
-    return key
 
 
 # The hosts' counters for one case: bytes of interfaces, ports and GPUs, compared with the minimum that had to move.
@@ -204,7 +196,9 @@ def bypassed(evidence: Mapping[str, Any]) -> OtherPath | None:
 
 def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActivity) -> dict[str, Any]:
     must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
-    sends = any(must.values()) or (ran.operation.is_barrier and _meets_others(host, ran))
+    # ranks that wait for ranks of other hosts must receive at least one packet
+    places = [{ran.host_of[rank] for rank in ranks} for ranks in ran.groups]
+    sends = any(must.values()) or (ran.operation.is_barrier and any(len(those) > 1 and host in those for those in places))
     why = _unknown(moved) if sends else None
     known: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
     for way, direction in _WAYS if any(must.values()) else ():
@@ -217,11 +211,6 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     return known | ({"unknown": why} if why else {})
 
 
-def _meets_others(host: str, ran: CaseActivity) -> bool:
-    """Return whether ranks of a host wait for ranks of other hosts. These must then receive at least one packet."""
-    return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
-
-
 def _unknown(moved: dict[str, Any]) -> str | None:
     """Return why the bytes that left a host are unknown, or None.
 
@@ -231,16 +220,16 @@ def _unknown(moved: dict[str, Any]) -> str | None:
         return f"{', '.join(moved['came_or_went'])} appeared or disappeared meanwhile"
     if moved["silent"]:
         return f"{', '.join(moved['silent'])} has no byte counter"
-    lost = [name for kind in ("interfaces", "ports") for name, counts in moved[kind].items() if _lost(counts)]
+    counted = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
+    lost = [
+        name for kind in ("interfaces", "ports") for name, counts in moved[kind].items()
+        if any(counts.get(counter, 0) is None for counter in counted)
+    ]  # fmt: skip
     if lost:
         return f"the counters of {', '.join(lost)} decreased: they wrapped or were reset"
     if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
         return "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
     return None
-
-
-def _lost(counts: Mapping[str, int | None]) -> bool:
-    return any(counts.get(name, 0) is None for name in ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets"))
 
 
 def _crossed(moved: dict[str, Any], direction: str) -> int | None:

@@ -57,7 +57,7 @@ class Span:
 def now(stat: Path = _STAT) -> CpuReading:
     """Return the current counters; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-    rows = [line.split()[1:] for line in _lines(stat) if line.startswith("cpu") and line.partition(" ")[0] in usable]
+    rows = [line.split()[1:] for line in (_text(stat) or "").splitlines() if line.startswith("cpu") and line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
     return CpuReading(stolen, sum(map(sum, counts)), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
@@ -78,7 +78,11 @@ def noticeable(stolen: float | None) -> bool:
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
     """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
     names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
-    return {"governor": "+".join(names) or None, "boost": _boost(cpus_folder), "huge_pages": _chosen(_text(huge_pages))}
+    generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
+    boost = generic == "1" if generic in ("0", "1") else intel == "0" if intel in ("0", "1") else None
+    # the word in brackets: "madvise" of "always [madvise] never"
+    chosen = next((word.strip("[]") for word in (_text(huge_pages) or "").split() if word.startswith("[")), None)
+    return {"governor": "+".join(names) or None, "boost": boost, "huge_pages": chosen}
 
 
 def binding(cpus: Sequence[Sequence[str]]) -> str:
@@ -93,28 +97,11 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
     return f"ranks share {len(together)} CPU{'s' if len(together) != 1 else ''}"
 
 
-def _boost(cpus_folder: Path) -> bool | None:
-    """Return whether turbo is on, from the generic driver or Intel's."""
-    generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
-    if generic in ("0", "1"):
-        return generic == "1"
-    return intel == "0" if intel in ("0", "1") else None
-
-
-def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets: "madvise" of "always [madvise] never"."""
-    return next((word.strip("[]") for word in (text or "").split() if word.startswith("[")), None)
-
-
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return None
-
-
-def _lines(path: Path) -> list[str]:
-    return (_text(path) or "").splitlines()
 
 
 # Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.

@@ -202,35 +202,21 @@ def _with_evidence(
     """
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
     evidence = found.evidence | paused | ({"moved": moved_evidence(ready, world, all_ranks)} if instruments else {})
-    networks = _networks(world, all_ranks)
-    stalls = tuple(_stalls(found.measured, ready.timed)) if networks else ()
+    hosts, measured = [member.host for member in world.members], found.measured
+    networks: tuple[HostNetwork, ...] = ()
+    if len(world.hosts) > 1:  # on one host ranks need no network
+        networks = tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
+    series = slowest(measured.samples, ready.timed)
+    median_s = float(np.median(series)) if len(series) else None
+    long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
     evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
-    evidence |= {"stalls": [one.as_json() for one in stalls]} if stalls else {}
+    evidence |= {"stalls": [one.as_json() for one in long]} if long else {}
     enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s
-    hosts = (member.host for member in world.members)
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
-    bound = enqueue_s is not None and _is_launch_bound(enqueue_s, found.measured, ready.timed)
-    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=stalls)
-
-
-def _networks(world: World, all_ranks: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
-    """Return the network disturbances of each host; empty on one host, where ranks need no network."""
-    if len(world.hosts) < 2:
-        return ()
-    hosts = (member.host for member in world.members)
-    return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
-
-
-def _stalls(measured: Measurement, timed: list[int]) -> list[Stall]:
-    series = slowest(measured.samples, timed)
-    return stalls(measured.durations, float(np.median(series)) * measured.batch * measured.iterations) if len(series) else []
-
-
-def _is_launch_bound(enqueue_s: float, measured: Measurement, timed: list[int]) -> bool:
-    series = slowest(measured.samples, timed)
-    return len(series) > 0 and enqueue_s >= _LAUNCH_BOUND * float(np.median(series))
+    bound = enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s
+    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=tuple(long))
 
 
 def _largest(values: Any) -> float | None:

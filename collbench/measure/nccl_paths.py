@@ -11,7 +11,7 @@ import tempfile
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.machine.distance import BEST_FIRST, Capability, Distances, capability, not_used
-from collbench.machine.model import Gpu, Machine
+from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
@@ -46,7 +46,10 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     if not net:
         return _without_connections(facts, machines)
     direct = sum(count for name, count in net.items() if name.endswith(GDR))
-    text = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{_but(facts)}"
+    hosts = facts.get("hosts_without_gdr") or []
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    but = f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}" if hosts else ""
+    text = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{but}"
     if not direct:
         return _not_used(facts, machines, net)
     if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
@@ -55,15 +58,6 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     if rdma_bytes == 0:
         return Capability("capable, not used", f"{text}, but no RDMA port moved any bytes: that path was not used")
     return Capability("proven used", text)
-
-
-def _but(facts: Mapping[str, Any]) -> str:
-    """Return a clause with the hosts that use other connections."""
-    hosts = facts.get("hosts_without_gdr") or []
-    if not hosts:
-        return ""
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    return f"; not all on {', '.join(hosts[:_MOST_HOSTS])}{more}"
 
 
 def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) -> Capability:
@@ -88,16 +82,15 @@ def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mappin
 
 def _could(machines: Sequence[Machine]) -> Capability:
     """Return the capability of the least capable GPU with its best NIC."""
-    best = [found for machine in machines for gpu in machine.gpus if (found := _best(machine, gpu, Distances(machine)))]
+    best = []
+    for machine in machines:
+        usable, distances = [nic for nic in machine.nics if nic.virtual is None and nic.rdma], Distances(machine)
+        for gpu in machine.gpus if usable else ():
+            found = [capability(machine, gpu, nic, distances=distances) for nic in usable]
+            best.append(min(found, key=lambda each: BEST_FIRST.index(each.state)))
     if not best:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
     return max(best, key=lambda each: BEST_FIRST.index(each.state))
-
-
-def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None:
-    usable = [nic for nic in machine.nics if nic.virtual is None and nic.rdma]
-    found = [capability(machine, gpu, nic, distances=distances) for nic in usable]
-    return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
 
 
 # The logs of a job's ranks combined, for a row's evidence and run.json, with a summary in one sentence.
@@ -116,8 +109,16 @@ def summary(log: NcclLog) -> dict[str, Any]:
     gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
     choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL reports
     """
+    channels: dict[str, set[int]] = {}
+    for _, each in log.channels:
+        if each.channel is not None:
+            channels.setdefault(each.transport, set()).add(each.channel)
+    names = {number: name for (_, number), name in log.names.items()}  # a process is on one host, so a number identifies one device
+    used = (_DEVICE.match(transport) for transport in log.transports)
+    nics = {f"NET/{match[1]}/{match[2]}": names[int(match[2])] for match in used if match and int(match[2]) in names}
     return {
-        "version": log.version, "net": log.net, "transports": dict(log.transports), "channels": _channels(log), "nics": _nics(log),
+        "version": log.version, "net": log.net, "transports": dict(log.transports), "nics": nics,
+        "channels": {transport: sorted(numbers) for transport, numbers in channels.items()},
         "gdr": {"send": log.gdr_send, "receive": log.gdr_receive, "staged": log.staged, "refused": list(log.gdr_refused)},
         "stated": dict(log.stated), "choices": choices_of(log), "warnings": list(log.warnings[:_MOST_WARNINGS]),
     }  # fmt: skip
@@ -142,12 +143,23 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     logs = [each for each in facts if "transports" in each]
     why = next((each["why"] for each in facts if each.get("why")), None)
-    channels = _united(logs, "channels")
+    channels, parts = _united(logs, "channels"), [each["gdr"] for each in logs]
+    transports: Counter[str] = Counter()
+    stated: dict[str, int] = {}
+    for each in logs:
+        transports.update(each["transports"])
+        stated |= {kind: max(number, stated.get(kind, 0)) for kind, number in each["stated"].items()}
+    gdr = {
+        "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
+        "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
+    }  # fmt: skip
+    undirect = {
+        each["host"] for each in logs if any(name.startswith(_NET) and not name.endswith(GDR) for name in each["transports"])
+    }  # fmt: skip
     return {
         "processes": len(facts), "told": len(logs), "why": why, "versions": _all(logs, "version"), "nets": _all(logs, "net"),
-        "transports": _summed(each["transports"] for each in logs), "channels": channels, "nics": _united(logs, "nics"),
-        "gdr": _gdr(logs), "hosts_without_gdr": sorted({each["host"] for each in logs if _undirect(each["transports"])}),
-        "stated": {kind: max(each["stated"].get(kind, 0) for each in logs) for kind in _kinds(logs)}, "choices": _merged(logs),
+        "transports": dict(transports.most_common()), "channels": channels, "nics": _united(logs, "nics"),
+        "gdr": gdr, "hosts_without_gdr": sorted(undirect), "stated": dict(sorted(stated.items())), "choices": _merged(logs),
         "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
         "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
     }  # fmt: skip
@@ -171,33 +183,6 @@ def sentence(channels: Mapping[str, Sequence[int]]) -> str:
     return ", ".join([f"{parts[0]} of {len(every)} channel{'s' if len(every) != 1 else ''}", *parts[1:]])
 
 
-def _channels(log: NcclLog) -> dict[str, list[int]]:
-    found: dict[str, set[int]] = {}
-    for _, each in log.channels:
-        if each.channel is not None:
-            found.setdefault(each.transport, set()).add(each.channel)
-    return {transport: sorted(numbers) for transport, numbers in found.items()}
-
-
-def _nics(log: NcclLog) -> dict[str, str]:
-    """Return device names by NCCL's name. A process is on one host, so a number identifies one device."""
-    names = {number: name for (_, number), name in log.names.items()}
-    used = (_DEVICE.match(transport) for transport in log.transports)
-    return {f"NET/{match[1]}/{match[2]}": names[int(match[2])] for match in used if match and int(match[2]) in names}
-
-
-def _undirect(transports: Mapping[str, int]) -> bool:
-    return any(name.startswith("NET/") and not name.endswith(GDR) for name in transports)
-
-
-def _gdr(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = [each["gdr"] for each in logs]
-    return {
-        "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
-        "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
-    }  # fmt: skip
-
-
 def _merged(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return equal choices once, with the calls of all processes."""
     calls: Counter[tuple[Any, ...]] = Counter()
@@ -216,19 +201,8 @@ def _united(logs: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]
     return {key: sorted(values) for key, values in sorted(found.items())}
 
 
-def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total.most_common())
-
-
 def _all(logs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     return sorted({each[name] for each in logs if each[name]})
-
-
-def _kinds(logs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted({kind for each in logs for kind in each["stated"]})
 
 
 # A rank's own NCCL log: requested before NCCL is loaded, stored on the node, read at the end, and then removed.
@@ -300,7 +274,11 @@ class DebugLog:
         if self.why:
             return {**text, "why": self.why}
         try:
-            found = {**text, **summary(self._read())}
+            there = sorted(self._folder.glob("*.log")) if self._folder else [self._file] if self._file else []
+            written = [file for file in there if _size(file)]
+            if not written:
+                raise Unreadable("NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's")
+            found = {**text, **summary(read_files(written, "NCCL's log"))}
         except Unreadable as why:
             return {**text, "why": str(why)}
         found["choices"] = [*found["choices"], *self._choices]
@@ -320,13 +298,6 @@ class DebugLog:
                     self._env[name] = value
         if self._remove:
             self._remove()
-
-    def _read(self) -> NcclLog:
-        there = sorted(self._folder.glob("*.log")) if self._folder else [self._file] if self._file else []
-        written = [file for file in there if _size(file)]
-        if not written:
-            raise Unreadable("NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's")
-        return read_files(written, "NCCL's log")
 
     def _seen(self, number: int) -> list[dict[str, Any]]:
         """Return the choices in one file, and remove the file."""
@@ -387,12 +358,10 @@ def _expanded(pattern: str) -> str:
     """Expand NCCL's placeholders in a file name: %h the host, %p the process, %% a %."""
     words = {"h": socket.gethostname().partition(".")[0], "p": str(os.getpid()), "%": "%"}
     first, *rest = pattern.replace("%%", "%\0").split("%")
-    return first + "".join(_word(part, words) for part in rest)
-
-
-def _word(part: str, words: Mapping[str, str]) -> str:
-    letter = part[:1].replace("\0", "%")
-    return words[letter] + part[1:] if letter in words else f"%{part}"
+    for part in rest:
+        letter = part[:1].replace("\0", "%")
+        first += words[letter] + part[1:] if letter in words else f"%{part}"
+    return first
 
 
 def _is_own(env: Mapping[str, str], folder: Path | None = None) -> bool:
@@ -440,9 +409,10 @@ def query_ras(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> RasRepl
     """
     if env.get("NCCL_RAS_ENABLE") in _OFF:
         return RasReply(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
-    place = _place(env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}")
-    if place is None:
+    match = _ADDRESS.match((env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}").strip())
+    if match is None or not 0 < int(match[3]) < 65536:
         return RasReply(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is not a valid HOST:PORT")
+    place = match[1] or match[2], int(match[3])
     where = f"{printable(place[0], 80)}:{place[1]}"
     try:
         with _Client(place, deadline_s) as client:
@@ -509,12 +479,6 @@ class _Client:
         self._socket.settimeout(left)
 
 
-def _place(address: str) -> tuple[str, int] | None:
-    match = _ADDRESS.match(address.strip())
-    port = int(match[3]) if match else 0
-    return (match[1] or match[2], port) if match and 0 < port < 65536 else None
-
-
 def _sentence(answer: str) -> str:
     """Return the report in a reply, which is JSON or text."""
     if not answer.strip():
@@ -541,7 +505,7 @@ def _of_text(answer: str) -> str:
 
 def _of_json(communicators: list[Any]) -> str:
     known = [each for each in communicators if isinstance(each, dict)]
-    parts = [part for each in known for part in (*_missing(each), *_wrong(each), *_lagging(each))]
+    parts = [part for each in known for part in _faults(each)]
     if parts:
         more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
         return f"NCCL's RAS: {_short('; '.join(parts[:_MOST_NAMED]))}{more}"
@@ -549,41 +513,30 @@ def _of_json(communicators: list[Any]) -> str:
     return f"NCCL's RAS reaches all {ranks} ranks, and none is behind" if ranks else "NCCL's RAS lists no communicators"
 
 
-def _missing(communicator: dict[str, Any]) -> Iterator[str]:
+def _faults(communicator: dict[str, Any]) -> Iterator[str]:
+    """Yield a clause on each rank that does not answer, has an error, or has launched fewer calls of a collective than the furthest."""
     for each in _ranks(communicator, "missing_ranks"):
         status = each.get("status")
         dead = isinstance(status, dict) and status.get("considered_dead") is True
         yield f"{_name(each)} {'is considered dead' if dead else 'does not answer'}"
-
-
-def _wrong(communicator: dict[str, Any]) -> Iterator[str]:
-    for each in _ranks(communicator, "ranks"):
+    ranks = _ranks(communicator, "ranks")
+    for each in ranks:
         status = each.get("status")
         error = whole(str(status.get("async_error"))) if isinstance(status, dict) else None
         if error and error != 7:  # 7 means in progress
             yield f"{_name(each)} has asynchronous error {error}"
-
-
-def _lagging(communicator: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence on the ranks that have launched fewer calls of a collective than the furthest rank."""
-    ranks = _ranks(communicator, "ranks")
     counts = {id(each): each.get("collective_counts") for each in ranks}
     kinds = dict.fromkeys(kind for each in counts.values() if isinstance(each, dict) for kind in each)
     for kind in list(kinds)[:64]:
-        launched = [(each, number) for each in ranks if (number := _count(counts[id(each)], kind)) is not None]
+        launched = []
+        for each in ranks:
+            number = known.get(kind) if isinstance(known := counts[id(each)], dict) else None
+            launched += [(each, number)] if isinstance(number, int) and not isinstance(number, bool) else []
         most = max((number for _, number in launched), default=0)
         behind = sorted((number, index) for index, (_, number) in enumerate(launched) if number < most)
         for number, index in behind:
-            yield f"{_name(launched[index][0])} lags: {number} of {most} {printable(kind, 30)} launched{_how_many(launched, most)}"
-
-
-def _how_many(launched: list[tuple[dict[str, Any], int]], most: int) -> str:
-    return f" ({Counter(number for _, number in launched)[most]} of {len(launched)} ranks have all)"
-
-
-def _count(counts: Any, kind: str) -> int | None:
-    value = counts.get(kind) if isinstance(counts, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+            complete = f" ({sum(each == most for _, each in launched)} of {len(launched)} ranks have all)"
+            yield f"{_name(launched[index][0])} lags: {number} of {most} {printable(kind, 30)} launched{complete}"
 
 
 def _ranks(communicator: dict[str, Any], name: str) -> list[dict[str, Any]]:

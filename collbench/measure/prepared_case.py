@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from collbench.backends.backend import Backend, Group, Tuning
+from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.request import Budget
-from collbench.measure.sampling import Measurement, measure, schedule, short_schedule
+from collbench.measure.sampling import Measurement, SamplingPlan, measure, schedule, short_schedule
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
@@ -28,7 +28,6 @@ from collbench.units import format_time, plural
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
 T = TypeVar("T")
-_Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
 class DataError(Protocol):
@@ -88,6 +87,11 @@ class PreparedCase:
         return not self.loop.native and self.loop.could_be_native
 
 
+def placed(case: Case, operation: Operation, backend: Backend) -> Case:
+    """Return the case, out of place where the library supports it, unless the user chose otherwise."""
+    return case if case.in_place is not None else case.placed(in_place_only(backend, operation))
+
+
 def make_groups(backend: Backend, work: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:
     """Return the groups that these cases need, and that of all ranks; pairs need none.
 
@@ -122,17 +126,6 @@ class BackendContext:
         return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
 
 
-@dataclass(frozen=True)
-class _Preparation:
-    """A case to prepare: over these groups, in a backend's context, with so many rotating buffers (None: the case's own number)."""
-
-    operation: Operation
-    case: Case
-    stage: BackendContext
-    groups: Groups
-    slots: int | None = None
-
-
 def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | CaseFailed:
     """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
     on all ranks.
@@ -148,89 +141,125 @@ def prepare_over(
     """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
     case's own).
     """
-    backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
-    preparation = _Preparation(operation, case, stage, groups, slots)
-    with _at(case, world, "making its groups"):
-        own_groups = _members(preparation, world)
+    operation = operation.on(stage.backend.api, stage.backend.passes_messages)
+    preparation = _Preparation(operation, case, stage, groups, world, slots or slots_for(case))
+    own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
     own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
-    failed = _first_failure(own_groups, world, f"{case.title()}: making its groups") if own else None
+    failed = preparation.first_failure(own_groups, "making its groups") if own else None
     if isinstance(own_groups, CaseFailed):
         return failed or own_groups
     if failed:
         return failed
-    ready = _bound(preparation, own_groups, world)
+    ready = preparation.bind(own_groups)
     if isinstance(ready, CaseFailed):
-        with _at(case, world, "freeing its groups"):
-            _release(operation, case, backend, own_groups)
+        with world.watchdog.phase(f"{case.title()}: freeing its groups"):
+            _release(operation, case, stage.backend, own_groups)
     return ready
 
 
-def _first_failure(found: object, world: World, what: str) -> CaseFailed | None:
-    """Return the first failure of any rank, the same at all ranks; None where no rank failed. All ranks call."""
-    told = world.first_error(as_json(found) if isinstance(found, CaseFailed) else None, what)
-    return None if told is None else decode(told, CaseFailed)
+@dataclass(frozen=True)
+class _Preparation:
+    """A case to prepare on all ranks: over these groups, in a backend's context, with so many rotating buffers."""
 
+    operation: Operation
+    case: Case
+    stage: BackendContext
+    groups: Groups
+    world: World
+    slots: int
 
-def _bound(preparation: _Preparation, own_groups: tuple[Group, ...], world: World) -> PreparedCase | CaseFailed:
-    """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
+    def attempt(self, doing: str, stage: Literal["groups", "allocation", "binding"], make: Callable[[], T]) -> T | CaseFailed:
+        """Return what `make` makes under the watchdog, or why the library refuses it at this rank."""
+        with self.world.watchdog.phase(f"{self.case.title()}: {doing}"):
+            try:
+                return make()
+            except (CollbenchError, AttributeError) as error:
+                return CaseFailed(stage, self.world.rank, str(error))
+            except MemoryError as error:
+                return CaseFailed(stage, self.world.rank, str(error) or "not enough memory")
 
-    A call captured into a graph connects the ranks, and would wait for those that fail.
-    """
-    case = preparation.case
-    with _at(case, world, "allocating"):
-        buffers = _try(lambda: _filled(preparation, own_groups), "allocation", world)
-    if case.device != "cpu" and (failed := _first_failure(buffers, world, f"{case.title()}: allocating")):
-        return failed
-    with _at(case, world, "binding its calls"):
-        program = buffers if isinstance(buffers, CaseFailed) else _try(lambda: _program(preparation, own_groups, buffers), "binding", world)
-    failed = _first_failure(program, world, f"{case.title()}: binding its calls")
-    if isinstance(buffers, CaseFailed):
-        return failed or buffers
-    if isinstance(program, CaseFailed):
-        return failed or program
-    if failed:
-        return failed
-    ready = _looped(preparation, (own_groups, buffers, program), world)
-    return _first_failure(_trial(ready, world), world, f"{case.title()}: the first call") or ready
+    def first_failure(self, found: object, doing: str) -> CaseFailed | None:
+        """Return the first failure of any rank, the same at all ranks; None where no rank failed. All ranks call."""
+        own = as_json(found) if isinstance(found, CaseFailed) else None
+        reason = self.world.first_error(own, f"{self.case.title()}: {doing}")
+        return None if reason is None else decode(reason, CaseFailed)
+
+    def make_groups(self) -> tuple[Group, ...]:
+        """Return this process's groups. All ranks call."""
+        case, stage = self.case, self.stage
+        backend, tuning, whole, driven = stage.backend, Tuning(case.algorithm, case.protocol), stage.whole, stage.driven
+
+        def make(ranks: tuple[int, ...]) -> Group | None:
+            if self.operation.pair:
+                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
+            return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
+
+        return tuple(group for group in [make(ranks) for ranks in self.groups] if group)
+
+    def bind(self, own_groups: tuple[Group, ...]) -> PreparedCase | CaseFailed:
+        """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
+
+        A call captured into a graph connects the ranks, and would wait for those that fail.
+        """
+        buffers = self.attempt("allocating", "allocation", lambda: self._filled(own_groups))
+        if self.case.device != "cpu" and (failed := self.first_failure(buffers, "allocating")):
+            return failed
+        doing = "binding its calls"
+        program = buffers if isinstance(buffers, CaseFailed) else self.attempt(doing, "binding", lambda: self._program(own_groups, buffers))
+        failed = self.first_failure(program, doing)
+        if isinstance(buffers, CaseFailed):
+            return failed or buffers
+        if isinstance(program, CaseFailed):
+            return failed or program
+        if failed:
+            return failed
+        ready, refused = self._looped(own_groups, buffers, program), None
+        try:  # only the library knows which cases it does not support
+            with phase(ready, self.world, "the first call"):
+                ready.checking.run(1, slot=0)
+        except CallFailed as error:
+            refused = CaseFailed("first call", self.world.rank, str(error))
+        return self.first_failure(refused, "the first call") or ready
+
+    def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+        found = []
+        for group in own_groups:
+            buffers = self.stage.backend.allocate(self.operation, replace(self.case, seed=_seed(self.case, group)), group, self.slots)
+            found.append(buffers)
+        for each in found:
+            for slot in range(self.slots):
+                each.fill(slot, for_check=False)
+        return tuple(found)
+
+    def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
+        backend, parts = self.stage.backend, zip(own_groups, buffers, strict=True)
+        programs = [backend.bind(self.operation, self.case, group, part) for group, part in parts]
+        return joined(programs) if programs else Program(((),))
+
+    def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
+        """Return the case with the loops over its program."""
+        operation, case, stage = self.operation, self.case, self.stage
+        # several pairs must run at the same time
+        alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1
+        each = stage.each_time and case.mode != "pipelined" and not alone
+        before, meeting = (stage.sync, None) if each else (None, stage.sync)
+        parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
+        loop = Loop(timed := Timed(program, before, stage.backend.clock(), self.world.watchdog.progress, meeting, parting))
+        checking = loop
+        if program.once or operation.is_barrier:
+            checked = replace(timed, program=program.once or program)
+            # a barrier is verified without the synchronization before it, which would also hold the ranks
+            checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
+        return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
 
 
-def _members(preparation: _Preparation, world: World) -> tuple[Group, ...] | CaseFailed:
-    """Return this process's groups, or why the library refuses them. All ranks call."""
-    case, stage = preparation.case, preparation.stage
-    backend, tuning = stage.backend, Tuning(case.algorithm, case.protocol)
-    whole, driven = stage.whole, stage.driven
-
-    def make(ranks: tuple[int, ...]) -> Group | None:
-        if preparation.operation.pair:
-            return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
-        return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
-
-    made = _try(lambda: [make(ranks) for ranks in preparation.groups], "groups", world)
-    return made if isinstance(made, CaseFailed) else tuple(group for group in made if group)
-
-
-def _looped(preparation: _Preparation, made: _Made, world: World) -> PreparedCase:
-    """Return the case with the loops over its program."""
-    operation, case, stage, (own_groups, buffers, program) = preparation.operation, preparation.case, preparation.stage, made
-    alone = (operation.self_synchronizing or operation.one_sided) and len(
-        preparation.groups
-    ) == 1  # several pairs must run at the same time
-    each = stage.each_time and case.mode != "pipelined" and not alone
-    before, meeting = (stage.sync, None) if each else (None, stage.sync)
-    parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
-    loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
-    checking = Loop(_to_check(timed, operation)) if program.once or operation.is_barrier else loop
-    return PreparedCase(operation, case, preparation.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
-
-
-def _to_check(timed: Timed, operation: Operation) -> Timed:
-    """Return the calls to verify. A barrier is verified without the synchronization before it, which would also hold the ranks."""
-    program = timed.program.once or timed.program
-    return replace(timed, program=program, sync=None, meeting=None) if operation.is_barrier else replace(timed, program=program)
+def _seed(case: Case, group: Group) -> int:
+    """Return a seed that differs between groups, so that verification detects data of another group."""
+    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
@@ -243,71 +272,36 @@ def _release(operation: Operation, case: Case, backend: Backend, own_groups: Seq
         backend.release(group)
 
 
-def _at(case: Case, world: World, what: str) -> AbstractContextManager[None]:
-    """Return a phase of the watchdog that names the case."""
-    return world.watchdog.phase(f"{case.title()}: {what}")
-
-
 @contextmanager
 def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
     """Run the block under the watchdog. An error of work that does not end names its case."""
     try:
-        with _at(ready.case, world, what):
+        with world.watchdog.phase(f"{ready.case.title()}: {what}"):
             yield
     except Unfinished as error:
         raise Unfinished(f"{ready.case.title()}: {error}") from None
 
 
-def _trial(ready: PreparedCase, world: World) -> CaseFailed | None:
-    """Run one untimed call and return why the library refuses it, or None. Only the library knows which cases it does
-    not support.
-    """
-    try:
-        with phase(ready, world, "the first call"):
-            ready.checking.run(1, slot=0)
-    except CallFailed as error:
-        return CaseFailed("first call", world.rank, str(error))
-    return None
-
-
-def _filled(preparation: _Preparation, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
-    case, backend = preparation.case, preparation.stage.backend
-    slots = preparation.slots or slots_for(case)
-    buffers = tuple(backend.allocate(preparation.operation, replace(case, seed=_seed(case, group)), group, slots) for group in own_groups)
-    for each in buffers:
-        for slot in range(slots):
-            each.fill(slot, for_check=False)
-    return buffers
-
-
-def _seed(case: Case, group: Group) -> int:
-    """Return a seed that differs between groups, so that verification detects data of another group."""
-    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
-
-
-def _program(preparation: _Preparation, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
-    programs = [
-        preparation.stage.backend.bind(preparation.operation, preparation.case, group, part)
-        for group, part in zip(own_groups, buffers, strict=True)
-    ]
-    return joined(programs) if programs else Program(((),))
-
-
-def _try(make: Callable[[], T], stage: Literal["groups", "allocation", "binding"], world: World) -> T | CaseFailed:
-    try:
-        return make()
-    except (CollbenchError, AttributeError) as error:
-        return CaseFailed(stage, world.rank, str(error))
-    except MemoryError as error:
-        return CaseFailed(stage, world.rank, str(error) or "not enough memory")
-
-
 def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
-    case, each = ready.case, ready.loop.iterations
-    plan = schedule(budget, case.size_bytes, case.mode, ready.timed, iterations=each) if world.rank == 0 else None
+    plan = schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
+    return _run_plan(ready, ready.loop, world, budget, plan)
+
+
+def time_shortly(
+    ready: PreparedCase, world: World, budget: Budget, loop: Loop | None = None, timed: list[int] | None = None
+) -> Measurement | None:
+    """Measure one of many cases, with few batches; the result is at rank 0, None elsewhere.
+
+    loop, timed: another loop of the case than its own, and the ranks that it times.
+    """
+    plan = short_schedule(budget, ready.case.size_bytes, ready.case.mode if loop is None else "isolated", timed or ready.timed)
+    return _run_plan(ready, loop or ready.loop, world, budget, plan)
+
+
+def _run_plan(ready: PreparedCase, loop: Loop, world: World, budget: Budget, plan: SamplingPlan) -> Measurement | None:
     with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(ready.loop, world, plan, case.title())
+        return measure(loop, world, plan if world.rank == 0 else None, ready.case.title())
 
 
 def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
@@ -436,17 +430,6 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
 
 def _what(ready: PreparedCase) -> str:
     return f"{ready.case.title()}: verifying"
-
-
-# One of many measurements: a prepared case, timed with few batches.
-
-
-def time_shortly(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
-    """Measure the case on all ranks with the short protocol; the result is at rank 0, None elsewhere."""
-    case = ready.case
-    plan = short_schedule(budget, case.size_bytes, case.mode, ready.timed) if world.rank == 0 else None
-    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(ready.loop, world, plan, case.title())
 
 
 # Wrong data between places, for launches that measure rounds.

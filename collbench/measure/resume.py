@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Backend, in_place_only
 from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.measure.open_backends import Work
+from collbench.measure.prepared_case import placed
 from collbench.measure.request import Request
 from collbench.measure.row import row_without
-from collbench.measure.session import Work, ranks_of
-from collbench.operations.case import Case
-from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.reason import Fact
 from collbench.results.environment import steering
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine
 
 
-pass
-
-
 # Whether a resumed run is the same: the request, the software and the hosts.
 
 _IDENTITY = (*SERIES, "size_bytes")
@@ -43,14 +38,12 @@ Facts = dict[str, str]
 
 def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
     """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not possible)."""
-    return [_named(item, world) for item in work]
-
-
-def _named(item: Work, world: World) -> tuple[Row, Row]:
-    operation, case, one = item
-    size = (ranks_of(one, world), len(world.hosts))
-    there = placed(case, operation, one.backend) if one.backend else case
-    return row_without(operation, there, "", size, ""), row_without(operation, case, "", size, "")
+    found = []
+    for operation, case, one in work:
+        size = (one.ranks(world), len(world.hosts))
+        there = placed(case, operation, one.backend) if one.backend else case
+        found.append((row_without(operation, there, "", size, ""), row_without(operation, case, "", size, "")))
+    return found
 
 
 def key_of(row: Row) -> Key:
@@ -300,10 +293,11 @@ class Stored:
 def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
     """Return a new folder, or the folder of the run to resume, locked for this process; at rank 0.
 
-    info: the part of run.json about this launch. planned: the result of `planned`. Raises UsageError for another run,
-    and for one that cannot be continued.
+    info: the part of run.json about this launch. planned: the result of `planned`, empty for a run that is not of cases. Raises
+    UsageError for another run, and for one that cannot be continued.
     """
-    info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
+    if planned:
+        info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
     earlier = request.earlier
     if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)
@@ -364,8 +358,3 @@ def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[i
         if rows_of_case:
             found[place] = rows_of_case.pop(0)
     return found
-
-
-def placed(case: Case, operation: Operation, backend: Backend) -> Case:
-    """Return the case, out of place where the library supports it, unless the user chose otherwise."""
-    return case if case.in_place is not None else case.placed(in_place_only(backend, operation))

@@ -92,9 +92,11 @@ def make_row(
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
     figures, arrays, known = _figures(operation, case, samples, _places(ready))
+    bound = around.hard_bound.bytes_per_s if around.hard_bound else None
+    percent, withholding = against_limits(figures.get("busbw_bytes_per_s"), around.ceiling, bound, around.withheld)
     skew = _exit_skew(measured, around.hosts) if case.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
-        *case.flags, *around.flags, *_against_ceilings(figures.get("busbw_bytes_per_s"), around),
+        *case.flags, *around.flags, *withholding,
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
     ))  # fmt: skip
     seen = _seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)
@@ -104,7 +106,7 @@ def make_row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
-        ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
+        ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=percent,
         evidence={**(around.evidence or {}), **seen},
         canary_s=watched.canary_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
@@ -130,7 +132,7 @@ def _figures(
     known = found.median
     algbw, busbw = _rates(operation, case, n, known.value)
     return {
-        "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
+        "n": known.n, "n_eff": known.n_eff, "time_s": times_of(slowest, known), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
         "groups": _of_groups((operation, case, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
@@ -211,37 +213,26 @@ def wrong_evidence(mismatches: Sequence[DataError]) -> dict[str, Any]:
     return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
 
 
-def _times(known: Median, slowest: Samples) -> Times:
+def times_of(series: Samples, known: Median | None = None) -> Times:
     """Return the times of a row. Equal samples have no interval: the clock's resolution hides their differences."""
-    spread = quantiles(slowest)
+    known, spread = known or median(series), quantiles(series)
     low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
     return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
-def _percent(busbw: float | None, around: RowContext) -> float | None:
-    """Return the percentage of the expected bandwidth; None if it would mislead.
+def against_limits(
+    rate: float | None, ceiling: Ceiling | None, bound: float | None, withheld: bool = False
+) -> tuple[float | None, tuple[str, ...]]:
+    """Return (the percentage of the expected bandwidth, None if it would mislead; the flags that withhold it).
 
-    That is: more ranks than cores, a rate above the hard limit, or an unsteady reference.
+    It would mislead with more ranks than cores or a path beside the network (`withheld`), with an unsteady reference, and above
+    the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
     """
-    rate = around.ceiling.bytes_per_s if around.ceiling else None
-    disturbed = around.ceiling is not None and around.ceiling.disturbed
-    if around.withheld or disturbed or not busbw or not rate or _above_bound(busbw, around):
-        return None
-    return 100 * busbw / rate
-
-
-def _against_ceilings(busbw: float | None, around: RowContext) -> Iterator[str]:
-    """Yield the flags that withhold the percentage."""
-    if around.ceiling is not None and around.ceiling.disturbed:
-        yield "reference_disturbed"
-    if _above_bound(busbw, around):
-        yield "above_bound"
-
-
-def _above_bound(busbw: float | None, around: RowContext) -> bool:
-    """Return whether the rate exceeds the hard limit: the bytes took another path, or the link's rate was read wrongly."""
-    bound = around.hard_bound.bytes_per_s if around.hard_bound else None
-    return bool(busbw and bound and busbw > bound * TOLERANCE)
+    disturbed = ceiling is not None and ceiling.disturbed
+    above = bool(rate and bound and rate > bound * TOLERANCE)
+    expected = ceiling.bytes_per_s if ceiling else None
+    percent = 100 * rate / expected if rate and expected and not (withheld or disturbed or above) else None
+    return percent, (*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if above else []))
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:

@@ -60,10 +60,10 @@ class WarmUp(Batch):
     """A batch of warm-up samples, which are not kept."""
 
 
-Plan = Generator[Batch, Samples, Measurement]
+SamplingPlan = Generator[Batch, Samples, Measurement]
 
 
-def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measurement | None:
+def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> Measurement | None:
     """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
 
     what: the name of the case, for messages.
@@ -112,7 +112,7 @@ def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
 
 def schedule(
     budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
-) -> Plan:
+) -> SamplingPlan:
     """Return rank 0's plan, a generator: it yields batches, is sent their samples [ranks × n], and returns the measurement.
 
     iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
@@ -232,7 +232,7 @@ _BATCH = 20  # iterations between two stamps if the ranks do not synchronize bef
 _BATCHES = 12  # at least as many batches fit into the time
 
 
-def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
+def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> SamplingPlan:
     """Return rank 0's plan like `schedule`, but short: a first call, warm-up (`budget.warmup` calls in all), samples.
 
     It takes at least 6 samples if they fit into the budget, even if each sample is long.

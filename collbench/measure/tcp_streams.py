@@ -1,11 +1,11 @@
-"""TCP streams between two hosts: one end sends a known pattern; the other compares it, and counts the bytes that
-arrive.
-"""
+"""TCP streams between two hosts: one end sends a known pattern; the other compares it, and counts the bytes that arrive."""
 
 from __future__ import annotations
 
 import hmac
+import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.addresses import listen_at
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import CollbenchError
+from collbench.measure import counters
 from collbench.measure.references import PATTERN, PERIOD
 from collbench.measure.sync import at_once
 
@@ -208,3 +210,114 @@ def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
     so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
     rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
     return rates
+
+
+# Streams between ranks: all at the same time, and the reports of both ends.
+
+
+@dataclass(frozen=True)
+class TcpStream:
+    """TCP streams from one process to another, or to itself. All start from `source_address` ("": the kernel's choice).
+
+    address   at which the target listens
+    nic       the interface whose counters are read at both ends; "": none
+    count     how many streams
+    """
+
+    source: Member
+    target: Member
+    address: str
+    source_address: str = ""
+    nic: str = ""
+    count: int = 1
+
+    @property
+    def reversed(self) -> TcpStream:
+        """The stream in the other direction."""
+        return TcpStream(self.target, self.source, self.source_address, self.address, self.nic, self.count)
+
+    def why(self, offer: Reply, source: Reply, target: Reply) -> str | None:
+        """Return which end failed, and why, from the reports: of the target before the stream, and of both ends after it."""
+        ends = ((offer, f"{self.target.host} cannot listen at {self.address}"),
+                (source, f"{self.source.host} does not reach {self.target.host} at {self.address}"),
+                (target, f"nothing arrived at {self.target.host} ({self.address})"))  # fmt: skip
+        failed = next(((reply, what) for reply, what in ends if "value" not in reply), None)
+        return failed and f"{failed[1]}: {failed[0].get('why', 'no reason was reported')}"
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """The result of a stream: its rates and wrong data, or why it has none.
+
+    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
+    """
+
+    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    wrong: str | None = None
+    left: int | None = None
+    came: int | None = None
+    why: str | None = None
+
+
+def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> list[StreamReport]:
+    """Run all streams at the same time for so many seconds, and return their results, at all ranks. All ranks must call it.
+
+    A process is an end of at most one of them. The targets listen and send their addresses, then both ends work.
+    """
+    own = next((each for each in streams if world.me in (each.source, each.target)), None)
+    with ExitStack() as stack:
+        listeners: list[socket.socket] = []
+
+        def listen(address: str) -> list[Any]:
+            listeners.append(stack.enter_context(listen_at(address)))
+            return [listeners[0].getsockname()[1], secrets.token_hex(KEY_BYTES)]
+
+        awaited = own is not None and own.target == world.me
+        offers = world.allgather(attempt(partial(listen, own.address)) if own and awaited else {}, "listening for TCP streams")
+        with world.extend_timeout(seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
+            ended = _run_ends(own, world, offers[own.target.rank], listeners, seconds) if own else {}
+            replies = world.allgather(ended, "measuring TCP")
+    reports = []
+    for each in streams:
+        offer, source, target = (
+            offers[each.target.rank], replies[each.source.rank].get("source", {}), replies[each.target.rank].get("target", {})
+        )  # fmt: skip
+        why = each.why(offer, source, target)
+        rates, wrong, came = ([], None, None) if why else target["value"]
+        reports.append(StreamReport(np.array(rates), wrong, None if why else source["value"], came, why))
+    return reports
+
+
+def _run_ends(own: TcpStream, world: World, offer: Reply, listeners: Sequence[socket.socket], seconds: float) -> dict[str, Reply]:
+    """Run the ends of a stream at this process, and return their reports."""
+    if "value" not in offer:
+        return {}
+    (port, key), waits = offer["value"], patience(world)
+    ended: dict[str, Reply] = {}
+
+    def sent() -> int | None:
+        before = _counted(own.nic, "tx_bytes")
+        send((own.address, port), bytes.fromhex(key), own.count, (seconds, waits), source=own.source_address)
+        return _grown(before, _counted(own.nic, "tx_bytes"))
+
+    def taken() -> list[Any]:
+        before = _counted(own.nic, "rx_bytes")
+        arrived = receive(listeners[0], bytes.fromhex(key), own.count, seconds, waits)
+        return [arrived.rates.tolist(), arrived.wrong, _grown(before, _counted(own.nic, "rx_bytes"))]
+
+    sender = threading.Thread(target=lambda: ended.update(source=attempt(sent)), daemon=True)
+    if world.me == own.source:
+        sender.start()
+    if world.me == own.target:
+        ended["target"] = attempt(taken)
+    if world.me == own.source:
+        sender.join()
+    return ended
+
+
+def _counted(nic: str, what: str) -> int | None:
+    return counters.read()[0].get(nic, {}).get(what) if nic else None
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before

@@ -1,6 +1,4 @@
-"""External network tools between ranks: the target's end waits, the source's end starts, and every rank gets the
-results.
-"""
+"""External network tools between ranks: the target's end waits, the source's end starts, and every rank gets the results."""
 
 from __future__ import annotations
 
@@ -12,18 +10,17 @@ import selectors
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +29,7 @@ from collbench.addresses import LOOPBACK, listen_at
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
-from collbench.measure import counters as ethernet_counters
-from collbench.measure import counters as infiniband_counters
-from collbench.measure import instruments as counters
+from collbench.measure import counters, instruments
 from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Reply, attempt
 
 # The interface of a wire tool: its two command lines, and the parser of its output.
@@ -80,49 +75,37 @@ class ToolFigure:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class WireTool(Protocol):
-    """One tool. Its commands end by themselves after one run."""
+Command = Callable[[ToolRequest, str, int], list[str]]
 
-    @property
-    def name(self) -> str:
-        """The name of the tool's program, and of the rows' backend."""
-        ...
 
-    @property
-    def api(self) -> str:
-        """The interface that moves the bytes: "tcp", "libfabric", "ucp", "verbs"."""
-        ...
+@dataclass(frozen=True)
+class WireTool:
+    """One tool. Its commands end by themselves after one run.
 
-    @property
-    def package(self) -> str:
-        """The command that installs it, for messages: "apt-get install iperf3"."""
-        ...
+    name        of the tool's program, and of the rows' backend
+    api         the interface that moves the bytes: "tcp", "libfabric", "ucp", "verbs"
+    package     the command that installs it, for messages: "apt-get install iperf3"
+    operations  LATENCY, BANDWIDTH or both, in the order in which they are measured
+    version_command, version_line   the command that prints its version, and the line that has it
+    server      (request, address, port) -> the command of the waiting end, at a TCP port of this address
+    client      (request, address, port) -> the command of the starting end, which connects to that port
+    parse       (request, printed) -> the figure in the client's output. Raises RunFailed if it is missing or not plausible
+    """
 
-    @property
-    def operations(self) -> Sequence[str]:
-        """LATENCY, BANDWIDTH or both, in the order in which they are measured."""
-        ...
-
-    @property
-    def version_command(self) -> Sequence[str]:
-        """The command that prints its version."""
-        ...
+    name: str
+    api: str
+    package: str
+    operations: tuple[str, ...]
+    version_command: tuple[str, ...]
+    version_line: str
+    server: Command
+    client: Command
+    parse: Callable[[ToolRequest, str], ToolFigure]
 
     def version(self, printed: str) -> str | None:
         """Return the version in the output of `version_command`; None: not found."""
-        ...
-
-    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command of the waiting end, at a TCP port of this address."""
-        ...
-
-    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command of the starting end, which connects to that port."""
-        ...
-
-    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
-        """Return the figure in the client's output. Raises RunFailed if it is missing or not plausible."""
-        ...
+        found = re.search(rf"{self.version_line}(\d[\w.+-]{{0,20}})", printed, re.MULTILINE)
+        return found[1] if found else None
 
 
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
@@ -148,51 +131,28 @@ def last_line(printed: str) -> str:
 
 
 # fi_pingpong of libfabric (https://ofiwg.github.io/libfabric/main/man/fi_pingpong.1.html): half the round trip of a message.
+#
+# It runs a number of messages, the same at both ends, and has no option for a time.
 
-_VERSION = re.compile(r"^libfabric: (\d[\w.+-]{0,20})", re.MULTILINE)
-_BYTES, _FI_PINGPONG_FEWEST, _FI_PINGPONG_MOST = (
-    16 * 2**20,
-    16,
-    2000,
-)  # it runs a number of messages, the same at both ends, and has no option for a time
-
-
-class FiPingpong:
-    """fi_pingpong: reliable datagrams over libfabric's first provider. FI_PROVIDER selects another one."""
-
-    name, api, package = "fi_pingpong", "libfabric", "apt-get install libfabric-bin, or your distribution's libfabric"
-    operations = (LATENCY,)
-    version_command = ("fi_info", "--version")
-
-    def version(self, printed: str) -> str | None:
-        """Return the library's version: the program has none of its own."""
-        found = _VERSION.search(printed)
-        return found[1] if found else None
-
-    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that waits for one client."""
-        return ["fi_pingpong", "-B", str(port), *_same(request, address)]
-
-    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command of the client."""
-        return ["fi_pingpong", "-P", str(port), *_same(request, address), address]
-
-    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
-        """Return the column usec/xfer of the only line of figures."""
-        found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
-        time_s = figure_of(self.name, found[0] * 1e-6 if len(found) == 1 else None, printed)
-        trips = _trips(request)
-        return ToolFigure(
-            time_s, 2 * trips, trips * request.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
-        )
-
-
-def _same(request: ToolRequest, address: str) -> list[str]:
-    return ["-I", str(_trips(request)), "-S", str(request.size_bytes), "-e", "rdm", *(["-6"] if ":" in address else [])]
+_PINGPONG_BYTES, _FEWEST_TRIPS, _MOST_TRIPS = 16 * 2**20, 16, 2000
 
 
 def _trips(request: ToolRequest) -> int:
-    return max(_FI_PINGPONG_FEWEST, min(_FI_PINGPONG_MOST, _BYTES // request.size_bytes))
+    return max(_FEWEST_TRIPS, min(_MOST_TRIPS, _PINGPONG_BYTES // request.size_bytes))
+
+
+def _fi_pingpong(request: ToolRequest, address: str, *port: str) -> list[str]:
+    family = ["-6"] if ":" in address else []
+    return ["fi_pingpong", *port, "-I", str(_trips(request)), "-S", str(request.size_bytes), "-e", "rdm", *family]
+
+
+def _parse_fi_pingpong(request: ToolRequest, printed: str) -> ToolFigure:
+    """Return the column usec/xfer of the only line of figures."""
+    found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
+    time_s = figure_of("fi_pingpong", found[0] * 1e-6 if len(found) == 1 else None, printed)
+    trips = _trips(request)
+    statistic = f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
+    return ToolFigure(time_s, 2 * trips, trips * request.size_bytes, statistic)
 
 
 def _microseconds(line: str) -> float | None:
@@ -201,6 +161,15 @@ def _microseconds(line: str) -> float | None:
     """
     words = line.split()
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
+
+
+FI_PINGPONG = WireTool(  # reliable datagrams over libfabric's first provider; FI_PROVIDER selects another one
+    "fi_pingpong", "libfabric", "apt-get install libfabric-bin, or your distribution's libfabric", (LATENCY,),
+    ("fi_info", "--version"), "^libfabric: ",
+    server=lambda request, address, port: _fi_pingpong(request, address, "-B", str(port)),
+    client=lambda request, address, port: [*_fi_pingpong(request, address, "-P", str(port)), address],
+    parse=_parse_fi_pingpong,
+)  # fmt: skip
 
 
 # RDMA writes between two NICs by perftest's ib_write_bw, if it is installed (https://github.com/linux-rdma/perftest).
@@ -241,7 +210,7 @@ class Writes:
 
     def command(self, tcp_port: int) -> list[str]:
         """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
-        words = [*_with_us(), _TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
+        words = [_TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
         gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
         return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *([_IPV6] if self.ipv6 else []), *gpu]
 
@@ -269,17 +238,12 @@ def complaint(output: str) -> str:
     return f"perftest: {lines[-1]}" if lines else "perftest failed without a message"
 
 
-def free_port() -> int:
-    """Return a TCP port that is free now."""
-    with socket.create_server(("", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 class ToolServer:
     """A perftest server that is restarted after each run, until the `with` block ends."""
 
     def __init__(self, writes: Writes, tcp_port: int) -> None:
-        self._command, self._over = writes.command(tcp_port), threading.Event()
+        ending_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # when this process is killed
+        self._command, self._over = [*ending_with_us, *writes.command(tcp_port)], threading.Event()
         self._running: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -318,133 +282,72 @@ def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patien
 def _one(address: str, writes: Writes, tcp_port: int, patience_s: float) -> float:
     end = time.monotonic() + patience_s
     while True:
-        done = _run([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
-        rate = rate_in(done)
+        done = once([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
+        printed = f"{done.out}\n{done.err}"
+        rate = rate_in(printed)
         if rate is not None:
             return rate
-        if _NOT_YET not in done or time.monotonic() >= end:
-            raise RunFailed(complaint(done))
+        if _NOT_YET not in printed or time.monotonic() >= end:
+            raise RunFailed(complaint(printed))
         time.sleep(_PAUSE_S)
-
-
-def _run(command: list[str], timeout_s: float) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=_NOTHING,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"perftest did not end within {timeout_s:.0f} s") from error
-    except OSError as error:
-        raise RunFailed(f"perftest cannot be started: {error}") from error
-    return f"{done.stdout}\n{done.stderr}"
-
-
-def _with_us() -> list[str]:
-    """Return the command prefix that ends a server when its parent is killed (util-linux)."""
-    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 @cache
 def _help() -> str:
     with suppress(RunFailed):
-        return _run([_TOOL, "--help"], 10)
+        done = once([_TOOL, "--help"], 10)
+        return f"{done.out}\n{done.err}"
     return ""
 
 
-# ib_write_bw of perftest (https://github.com/linux-rdma/perftest): RDMA writes between the first devices of two hosts.
+# ib_write_bw between the first devices of two hosts, perftest's default.
 
-_IB_WRITE_BW_VERSION = re.compile(r"^\s*(?:\w+ )?[Vv]ersion ?: (\d[\w.+-]{0,20})", re.MULTILINE)
 _DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})\s", re.MULTILINE)
 
 
-class IbWriteBw:
-    """ib_write_bw of perftest. It runs a number of writes on the first RDMA device, perftest's default."""
-
-    name, api, package = "ib_write_bw", "verbs", "apt-get install perftest, or your distribution's"
-    operations = (BANDWIDTH,)
-    version_command = ("ib_write_bw", "--version")
-
-    def version(self, printed: str) -> str | None:
-        """Return the version in "Version: 6.06"."""
-        found = _IB_WRITE_BW_VERSION.search(printed)
-        return found[1] if found else None
-
-    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that waits for one client."""
-        return [*_same_ib_write_bw(request, address), "-p", str(port)]
-
-    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that writes."""
-        return [*_same_ib_write_bw(request, address), "-p", str(port), address]
-
-    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
-        """Return the column BW average."""
-        rate = rate_in(printed)
-        time_s = figure_of(self.name, request.size_bytes / rate if rate else None, printed)
-        found = _DEVICE.search(printed)
-        facts = {"device": found[1] or found[2]} if found else {}
-        return ToolFigure(
-            time_s, request.messages, request.messages * request.size_bytes, f"mean over {request.messages} writes (BW average)", facts
-        )
-
-
-def _same_ib_write_bw(request: ToolRequest, address: str) -> list[str]:
+def _ib_write_bw(request: ToolRequest, address: str, port: int) -> list[str]:
     family = [_IPV6] if ":" in address else []
-    return ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits", *family]
+    words = ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits", *family]
+    return [*words, "-p", str(port)]
+
+
+def _parse_ib_write_bw(request: ToolRequest, printed: str) -> ToolFigure:
+    """Return the column BW average."""
+    rate, n = rate_in(printed), request.messages
+    time_s = figure_of("ib_write_bw", request.size_bytes / rate if rate else None, printed)
+    found = _DEVICE.search(printed)
+    facts = {"device": found[1] or found[2]} if found else {}
+    return ToolFigure(time_s, n, n * request.size_bytes, f"mean over {n} writes (BW average)", facts)
+
+
+IB_WRITE_BW = WireTool(
+    "ib_write_bw", "verbs", "apt-get install perftest, or your distribution's", (BANDWIDTH,),
+    ("ib_write_bw", "--version"), r"^\s*(?:\w+ )?[Vv]ersion ?: ",
+    server=_ib_write_bw,
+    client=lambda request, address, port: [*_ib_write_bw(request, address, port), address],
+    parse=_parse_ib_write_bw,
+)  # fmt: skip
 
 
 # iperf3 (https://github.com/esnet/iperf): one TCP stream, its rate as the receiver counts it.
 
-_IPERF3_VERSION = re.compile(r"^iperf (\d[\w.+-]{0,20})", re.MULTILINE)
 
-
-class Iperf3:
-    """iperf3, which runs for whole seconds. `end.sum_received` of its JSON is the data that arrived."""
-
-    name, api, package = "iperf3", "tcp", "apt-get install iperf3, or your distribution's"
-    operations = (BANDWIDTH,)
-    version_command = ("iperf3", "--version")
-
-    def version(self, printed: str) -> str | None:
-        """Return the version in "iperf 3.12 (cJSON 1.7.15)"."""
-        found = _IPERF3_VERSION.search(printed)
-        return found[1] if found else None
-
-    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that waits for one client."""
-        return ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)]
-
-    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that sends for the requested time, at least a second."""
-        return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(request.seconds))), "--json"]
-
-    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
-        """Return the time of a message at the mean rate of the data that arrived."""
-        document = _object(printed)
-        received = _part(document, "end", "sum_received")
-        n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
-        if "error" in document or not n_bytes or not seconds:
-            raise RunFailed(f"iperf3 printed no figure: {last_line(str(document.get('error', '')))}")
-        time_s = figure_of(self.name, request.size_bytes * seconds / n_bytes, printed)
-        again = _number(_part(document, "end", "sum_sent").get("retransmits"))
-        statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {request.size_bytes} bytes of the stream"
-        return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
-
-
-def _object(printed: str) -> dict[str, Any]:
+def _parse_iperf3(request: ToolRequest, printed: str) -> ToolFigure:
+    """Return the time of a message at the mean rate of the data that arrived (`end.sum_received` of its JSON)."""
     try:
         document = json.loads(printed)
     except (ValueError, RecursionError) as error:
         raise RunFailed(f"iperf3 printed no JSON: {last_line(printed)}") from error
     if not isinstance(document, dict):
         raise RunFailed(f"iperf3 printed no JSON object: {last_line(printed)}")
-    return document
+    received = _part(document, "end", "sum_received")
+    n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
+    if "error" in document or not n_bytes or not seconds:
+        raise RunFailed(f"iperf3 printed no figure: {last_line(str(document.get('error', '')))}")
+    time_s = figure_of("iperf3", request.size_bytes * seconds / n_bytes, printed)
+    again = _number(_part(document, "end", "sum_sent").get("retransmits"))
+    statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {request.size_bytes} bytes of the stream"
+    return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
 
 
 def _part(document: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -458,6 +361,15 @@ def _number(value: object) -> float | None:
     """Return a value that can be a count or a time; None for NaN, infinity and negative values."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
     return float(value) if known and isinstance(value, int | float) else None
+
+
+IPERF3 = WireTool(  # it runs for whole seconds, at least one
+    "iperf3", "tcp", "apt-get install iperf3, or your distribution's", (BANDWIDTH,), ("iperf3", "--version"), "^iperf ",
+    server=lambda request, address, port: ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)],
+    client=lambda request, address, port: ["iperf3", "--client", address, "--port", str(port),
+                                           "--time", str(max(1, round(request.seconds))), "--json"],
+    parse=_parse_iperf3,
+)  # fmt: skip
 
 
 # Wire tools as processes: limited in time and output. The kernel ends them when this process ends.
@@ -562,7 +474,7 @@ def once(command: Sequence[str], limit_s: float) -> ToolExit:
         return tool.ended()
 
 
-def free_port_process(address: str) -> int:
+def free_port(address: str) -> int:
     """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises OSError."""
     with listen_at(address) as listener:
         return int(listener.getsockname()[1])
@@ -597,66 +509,34 @@ def _ending_with_us(limit_s: float) -> list[str]:
 
 # ucx_perftest of UCX (https://openucx.readthedocs.io): tag-matched messages over the way that UCX chooses.
 
-_UCX_PERFTEST_VERSION = re.compile(r"^# (?:Library version: |Version )(\d[\w.+-]{0,20})", re.MULTILINE)
 _TESTS = {LATENCY: "tag_lat", BANDWIDTH: "tag_bw"}
 _TRIPS, _UCX_PERFTEST_MOST_BYTES = 2000, 64 * 2**20
 _TITLE = "overall_lat"
-
-
-class UcxPerftest:
-    """ucx_perftest, which runs a number of messages. UCX_TLS and UCX_NET_DEVICES select the transport, as in the measured backends."""
-
-    name, api, package = "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx"
-    operations = (LATENCY, BANDWIDTH)
-    version_command = ("ucx_info", "-v")
-
-    def version(self, printed: str) -> str | None:
-        """Return the version in "# Version 1.13.1", or of newer ones "# Library version: 1.17.0"."""
-        found = _UCX_PERFTEST_VERSION.search(printed)
-        return found[1] if found else None
-
-    def server(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command that waits for one client, which sends the parameters."""
-        return ["ucx_perftest", "-p", str(port), *_family(address)]
-
-    def client(self, request: ToolRequest, address: str, port: int) -> list[str]:
-        """Return the command of the client, with figures as CSV."""
-        count = _count(request)
-        words = [
-            "-p",
-            str(port),
-            "-t",
-            _TESTS[request.operation],
-            "-s",
-            str(request.size_bytes),
-            "-n",
-            str(count),
-            "-w",
-            str(_warmup(count)),
-        ]
-        return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
-
-    def parse(self, request: ToolRequest, printed: str) -> ToolFigure:
-        """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the posting times."""
-        columns = _columns(printed)
-        median = next((columns[name] for name in columns if name.startswith("50.0_percentile")), None)
-        latency, count = request.operation == LATENCY, _count(request)
-        time_us = median if latency else columns.get(_TITLE)
-        time_s = figure_of(self.name, None if time_us is None else time_us * 1e-6, printed)
-        what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
-        return ToolFigure(time_s, count, count * request.size_bytes, f"{what}, after {_warmup(count)} to warm up")
 
 
 def _count(request: ToolRequest) -> int:
     return max(20, min(_TRIPS, _UCX_PERFTEST_MOST_BYTES // request.size_bytes)) if request.operation == LATENCY else request.messages
 
 
-def _warmup(count: int) -> int:
-    return max(1, count // 10)
+def _warmup(request: ToolRequest) -> int:
+    return max(1, _count(request) // 10)
 
 
-def _family(address: str) -> list[str]:
-    return ["-6"] if ":" in address else []
+def _ucx_perftest(request: ToolRequest, address: str, port: int) -> list[str]:
+    """Return the command of the client, with figures as CSV."""
+    words = ["-t", _TESTS[request.operation], "-s", str(request.size_bytes), "-n", str(_count(request)), "-w", str(_warmup(request))]
+    return ["ucx_perftest", "-p", str(port), *words, "-f", "-v", *(["-6"] if ":" in address else []), address]
+
+
+def _parse_ucx_perftest(request: ToolRequest, printed: str) -> ToolFigure:
+    """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the posting times."""
+    columns = _columns(printed)
+    median = next((columns[name] for name in columns if name.startswith("50.0_percentile")), None)
+    latency, count = request.operation == LATENCY, _count(request)
+    time_us = median if latency else columns.get(_TITLE)
+    time_s = figure_of("ucx_perftest", None if time_us is None else time_us * 1e-6, printed)
+    what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
+    return ToolFigure(time_s, count, count * request.size_bytes, f"{what}, after {_warmup(request)} to warm up")
 
 
 def _columns(printed: str) -> dict[str, float]:
@@ -673,11 +553,18 @@ def _columns(printed: str) -> dict[str, float]:
     return found
 
 
+UCX_PERFTEST = WireTool(  # it runs a number of messages; UCX_TLS and UCX_NET_DEVICES select the transport, as in the measured backends
+    "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx", (LATENCY, BANDWIDTH),
+    ("ucx_info", "-v"), "^# (?:Library version: |Version )",
+    server=lambda request, address, port: ["ucx_perftest", "-p", str(port), *(["-6"] if ":" in address else [])],
+    client=_ucx_perftest,
+    parse=_parse_ucx_perftest,
+)  # fmt: skip
+
+
 # The wire tools by name. A requested tool must be installed on every host that runs it.
 
-_BUILT_IN: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
-WIRE_TOOLS = {tool.name: tool for tool in _BUILT_IN}
-PERFTEST = IbWriteBw.name
+WIRE_TOOLS = {tool.name: tool for tool in (IPERF3, FI_PINGPONG, UCX_PERFTEST, IB_WRITE_BW)}
 _VERSION_S = 10.0
 
 
@@ -767,7 +654,9 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     for tool in tools:
         lacking = dict.fromkeys(member.host for member in world.members if versions[member.rank][tool.name] is None)
         if lacking:
-            raise UsageError(f"--tools {tool.name}: it is not installed on {_some(list(lacking))}: {tool.package}")
+            more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+            hosts = ", ".join(list(lacking)[:_MOST_NAMED])
+            raise UsageError(f"--tools {tool.name}: it is not installed on {hosts}{more}: {tool.package}")
     return Tools(tools, {tool.name: [str(each[tool.name]) for each in versions] for tool in tools})
 
 
@@ -779,78 +668,55 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
     limit_s = min(request.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
     most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
     with ExitStack() as waiting, world.extend_timeout(most_s):
-        own = {
-            str(at): _waits(tool, request, each, waiting, (limit_s, most_s)) for at, each in enumerate(courses) if each.target == world.me
-        }
-        offers = _by_course(world.allgather(own, f"starting {tool.name}"))
-        begun = {
-            str(at): _begins(tool, request, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me
-        }
-        replies = _by_course(world.allgather(begun, f"running {tool.name}"))
-    came = [_came(tool, request, each, offers[str(at)].get("value"), replies[str(at)]) for at, each in enumerate(courses)]
-    return [replace(ran, version=versions[each.source.rank]) for ran, each in zip(came, courses, strict=True)]
+
+        def start(course: ToolPair) -> int:
+            """Start the waiting end, which runs to the end of `waiting`, and return its port."""
+            port = free_port(course.address)
+            server = waiting.enter_context(Tool(tool.server(request, course.address, port), most_s))
+            server.await_listening(port, limit_s)
+            return port
+
+        own = {str(at): attempt(partial(start, each)) for at, each in enumerate(courses) if each.target == world.me}
+        offers = {at: each for one in world.allgather(own, f"starting {tool.name}") for at, each in one.items()}
+        begun: dict[str, Reply] = {}
+        for at, each in enumerate(courses):
+            if each.source == world.me:
+                offer = offers[str(at)]
+                refused = {"why": f"{each.target.host}: {offer.get('why')}"}
+                begun[str(at)] = attempt(partial(_client, tool, request, each, offer["value"], limit_s)) if "value" in offer else refused
+        replies = {at: each for one in world.allgather(begun, f"running {tool.name}") for at, each in one.items()}
+    results = []
+    for at, each in enumerate(courses):
+        port, version = offers[str(at)].get("value"), versions[each.source.rank]
+        server, client = (shlex.join(command(request, each.address, port)) if port else "" for command in (tool.server, tool.client))
+        document = replies[str(at)].get("value")
+        if not document:
+            results.append(ToolResult(None, str(replies[str(at)].get("why", f"{tool.name} printed nothing")), server, client, version))
+            continue
+        figure, left = ToolFigure(**document["figure"]), document["left"]
+        strayed = left is not None and not each.inside and left < COUNTED * figure.sent_bytes
+        results.append(ToolResult(figure, None, server, client, version, other_path=strayed, left_bytes=left))
+    return results
 
 
-def _some(hosts: Sequence[str]) -> str:
-    more = len(hosts) - _MOST_NAMED
-    return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, limit_s: float) -> dict[str, object]:
+    """Run the client to its end. Return its figure, and the bytes that left this host meanwhile. Raises RunFailed if it fails."""
+    before = instruments.read()
+    done = once(tool.client(request, course.address, port), limit_s)
+    left = _left(before, instruments.read())
+    if done.code and not done.out:
+        raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
+    figure = tool.parse(request, done.out)
+    if done.code:
+        raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
+    return {"figure": asdict(figure), "left": left}
 
 
-def _by_course(replies: Sequence[Mapping[str, Reply]]) -> dict[str, Reply]:
-    return {at: each for one in replies for at, each in one.items()}
-
-
-def _waits(tool: WireTool, request: ToolRequest, course: ToolPair, waiting: ExitStack, limits_s: tuple[float, float]) -> Reply:
-    """Start the waiting end, which runs to the end of `waiting`, and return its port.
-
-    limits_s: until it listens, and until it ends.
-    """
-
-    def start() -> int:
-        port = free_port_process(course.address)
-        server = waiting.enter_context(Tool(tool.server(request, course.address, port), limits_s[1]))
-        server.await_listening(port, limits_s[0])
-        return port
-
-    return attempt(start)
-
-
-def _begins(tool: WireTool, request: ToolRequest, course: ToolPair, offer: Reply, limit_s: float) -> Reply:
-    """Run the client and return its output, and the bytes that left this host meanwhile."""
-    if "value" not in offer:
-        return {"why": f"{course.target.host}: {offer.get('why')}"}
-
-    def begin() -> dict[str, object]:
-        """Run the client to its end. Raises RunFailed if it fails."""
-        before = counters.read()
-        done = once(tool.client(request, course.address, offer["value"]), limit_s)
-        left = _left(before, counters.read())
-        if done.code and not done.out:
-            raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
-        figure = tool.parse(request, done.out)
-        if done.code:
-            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
-        return {"figure": asdict(figure), "left": left}
-
-    return attempt(begin)
-
-
-def _left(before: counters.Counters, after: counters.Counters) -> int | None:
+def _left(before: instruments.Counters, after: instruments.Counters) -> int | None:
     """Return the payload bytes that left this host by its NICs; None if these do not count them."""
-    seen = counters.moved(before, after)
+    seen = instruments.moved(before, after)
     if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
         return None
-    parts = [ethernet_counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
-    parts += [infiniband_counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
+    parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
+    parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
     return None if None in parts else sum(part for part in parts if part)
-
-
-def _came(tool: WireTool, request: ToolRequest, course: ToolPair, port: int | None, reply: Reply) -> ToolResult:
-    server = shlex.join(tool.server(request, course.address, port)) if port else ""
-    client = shlex.join(tool.client(request, course.address, port)) if port else ""
-    document = reply.get("value")
-    if not document:
-        return ToolResult(None, str(reply.get("why", f"{tool.name} printed nothing")), server, client)
-    figure, left = ToolFigure(**document["figure"]), document["left"]
-    strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
-    return ToolResult(figure, None, server, client, other_path=strayed, left_bytes=left)

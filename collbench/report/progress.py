@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.operations.case import Case
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
@@ -26,6 +26,7 @@ from collbench.units import format_duration
 if TYPE_CHECKING:
     from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
     from collbench.analysis.pairs import PairEffects
+    from collbench.measure.session import Plan
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
@@ -152,26 +153,32 @@ class ProgressPrinter:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
+        self._arguments = arguments
         self._began = time.monotonic()
         self._folder = ""
 
-    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+    @cached_property
+    def _live(self) -> bool:
+        """Whether a live line shows the progress, instead of lines for a log."""
+        return (is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")) and os.environ.get("TERM") != "dumb"
+
+    def begin(self, plan: Plan, folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
         self._began, self._folder = time.monotonic(), folder
-        self._reporter.start(PlanSummary.of(cases, rank_map, folder, ranks=ranks, nodes=nodes))
+        self._reporter.start(PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes))
 
     def status(self, text: str) -> None:
         """Show what happens before the first case."""
         self._reporter.status(text)
 
-    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
-        spent = time.monotonic() - self._began
+        spent, total = time.monotonic() - self._began, total or 0
         self._reporter.progress(title, done, total, eta_s or (spent / done * (total - done) if done else None))
 
-    def row(self, row: Row, place: int) -> None:
+    def record(self, record: Any, place: int | None) -> None:
         """Print a finished case as soon as all before it are printed."""
-        self._reporter.row(row, place)
+        self._reporter.row(record, place)
 
     def note(self, sentence: str) -> None:
         """Print a sentence about the run."""
@@ -205,11 +212,11 @@ class CheckProgressPrinter(ProgressPrinter):
         self.arguments = arguments
         self.folder = Path()
 
-    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+    def begin(self, plan: Plan, folder: str) -> None:
         """Store the folder."""
         self._began, self.folder = time.monotonic(), Path(folder)
 
-    def row(self, row: Row, place: int) -> None:
+    def record(self, record: Any, place: int | None) -> None:
         """Print nothing: the verdict has the evidence."""
 
     def note(self, sentence: str) -> None:
@@ -226,10 +233,10 @@ class LaunchProgressPrinter(ProgressPrinter):
         super().__init__(arguments)
         self._first = first
 
-    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+    def begin(self, plan: Plan, folder: str) -> None:
         """Print nothing, since rows are printed later."""
 
-    def row(self, row: Row, place: int) -> None:
+    def record(self, record: Any, place: int | None) -> None:
         """Print nothing: the row is in the launch's folder."""
 
     def note(self, sentence: str) -> None:
@@ -242,36 +249,37 @@ class LaunchProgressPrinter(ProgressPrinter):
 
 
 class PairsProgressPrinter(ProgressPrinter):
-    """The listener of a pairs run (a `PairsListener`). Use it in a `with`, as `ProgressPrinter`."""
+    """The listener of a pairs run (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._arguments = arguments
         self._about: Mapping[str, Any] = {}
         self._effects: PairEffects | None = None
         self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
         self._round_request: RoundRequest | None = None
         self._suspects: list[Suspect] = []
         self._external: list[Row] = []
-        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
-        self._live = watched and os.environ.get("TERM") != "dumb"
 
-    def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
+    def begin(self, plan: Plan, folder: str) -> None:
         """Store what is known before the first round."""
-        self._about, self._folder = about, folder
+        self._about, self._folder = plan.facts["pairs"], folder
 
-    def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
+    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         """Update the live line, or print one for the log."""
-        what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
         if total is None:
-            self._reporter.note(f"suspects again, round {done}: {what}")
+            self._reporter.note(f"suspects again, round {done}: {title}")
         elif self._live:
-            self._reporter.progress(f"round of {what}", done, total, eta_s)
+            self._reporter.progress(f"round of {title}", done, total, eta_s)
         else:
             left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
-            self._reporter.note(f"round {done} of {total}: {what}{left}")
+            self._reporter.note(f"round {done} of {total}: {title}{left}")
 
-    def next_remeasurement(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+    def record(self, record: Any, place: int | None) -> None:
+        """Keep the rows of external tools, to print below the matrix."""
+        if isinstance(record, Row):
+            self._external.append(record)
+
+    def next(self, last: Sequence[PairRound]) -> Mapping[str, Any] | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
 
@@ -287,7 +295,7 @@ class PairsProgressPrinter(ProgressPrinter):
             return None
         return {"pairs": self._round_request.groups, "pause_s": self._round_request.pause_s}
 
-    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+    def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
         from collbench.analysis.pairs import PairEffects, remeasured
         from collbench.report.pairs import finding_json
@@ -299,10 +307,6 @@ class PairsProgressPrinter(ProgressPrinter):
         found = effects.findings()
         result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
         return {"result": result, "judged": judged, "findings": [finding_json(each, effects.matrix.places) for each in found]}
-
-    def external(self, rows: list[Row]) -> None:
-        """Keep the rows of external tools, to print below the matrix."""
-        self._external = rows
 
     def end(self) -> None:
         """Print the matrix, and the run's folder."""
@@ -327,7 +331,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
 
 class WorkloadProgressPrinter(ProgressPrinter):
-    """The listener of a workload run (a `WorkloadListener`). Use it in a `with`, as `ProgressPrinter`."""
+    """The listener of a workload run. Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -335,23 +339,21 @@ class WorkloadProgressPrinter(ProgressPrinter):
         self._about: Mapping[str, Any] = {}
         self._waiting: list[StepRow] = []
         self._printed = 0
-        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
-        self._live = watched and os.environ.get("TERM") != "dumb"
 
-    def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
+    def begin(self, plan: Plan, folder: str) -> None:
         """Store what is known before the first step."""
-        self._about, self._folder = about, folder
+        self._about, self._folder = plan.facts["workload"], folder
 
-    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         """Update the live line, or print one for the log."""
         if self._live:
             super().progress(title, done, total, eta_s)
         else:
             self._reporter.note(f"{done + 1} of {total}: {title}")
 
-    def step_row(self, row: StepRow) -> None:
+    def record(self, record: Any, place: int | None) -> None:
         """Print a row at once for programs; for people together with the other rows of its training."""
-        self._waiting.append(row)
+        self._waiting.append(record)
         if self._format != "table":
             self._print(1)
         elif not self._live:

@@ -17,6 +17,7 @@ from collbench.cli.hunt_strategy import HuntProgressPrinter, answer_of, options_
 from collbench.deploy import drain
 from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
+from collbench.measure.session import Plan
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_hunts import a_round
@@ -74,7 +75,7 @@ def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> H
     """Return the listener of a hunt that has its verdict."""
     listening = HuntProgressPrinter(arguments)
     listening._verdict = FAULTY
-    listening.verdict(about)
+    listening.verdict([], about)
     return listening
 
 
@@ -114,15 +115,16 @@ def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespac
 )
 def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
     listening = HuntProgressPrinter(typed())
-    listening.begin_hunt({**ABOUT, **listening.plan(ABOUT)}, str(tmp_path))
-    last = None
+    listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
+    last: list[HuntRound] = []
     while asked := listening.next(last):
         n = len(asked["groups"])
         each, none = (1e9,) * n, (None,) * n
-        last = HuntRound(0, asked["kind"], "sweep", "", asked["groups"], each, each, (1e-6,) * n, none, none, (0,) * n, none,
-                         flags=(flag,) if last is None else ())  # fmt: skip
+        last = [HuntRound(0, asked["kind"], "sweep", "", asked["groups"], each, each, (1e-6,) * n, none, none, (0,) * n, none,
+                          flags=() if last else (flag,))]  # fmt: skip
+        listening.record(last[0], None)
     listening._verdict = FAULTY
-    listening.verdict(ABOUT)
+    listening.verdict([], ABOUT)
     listening.act(tmp_path, events([]))
     actual = json.loads((tmp_path / "recommendation.json").read_text())
     assert (value or "") in (actual["no_drain"] or "") and len(actual["drains"]) == (0 if value else 1)

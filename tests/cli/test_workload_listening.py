@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from collbench.measure.session import Plan
 from collbench.report.progress import WorkloadProgressPrinter
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
@@ -26,7 +27,7 @@ def row(regime: str, backend: str) -> StepRow:
 
 def listening(format: str = "table") -> WorkloadProgressPrinter:
     actual = WorkloadProgressPrinter(argparse.Namespace(format=format, color="never", quiet=False))
-    actual.begin_workload(ABOUT, "run")
+    actual.begin(Plan(2, {"workload": ABOUT}), "run")
     return actual
 
 
@@ -37,14 +38,14 @@ def heads(text: str) -> list[str]:
 def test_a_training_is_printed_after_its_last_backend(capsys: pytest.CaptureFixture[str]) -> None:
     with listening() as actual:
         actual.progress("fsdp 1M on mpi", 0, 4, None)
-        actual.step_row(row("fsdp", "mpi"))
+        actual.record(row("fsdp", "mpi"), None)
         said = capsys.readouterr()
         assert said.out == "" and "fsdp 1M on mpi" in said.err
-        actual.step_row(row("fsdp", "gloo"))
+        actual.record(row("fsdp", "gloo"), None)
         said = capsys.readouterr().out
         assert heads(said) == ["fsdp"] and "mpi      75.0 %" in said, "300 of 400 ms"
-        actual.step_row(row("pipeline", "mpi"))
-        actual.step_row(row("pipeline", "gloo"))
+        actual.record(row("pipeline", "mpi"), None)
+        actual.record(row("pipeline", "gloo"), None)
         assert capsys.readouterr().out.startswith("\npipeline · 1M")
         actual.end()
         assert capsys.readouterr() == ("", "run folder: run\n")
@@ -52,7 +53,7 @@ def test_a_training_is_printed_after_its_last_backend(capsys: pytest.CaptureFixt
 
 def test_finished_rows_are_printed_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError), listening() as actual:
-        actual.step_row(row("fsdp", "mpi"))
+        actual.record(row("fsdp", "mpi"), None)
         raise RuntimeError
     assert heads(capsys.readouterr().out) == ["fsdp"]
 
@@ -61,7 +62,7 @@ def test_finished_rows_are_printed_after_an_error(capsys: pytest.CaptureFixture[
 def test_csv_and_json_rows_are_printed_at_once(format: str, lines: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     with listening(format) as actual:
         for count, each in zip(lines, (row("fsdp", "mpi"), row("fsdp", "gloo"), row("pipeline", "mpi")), strict=True):
-            actual.step_row(each)
+            actual.record(each, None)
             assert len(capsys.readouterr().out.splitlines()) == count
 
 
@@ -70,7 +71,7 @@ def test_with_a_live_line_the_tables_are_printed_at_the_end(monkeypatch: pytest.
     with listening() as actual:
         actual.progress("fsdp 1M on mpi", 0, 2, None)
         for backend in ABOUT["backends"]:
-            actual.step_row(row("fsdp", backend))
+            actual.record(row("fsdp", backend), None)
         assert capsys.readouterr().out == ""
         actual.end()
     assert heads(capsys.readouterr().out) == ["fsdp"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+
+from collbench.backends import registry
+from collbench.measure import open_backends
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +19,14 @@ def signals_are_left_as_they_were() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Puts a backend in the place of every other."""
+
+    def put(kind: Any) -> None:
+        for module in (registry, open_backends):
+            monkeypatch.setattr(module, "backend_class", lambda name: kind)
+
+    return put

@@ -1,20 +1,29 @@
-"""The ceiling of a case depends on the path of its bytes. The hosts are not available here, so the world is a test double."""
+"""The expected bandwidth and the hard limit of cases: of one group, of groups at the same time, and on GPUs."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import HostRates, Rate
-from collbench.measure.ceilings import Ceilings, _sharing
+from collbench.machine.peak.node import node_of
+from collbench.measure.ceilings import Ceilings, _sharing, link_between
+from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
+from collbench.operations.traffic import Traffic
 from tests.helpers import make_case
 from tests.machine.machines import dgx
+from tests.peak.made import GEN3, gpus, infiniband, switched, wired
 
 ETHERNET = Interface("eth0", 1500, 10e9, None, None)
 TCP = 1.25e9 * 1448 / 1538
@@ -182,3 +191,255 @@ def test_the_same_question_is_reckoned_once() -> None:
     asked = [known.of(operations()[name], make_case(operation=name, count=count), backend, [[0, 1]])
              for name, count in (("allreduce", 1), ("allreduce", 99), ("broadcast", 1))]  # fmt: skip
     assert asked[0] is asked[1] is not asked[2]
+
+
+MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})
+A, B, C = (gpu.key for gpu in MACHINE.gpus)
+
+
+def test_each_pair_has_its_own_link() -> None:
+    assert [link_between(MACHINE, *pair).bytes_per_s for pair in ((A, B), (B, A), (B, C))] == [150e9, 150e9, 50e9]
+    assert link_between(MACHINE, A, B) == node_of(MACHINE, [A, B]).pair
+
+
+def test_a_gpu_that_no_source_reports_has_an_unknown_link() -> None:
+    found = link_between(MACHINE, A, "0000:ff:00.0")
+    assert (found.bytes_per_s, found.name) == (None, f"no source has both GPUs, {A} and 0000:ff:00.0")
+
+
+RATE = 10e9  # of every host's NICs, unless a test sets another rate
+
+
+def world_of(hosts):
+    """Ranks on these hosts, in order: "aabb"."""
+    names = tuple(dict.fromkeys(hosts))
+    members = [Member(rank, host, hosts[:rank].count(host), 1, (0,)) for rank, host in enumerate(hosts)]
+    size = {"size": len(hosts), "members": members, "hosts": names, "oversubscribed": None}
+    return SimpleNamespace(**size, on_host=lambda host: [member for member in members if member.host == host])
+
+
+def host(rate):
+    """A machine with one InfiniBand port."""
+    return Machine("h", ("made",), nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=8 * rate, state="active"),)),))
+
+
+def limits_of(hosts, name, split=None, rates=None, *, machines=None, gpus_of=(), **case):
+    """(ceiling, hard bound) of an operation on ranks that lie so, at `rates` by host."""
+    world, operation = world_of(hosts), operations()[name]
+    known = SimpleNamespace(ceiling=None, oversubscription=case.pop("oversubscription", 1.0))
+    machines = machines or [host((rates or {}).get(one, RATE)) for one in world.hosts]
+    found = Ceilings(known, world, [Interface("eth0", 1500, 1e9, None, None)] * len(world.hosts), machines)
+    backend = SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=len(hosts), gpus=gpus_of)
+    groups = parse_split(split).groups(len(hosts)) if split else (tuple(range(len(hosts))),)
+    count = len(groups[0]) * (len(groups[0]) - 1) * 1000
+    size = count * 4 * operation.parts(len(groups[0]))
+    made = make_case(operation=name, size_bytes=size, device="cuda" if gpus_of else "cpu", **case)
+    return found.of(operation, made, backend, groups)
+
+
+def rates_of(*arguments, **more):
+    return tuple(each.bytes_per_s for each in limits_of(*arguments, **more))
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"])
+def test_groups_that_cross_hosts_share_their_nics(name):
+    """Four groups of one rank a host: each has a quarter."""
+    ceiling, bound = limits_of("aaaabbbb", name, "MOD 4")
+    assert (ceiling.bytes_per_s, bound.bytes_per_s) == pytest.approx((RATE / 4, RATE / 4))
+    assert (ceiling.model, ceiling.kind, ceiling.limited_by) == ("ring", "network", "NIC 1×80 Gb/s shared by 4 groups")
+
+
+@pytest.mark.parametrize(("name", "part"), [("alltoall", 1 / 4), ("gather", 1 / 4), ("scatter", 1 / 4), ("sendrecv", 1 / 4)])
+def test_operations_without_a_ring_have_their_part_of_the_bound(name, part):
+    ceiling, bound = limits_of("aaaabbbb", name, "MOD 4")
+    assert ceiling == bound
+    assert bound.bytes_per_s == pytest.approx(RATE * part)
+
+
+def test_two_ranks_of_a_group_on_each_host_send_twice_the_part_of_an_alltoall():
+    """2 groups of 4: half of what 2 ranks send leaves, 2 · 2/4 · S a group, and the busbw counts 3/4 · S."""
+    assert limits_of("aaaabbbb", "alltoall", "MOD 2")[1].bytes_per_s == pytest.approx(RATE * 3 / 4 / 2)
+
+
+def test_groups_inside_their_hosts_share_nothing():
+    """Each host's memory is measured, or not: no network's ceiling."""
+    ceiling, bound = limits_of("aabb", "allreduce", "DIV 2")
+    assert (ceiling.bytes_per_s, bound) == (None, None) and "host's memory" in ceiling.limited_by
+
+
+def test_a_group_that_crosses_beside_one_that_does_not_limits_the_row():
+    assert rates_of("aaab", "broadcast", "DIV 2") == pytest.approx((RATE, RATE))
+
+
+def test_the_slowest_groups_ceiling_is_the_rows():
+    """Ranks 0 and 2, 1 and 3: the second pair of hosts has a slower link."""
+    ceiling, _ = limits_of("acbd", "allreduce", "MOD 2", {"c": 1e9, "d": 4e9})
+    assert (ceiling.bytes_per_s, ceiling.limited_by) == (1e9, "NIC 1×8 Gb/s of c")
+
+
+def test_groups_that_meet_on_one_host_share_that_one_alone():
+    """DIV 3 over three hosts of two ranks: both groups use the host in the middle."""
+    ceiling, bound = limits_of("aabbcc", "allreduce", "DIV 3")
+    assert (ceiling.bytes_per_s, ceiling.limited_by) == (RATE / 2, "NIC 1×80 Gb/s shared by 2 groups")
+    assert bound.bytes_per_s == pytest.approx(2 * 2 / 3 * RATE / 2)  # 2(n-1)/n · S, and S of each group must leave the middle
+
+
+def test_what_one_group_sends_and_another_receives_does_not_share():
+    """Both groups have ranks on b: the first one's send to the root on a, the second one's root is there, and receives."""
+    _, bound = limits_of("aabbcc", "gather", "DIV 3")
+    assert bound.bytes_per_s == pytest.approx(2 / 3 * RATE / (2 / 3))  # 2/3 · S comes into b; 1/3 · S leaves it at the same time
+
+
+@pytest.mark.parametrize(("root", "rate"), [(0, RATE * 3 / 2), (1, RATE * 3 / 2), (2, 6e9), (3, RATE)])
+def test_the_roots_host_is_the_first(root, rate):
+    """a has 2 ranks, b and c one each, b a slower link: half of S comes into a, 3/4 into b or c; 3/4 count."""
+    found = limits_of("aabc", "gather", rates={"b": 6e9}, root=root)[1]
+    assert found.bytes_per_s == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("hosts", "edges"), [("aabb", 1), ("abab", 2), ("aaaabbbb", 1), ("abababab", 4), ("aabaab", 2)])
+def test_the_sendrecv_ring_follows_the_rank_map(hosts, edges):
+    ceiling, _ = limits_of(hosts, "sendrecv")
+    assert ceiling.bytes_per_s == pytest.approx(RATE / edges)
+    assert ceiling.limited_by == "NIC 1×80 Gb/s" + (f" shared by {edges} edges of the ring" if edges > 1 else "")
+
+
+def test_only_a_busy_host_divides_its_link_by_its_edges():
+    """Two edges leave a, one leaves b and c: their slower links count whole."""
+    assert limits_of("abac", "sendrecv", rates={"b": 6e9, "c": 6e9})[0].bytes_per_s == pytest.approx(RATE / 2)
+    assert limits_of("abac", "sendrecv", rates={"b": 4e9, "c": 6e9})[0].bytes_per_s == pytest.approx(4e9)
+
+
+def test_a_traffic_file_counts_by_the_hosts_of_its_ranks():
+    """Rank 0 sends 3 parts to rank 1 and 1 to rank 2; the other ranks send nothing."""
+    matrix = ((0.0, 3.0, 1.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    traffic = Traffic("made", matrix=matrix)
+    assert limits_of("aab", "alltoallv", traffic=traffic)[1].bytes_per_s == pytest.approx(2 / 3 * RATE * 4)
+    assert limits_of("aba", "alltoallv", traffic=traffic)[1].bytes_per_s == pytest.approx(2 / 3 * RATE * 4 / 3)
+
+
+def test_traffic_that_stays_at_home_has_no_ceiling():
+    ceiling, bound = limits_of("aab", "alltoallv", traffic=Traffic("own", matrix=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))))
+    assert (ceiling.bytes_per_s, bound) == (None, None) and "no byte" in ceiling.limited_by
+
+
+def test_an_oversubscribed_fabric_is_shared_as_well():
+    assert rates_of("aabb", "allreduce", "MOD 2", oversubscription=2.0) == pytest.approx((RATE / 4, RATE / 4))
+
+
+def test_a_barrier_has_no_ceiling():
+    ceiling, bound = limits_of("ab", "barrier")
+    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "barrier moves nothing", None)
+
+
+DIRECT = ("allgather", "alltoall", "broadcast", "gather", "scatter", "sendrecv")
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_direct_algorithm_passes_the_bound(data):
+    """For all hosts, rates, groups and roots: sending every part directly takes at least as long as the hard limit allows."""
+    name = data.draw(st.sampled_from(DIRECT))
+    n = data.draw(st.sampled_from([2, 4, 6, 8]))
+    hosts = "".join(data.draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n)))
+    split = data.draw(st.sampled_from([None, *(f"{word} {k}" for word in ("MOD", "DIV") for k in range(2, n // 2 + 1) if n % k == 0)]))
+    rates = {one: data.draw(st.sampled_from([1e9, 4e9, 10e9])) for one in "abc"}
+    groups = parse_split(split).groups(n) if split else (tuple(range(n)),)
+    root = data.draw(st.integers(0, len(groups[0]) - 1))
+    bound = limits_of(hosts, name, split, rates, root=root)[1]
+    if bound is None:
+        return
+    each = len(groups[0])
+    out, into = dict.fromkeys("abc", 0.0), dict.fromkeys("abc", 0.0)
+    for group in groups:
+        for a, b in np.argwhere(_direct(name, each, root)):
+            if hosts[group[a]] != hosts[group[b]]:
+                part = _direct(name, each, root)[a, b]
+                out[hosts[group[a]]] += part
+                into[hosts[group[b]]] += part
+    time = max(max(out[one], into[one]) / rates[one] for one in "abc")
+    assert operations()[name].bus_factor(each) / time <= bound.bytes_per_s * (1 + 1e-9)
+
+
+def _direct(name, n, root):
+    """Return the parts of S that go from rank to rank when each is sent directly to the rank that needs it."""
+    found = np.zeros((n, n))
+    if name in ("alltoall", "allgather"):
+        found[:] = 1 / n
+    elif name == "sendrecv":
+        found[range(n), [(rank + 1) % n for rank in range(n)]] = 1.0
+    elif name == "gather":
+        found[:, root] = 1 / n
+    else:
+        found[root] = 1.0 if name == "broadcast" else 1 / n
+    np.fill_diagonal(found, 0)
+    return found
+
+
+TWO = switched(2, 12, "sm_80", nics=infiniband(2, 200))
+ADDRESSES = tuple(gpu.key for gpu in TWO.gpus)
+
+
+def on_gpus(hosts, name, split=None, machine=TWO, **case):
+    """Ranks on hosts of this machine, each with the next GPU of its host."""
+    keys = [gpu.key for gpu in machine.gpus]
+    chosen = tuple(keys[hosts[:rank].count(one)] for rank, one in enumerate(hosts))
+    return limits_of(hosts, name, split, machines=[machine] * len(set(hosts)), gpus_of=chosen, **case)
+
+
+def test_each_group_of_gpus_has_its_own_job():
+    """Inside a host NVLink; across, half of the NICs' 50 GB/s each."""
+    assert on_gpus("aabb", "allreduce", "DIV 2")[0].limited_by == "NVLink 12×25 GB/s"
+    across, bound = on_gpus("aabb", "allreduce", "MOD 2")
+    assert (across.bytes_per_s, bound.bytes_per_s) == pytest.approx((25e9, 25e9))
+    assert across.limited_by == "NIC 2×200 Gb/s shared by 2 groups"
+
+
+def test_all_gpus_at_once_have_the_nics_for_themselves():
+    whole, _ = on_gpus("aabb", "allreduce")
+    assert (whole.bytes_per_s, whole.limited_by) == (50e9, "NIC 2×200 Gb/s")
+
+
+def test_one_gpu_a_host_is_limited_by_its_pcie_link_before_its_part_of_fast_nics():
+    fast = switched(2, 12, "sm_80", nics=infiniband(8, 200))
+    found, _ = on_gpus("aabb", "allreduce", "MOD 2", machine=fast)
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(31.5e9, rel=1e-2), "PCIe Gen4 x16")
+
+
+def test_a_ring_inside_a_host_uses_the_links_between_its_neighbours():
+    """GPUs 0, 1 and 2, 3 are bridged: only the order 0 1 2 3 has bridges, and PCIe between them all the same."""
+    box = wired(gpus(4), {(0, 1): 12, (2, 3): 12})
+    assert on_gpus("aaaa", "sendrecv", machine=box)[0].limited_by == "PCIe Gen4 x16"
+    assert on_gpus("aaaa", "sendrecv", "DIV 2", machine=box)[0].limited_by.startswith("NVLink 12×25 GB/s")
+    assert on_gpus("aaaa", "sendrecv", "MOD 2", machine=box)[0].limited_by == "PCIe Gen4 x16"
+
+
+def test_ranks_dealt_out_in_turn_have_no_neighbour_on_their_host():
+    """Then the slow way between a host's GPUs limits nothing: all four edges cross."""
+    box = wired(gpus(2), {}, pcie=GEN3)
+    fast = Machine(box.hostname, box.sources, gpus=box.gpus, pci=box.pci, nics=infiniband(1, 8))
+    found, _ = on_gpus("abab", "sendrecv", machine=fast)
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(0.5e9), "NIC 1×8 Gb/s shared by 2 edges of the ring")
+
+
+@pytest.mark.parametrize(("hosts", "name", "reached", "bound"), [
+    ("ab", "neighbor_alltoall", 1, 1),
+    ("ab", "neighbor_allgather", 1, 2),  # both neighbours are one rank, to which the same would have to come only once
+    ("abc", "neighbor_allgather", 1, 1),
+    ("aabb", "neighbor_alltoall", 1, 1),
+    ("abab", "neighbor_alltoall", 1 / 2, 1 / 2),  # all messages cross: two whole sizes out of each host
+    ("abab", "neighbor_allgather", 1 / 2, 1),
+])  # fmt: skip
+def test_neighbours_on_other_hosts_share_the_nics(hosts, name, reached, bound):
+    """In parts of a host's rate: what its ranks' own messages reach, and what no algorithm passes."""
+    assert rates_of(hosts, name) == pytest.approx((reached * RATE, bound * RATE))
+    assert limits_of(hosts, name)[0].limited_by == "NIC 1×80 Gb/s"
+
+
+def test_neighbours_on_the_gpus_of_one_host_have_no_ceiling():
+    ceiling, bound = limits_of("aa", "neighbor_alltoall", machines=[switched(2, 12)], gpus_of=("0000:10:00.0", "0000:11:00.0"))
+    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (
+        None,
+        "the expected bandwidth of neighbor_alltoall inside a host is unknown",
+        None,
+    )

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
 
-from collbench.backends import registry
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
-from collbench.errors import CollbenchError, PeerFailed, UsageError
-from collbench.launch.info import LaunchInfo
+from collbench.errors import PeerFailed, UsageError
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import (
-    HuntRequest,
-    IdleRanks,
-    NoRecommendation,
-    PairsRequest,
-    Places,
-    RoundOrder,
-    _ceiling,
-    _nodes,
-    _of_pairs,
-    no_groups,
-    run_hunt,
-)
+from collbench.measure.tasks.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
+from collbench.measure.tasks.round_runner import no_groups, of_pairs
+from collbench.measure.tasks.rounds import NoRecommendation, ceiling_of_rounds, nodes_of, run_hunt
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from collbench.results.rounds import PairRound, read_hunt
+from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 2**16
 ALONE = SIZE / (ALPHA_S + SIZE / BETA_BYTES_PER_S)  # a message of the simulated link, bytes per second
@@ -50,41 +38,33 @@ def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str
     return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
 
 
-class ScriptedHunter:
+class ScriptedHunter(RecordingListener):
     """Asks what it was given, one after the other, and comes to a result."""
 
     def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
+        super().__init__()
         self.asks, self.result, self.refusal = asks, result, refusal
-        self.notes: list[str] = []
         self.heard: list[Any] = []
         self.acted: list[Path] = []
-        self.ended = False
-
-    def note(self, sentence: str) -> None:
-        self.notes.append(sentence)
 
     def plan(self, about: Any) -> dict[str, Any]:
         if self.refusal:
             raise UsageError(self.refusal)
-        self.planned = dict(about)
         return {"promised": len(self.asks), "seed": 0}
 
-    def begin_hunt(self, about: Any, folder: str) -> None:
-        self.began = (dict(about), folder)
+    def begin(self, plan: Any, folder: str) -> None:
+        self.began = (dict(plan.facts["hunt"]), folder)
 
     def next(self, last: Any) -> dict[str, Any] | None:
-        self.heard += [last] if last else []
+        self.heard += last
         return self.asks.pop(0) if self.asks else None
 
-    def verdict(self, about: Any) -> dict[str, Any]:
+    def verdict(self, rounds: Any, about: Any) -> dict[str, Any]:
         return {"result": self.result, "suspects": [], "rounds": {}, "notes": [], "no_verdict": None, "middle": None}
 
     def act(self, folder: Path, event: Any) -> None:
         event("drain", node="node1")
         self.acted.append(folder)
-
-    def end(self) -> None:
-        self.ended = True
 
 
 @pytest.fixture
@@ -97,15 +77,11 @@ def hunt(tmp_path: Path) -> Any:
             "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
             out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
         )  # fmt: skip
-        actual, codes = ScriptedHunter(list(asks), result, refusal), list[int]()
-        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, actual, codes.append)
-        finally:
-            world.close()
+        actual = ScriptedHunter(list(asks), result, refusal)
+        code = run_alone(run_hunt, HuntRequest(PairsRequest(request, size_bytes=SIZE)), actual)
         run = read_run(tmp_path / "run")
         stored = read_hunt(run)
-        assert codes == [code] == [run.info["exit_code"]] and actual.ended and not stored.warnings
+        assert code == run.info["exit_code"] and actual.ended and not stored.warnings
         assert actual.heard == stored.rounds[: len(actual.heard)] and len(stored.rounds) - len(actual.heard) <= bool(launch)
         return SimpleNamespace(code=code, told=actual, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
 
@@ -168,7 +144,7 @@ def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any,
 
 def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
     world: Any = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
-    assert _nodes(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
+    assert nodes_of(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
 
 
 def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
@@ -214,61 +190,21 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
 def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
     met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
                     (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
-    one = _of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
+    one = of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
     assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
     assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
 
 
 def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times() -> None:
-    hunting: Any = SimpleNamespace(rounds=[SimpleNamespace(kind="pairs")])
-    assert _ceiling(hunting, cast("Any", None), cast("Any", SimpleNamespace(flags=("oversubscribed",)))) is None
+    session: Any = SimpleNamespace(records=[SimpleNamespace(kind="pairs")])
+    runner: Any = SimpleNamespace(flags=("oversubscribed",), context=SimpleNamespace(backend=None), places=None)
+    assert ceiling_of_rounds(session, runner) is None
 
 
 def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--cover-links: "):
         hunt(refusal="--cover-links: none of its hosts is here")
     assert not (tmp_path / "run").exists()
-
-
-class Careless(SimulatedBackend):
-    """Spoils what rank 3 receives from rank 0."""
-
-    def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Any:
-        program = super().bind(operation, case, group, buffers)
-        if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
-            return program
-        (call,) = program.slots[0]
-
-        def spoil() -> None:
-            call.function()
-            buffers.recv(1, 0)[:7] ^= 1
-
-        return replace(program, slots=((replace(call, function=spoil),),))
-
-
-class Fussy(SimulatedBackend):
-    """Rejects groups with rank 2, and messages between ranks 1 and 2."""
-
-    def group(self, ranks: Any, tuning: Any = None) -> Any:
-        if 2 in ranks and len(ranks) < self.ranks:
-            raise CollbenchError("no group for rank 2")
-        return super().group(ranks, tuning)
-
-    def pair(self, whole: Any, ranks: Any, case: Any) -> Any:
-        if set(ranks) == {1, 2}:
-            raise CollbenchError("ranks 1 and 2 are disconnected")
-        return super().pair(whole, ranks, case)
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a backend in the place of the simulated one."""
-
-    def put(kind: type[SimulatedBackend]) -> None:
-        monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
-
-    return put
 
 
 def test_what_is_refused_has_no_figure_and_gives_the_reason(hunt: Any, backend: Any) -> None:
@@ -324,9 +260,8 @@ def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
     assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
     a, b = found.about["places"][0], found.about["places"][3]
-    detail = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
     assert [note for note in found.told.notes if "wrong" in note] == [
-        WrongDataFound((a, b), 2, 7, detail).render(),
+        WrongDataFound((a, b), 2, 7, SPOILT).render(),
         NoRecommendation().render(),
     ]
 

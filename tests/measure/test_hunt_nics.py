@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from collbench.addresses import is_loopback
-from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import Places, RoundOrder, Streaming, rails_of
+from collbench.measure import tcp_streams
+from collbench.measure.request import Budget
+from collbench.measure.tasks import places
+from collbench.measure.tasks.places import PairsRequest, Places, RoundOrder, rails_of
+from collbench.measure.tasks.round_runner import RoundRunner
+from collbench.measure.tcp_streams import TcpStream
 from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -48,22 +52,30 @@ def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
 
 
 def test_this_host_reports_neither_loopback_nor_what_is_down() -> None:
-    found = rounds._addresses()
+    found = places._addresses()
     assert "lo" not in found and not any(is_loopback(address) for known in found.values() for address in known.values())
+
+
+def runner(world: Any, places: Places, rails: Any, seconds: float) -> RoundRunner:
+    """A runner that can stream over these interfaces for so many seconds."""
+    request: Any = SimpleNamespace(budget=Budget(seconds))
+    none: Any = None
+    return RoundRunner(PairsRequest(request), world, none, places, none, rails=rails)
 
 
 def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     """A round of one pair; each direction is (the target's offer, the source's report, the target's report)."""
     (offer, source, target), (back, sender, taker) = said
-    answers = iter([[{}, offer, {}], [source, target, {}], [back, {}, {}], [taker, sender, {}]])  # first from rank 0 to rank 1, then back
+    reports = [{"source": source}, {"target": target}, {}], [{"target": taker}, {"source": sender}, {}]
+    answers = iter([[{}, offer, {}], reports[0], [back, {}, {}], reports[1]])  # first from rank 0 to rank 1, then back
     world = world_of()
     world.allgather = lambda mine, what: next(answers)
-    monkeypatch.setattr(Streaming, "_done", lambda *those: {})
-    monkeypatch.setattr(rounds, "patience", lambda world: 0.0)
-    monkeypatch.setattr(rounds, "listen_at", lambda address: socket.socket())
+    monkeypatch.setattr(tcp_streams, "_run_ends", lambda *those: {})
+    monkeypatch.setattr(tcp_streams, "patience", lambda world: 0.0)
+    monkeypatch.setattr(tcp_streams, "listen_at", lambda address: socket.socket())
     world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
-    return Streaming(world, NODES, rails, 1.0).play(4, RoundOrder("nic", ((0, 1),), "alone", "isolation", "eth1"))
+    return runner(world, NODES, rails, 1.0).play(4, RoundOrder("nic", ((0, 1),), "alone", "isolation", "eth1"))
 
 
 GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None, int(1e9)]})
@@ -108,17 +120,17 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STREAMED = """
 from collbench.addresses import is_loopback
-from collbench.measure.tasks import rounds
-from collbench.measure.tasks.rounds import RoundOrder
-from collbench.measure.tasks.rounds import Places
+from collbench.measure import tcp_streams
+from collbench.measure.tasks import round_runner
+from collbench.measure.tasks.places import Places, RoundOrder
+from tests.measure.test_hunt_nics import runner
 
-rounds._leaders = lambda world, places: list(world.members)  # each rank represents a node, though all are on this host
+round_runner.leaders = lambda world, places: list(world.members)  # each rank represents a node, though all are on this host
 
 
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
-    streaming = rounds.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
-    one = streaming.play(3, RoundOrder("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
+    one = runner(world, places, {NIC: ADDRESSES}, 0.5).play(3, RoundOrder("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
 LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]
@@ -141,14 +153,15 @@ def test_real_streams_of_several_pairs_at_once_and_a_rank_in_none_is_idle(tmp_pa
 
 @pytest.mark.in_turn
 def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> None:
-    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "rounds.patience = lambda world: 3.0")
+    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "tcp_streams.patience = lambda world: 3.0")
     assert one["na"][0] is None and re.fullmatch(r"\S+ .* at 127\.0\.0\.5: .+", one["na"][1])
     assert one["flags"] == ["path_unproven"]  # no interface "none" exists, so its counters cannot prove the path
 
 
 def test_the_way_back_is_between_the_same_addresses() -> None:
     a, b = (SimpleNamespace(rank=rank, host=host) for rank, host in enumerate("ab"))
-    way: Any = rounds._Way("eth0", a, b, "10.0.0.1", "10.0.0.2")  # type: ignore[arg-type]
+    way: Any = TcpStream(a, b, "10.0.0.2", "10.0.0.1", "eth0")  # type: ignore[arg-type]
     back = way.reversed
-    assert (back.source, back.target, back.source_address, back.target_address) == (b, a, "10.0.0.2", "10.0.0.1")
+    assert (back.source, back.target, back.source_address, back.address) == (b, a, "10.0.0.2", "10.0.0.1")
+    assert back.nic == "eth0"
     assert back.reversed == way

@@ -10,59 +10,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.backends import registry
-from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
-from collbench.control.world import World
-from collbench.errors import CollbenchError, UsageError
-from collbench.launch.info import LaunchInfo
+from collbench.backends.simulated import BETA_BYTES_PER_S
+from collbench.errors import UsageError
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.rounds import (
-    IdleRanks,
-    PairsRequest,
-    PairsSampled,
-    Places,
-    SuspectsAgain,
-    places_of,
-    run_pairs,
-    sampled,
-    schedule_of,
-)
+from collbench.measure.tasks.places import IdleRanks, PairsRequest, PairsSampled, Places, places_of, sampled, schedule_of
+from collbench.measure.tasks.rounds import SuspectsAgain, run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
 from collbench.reason import decode
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
+from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 4096
 
 
-class RecordingListener:
-    """Records everything that a listener receives; `again_rounds` are measured again, and the verdict is `result`."""
+class Requesting(RecordingListener):
+    """Requests that `rounds` are measured again, and comes to the verdict `result`."""
 
-    def __init__(self, again_rounds=(), result="nobody"):
-        self.rounds_again, self.result, self.notes, self.done, self.played = list(again_rounds), result, [], [], []
+    def __init__(self, rounds, result):
+        super().__init__()
+        self.rounds_again, self.result, self.played = list(rounds), result, []
 
-    def note(self, sentence):
-        self.notes.append(sentence)
-
-    def begin_pairs(self, about, folder):
-        self.began = (about, folder)
-
-    def round(self, done, total, pairs, eta_s):
-        self.done.append((done, total, pairs))
-
-    def next_remeasurement(self, last):
+    def next(self, last):
         self.played.append([one.pairs for one in last])
         return {"pairs": self.rounds_again.pop(0), "pause_s": 0.0} if self.rounds_again else None
 
-    def matrix(self, rounds, about):
-        self.rounds, self.about = rounds, about
+    def verdict(self, rounds, about):
+        self.rounds = rounds
         return {"result": self.result, "findings": [{"kind": "node", "sentence": "node1 is slow"}], "judged": []}
-
-    def end(self):
-        self.ended = True
 
 
 @pytest.fixture
@@ -75,13 +53,10 @@ def play(tmp_path):
             "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
             order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
-        actual, codes, world = RecordingListener(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, actual, codes.append)
-        finally:
-            world.close()
+        actual = Requesting(again, result)
+        code = run_alone(run_pairs, PairsRequest(launch, **{"size_bytes": SIZE, **asked}), actual)
         stored = read_pairs(read_run(tmp_path / "run"))
-        assert codes == [code] and actual.ended and not stored.warnings
+        assert actual.ended and not stored.warnings
         return SimpleNamespace(
             code=code, told=actual, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
         )
@@ -94,7 +69,7 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
     found = play(ranks)
     assert found.code == 0
     assert sorted(pair for one in found.rounds for pair in one.pairs) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
-    assert len(found.rounds) == ranks - 1 + ranks % 2 == len(found.told.done) == found.about["rounds"]
+    assert len(found.rounds) == ranks - 1 + ranks % 2 == len(found.told.titles) == found.about["rounds"]
     apart = ~np.eye(ranks, dtype=bool)
     assert np.array_equal(np.isfinite(found.matrix.bandwidth), apart)
     assert np.array_equal(np.isfinite(found.matrix.latency_s), apart)
@@ -105,10 +80,10 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
 
 def test_the_rounds_reported_and_stored_are_the_same(play):
     found = play(5)
-    assert found.told.rounds == found.rounds
-    assert [done for done, total, pairs in found.told.done if (total, pairs) == (5, 2)] == [1, 2, 3, 4, 5]
+    assert found.told.rounds == found.told.in_order == found.rounds
+    assert found.told.titles == [("2 pairs at once", done, 5) for done in (1, 2, 3, 4, 5)]
     planned = {name: value for name, value in found.about.items() if name not in ("result", "judged")}
-    assert found.told.began == ({**planned, "measured": None}, str(found.folder))
+    assert (found.told.plan_of_launch.facts["pairs"], found.told.folder) == ({**planned, "measured": None}, str(found.folder))
     assert {key: found.about[key] for key in ("places", "by", "backend", "possible", "measured", "sampled", "concurrent", "window")} == {
         "places": [f"rank {rank} ({found.about['places'][0].partition('(')[2]}" for rank in range(5)],
         "by": "rank", "backend": "simulated", "possible": 10, "measured": 10, "sampled": None, "concurrent": None, "window": 4,
@@ -200,43 +175,6 @@ def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)  # of the slower one, not of both
     assert (found.about["places"], found.about["by"], found.about["ranks_per_place"]) == (["a", "b", "c"], "node", 2)
     assert IdleRanks(2, 1).render() in found.told.notes
-
-
-class Fussy(SimulatedBackend):
-    """Rejects messages between ranks 1 and 2."""
-
-    def pair(self, whole, ranks, case):
-        if set(ranks) == {1, 2}:
-            raise CollbenchError("ranks 1 and 2 are disconnected")
-        return super().pair(whole, ranks, case)
-
-
-SPOILT = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
-
-
-class Careless(SimulatedBackend):
-    """Spoils what rank 3 receives from rank 0."""
-
-    def bind(self, operation, case, group, buffers):
-        program = super().bind(operation, case, group, buffers)
-        if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
-            return program
-        (call,) = program.slots[0]
-
-        def spoil():
-            call.function()
-            buffers.recv(1, 0)[:7] ^= 1
-
-        return replace(program, slots=((replace(call, function=spoil),),))
-
-
-@pytest.fixture
-def backend(monkeypatch):
-    """Puts a backend in the place of the simulated one."""
-    return lambda kind: (
-        monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        or monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
-    )
 
 
 def test_a_pair_that_is_refused_is_na_and_all_others_are_measured(play, backend):

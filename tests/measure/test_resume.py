@@ -1,5 +1,7 @@
 """--resume: what a killed run has stored stays, what is missing is measured, and only on the same cluster with the same software."""
 
+from __future__ import annotations
+
 import json
 import random
 import shutil
@@ -14,13 +16,11 @@ import numpy as np
 import pytest
 
 from collbench import __version__
-from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
-from collbench.launch.info import LaunchInfo
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import LineCut, RunResumed, difference, topology_difference
+from collbench.measure.resume import LineCut, RunResumed, _by_place, difference, topology_difference
 from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -30,35 +30,12 @@ from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK, Lock, to_line
 from tests.conftest import sample
+from tests.measure.launches import RecordingListener, run_alone
+from tests.results.rows import make_row
 
 SIZES = (8, 64, 512, 4096)
 PLAN = Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"], DTYPES["int8"]), redops=("sum",))
 MIXED = replace(PLAN, operations=(ALLREDUCE, P2P_LATENCY), sizes=SIZES[:2], redops=("sum", "band"))
-
-
-class RecordingListener:
-    """Records the rows and notes that a listener receives."""
-
-    def __init__(self):
-        self.rows, self.notes, self.measured = [], [], 0
-
-    def begin(self, cases, ranks, nodes, rank_map, folder):
-        self.folder = folder
-
-    def status(self, text):
-        pass
-
-    def progress(self, title, done, total, eta_s):
-        self.measured, self.total = done + 1, total
-
-    def row(self, row, place):
-        self.rows.append((place, row))
-
-    def note(self, sentence):
-        self.notes.append(sentence)
-
-    def end(self):
-        pass
 
 
 def start(sweep=PLAN, fails_at=None, **more):
@@ -67,14 +44,11 @@ def start(sweep=PLAN, fails_at=None, **more):
         "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
     )  # fmt: skip
-    actual, world = RecordingListener(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+    actual = RecordingListener()
     if fails_at is not None:
         actual.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
-    try:
-        code = run(request, world, actual, lambda code: None)
-    finally:
-        world.close()
-    return SimpleNamespace(code=code, told=actual, rows=[row for _, row in sorted(actual.rows, key=lambda pair: pair[0])])
+    code = run_alone(run, request, actual)
+    return SimpleNamespace(code=code, told=actual, rows=actual.in_order)
 
 
 def _fail(now):
@@ -100,7 +74,7 @@ def whole(tmp_path_factory):
 def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
     kept = broken_off(tmp_path / "run", 3)
     found = start(resume=tmp_path / "run", order_seed=5)
-    assert (len(kept), found.code, found.told.measured, found.told.total) == (3, 0, 5, 5)
+    assert (len(kept), found.code, len(found.told.titles), found.told.titles[-1][2]) == (3, 0, 5, 5)
     assert [(row.dtype, row.size_bytes) for row in found.rows] == [(dtype, size) for dtype in ("float32", "int8") for size in SIZES]
     stored = read_run(tmp_path / "run")
     assert stored.rows[:3] == kept
@@ -122,7 +96,7 @@ def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
 def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
-    assert (found.code, found.told.measured) == (0, 0)
+    assert (found.code, len(found.told.titles)) == (0, 0)
     assert found.told.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
@@ -132,7 +106,7 @@ def test_cases_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all
     sweep = replace(PLAN, redops=("band",), dtypes=(DTYPES["float32"],))
     assert start(sweep, out=tmp_path / "run").code == 2
     found = start(sweep, resume=tmp_path / "run")
-    assert (found.code, found.told.measured, len(found.rows)) == (2, 0, 4)
+    assert (found.code, len(found.told.titles), len(found.rows)) == (2, 0, 4)
 
 
 def test_rows_with_wrong_data_count_as_done_and_make_the_code_4(tmp_path):
@@ -147,7 +121,7 @@ def test_a_run_killed_before_its_end_was_written_is_ended(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     _unfinished(tmp_path / "run")
     found = start(MIXED, resume=tmp_path / "run")
-    assert (found.code, found.told.measured, read_run(tmp_path / "run").info["exit_code"]) == (0, 0, 0)
+    assert (found.code, len(found.told.titles), read_run(tmp_path / "run").info["exit_code"]) == (0, 0, 0)
 
 
 def _unfinished(folder):
@@ -171,7 +145,7 @@ def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, s
     assert [_arrays(folder, row) for row in kept] == before
     assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
     left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # n/a rows do not count as progress
-    assert (found.code, stored.info["exit_code"], found.told.measured) == (0, 0, left)
+    assert (found.code, stored.info["exit_code"], len(found.told.titles)) == (0, 0, left)
 
 
 def _killed(folder, draw):
@@ -249,14 +223,14 @@ def test_of_a_torn_run_that_is_refused_not_even_half_a_line_is_cut(tmp_path, who
         assert contents(tmp_path / "run") == before
     (tmp_path / "run" / "topology.json").write_bytes((whole / "topology.json").read_bytes())
     found = start(MIXED, resume=tmp_path / "run")
-    assert (found.told.measured, len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
+    assert (len(found.told.titles), len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
 
 
 def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     found = start(MIXED, resume=torn(tmp_path / "run"))
     stored = read_run(tmp_path / "run")
-    assert (found.told.measured, stored.warnings, stored.info["exit_code"]) == (0, [], 0)
+    assert (len(found.told.titles), stored.warnings, stored.info["exit_code"]) == (0, [], 0)
     assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
     assert LineCut("cells.jsonl", 8).render() in found.told.notes
 
@@ -414,3 +388,20 @@ def test_a_run_that_does_not_report_when_it_began_cannot_report_when_its_rows_we
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": altered}))
     assert start(resume=tmp_path / "run").code == 0
     assert ["at_s" in row.evidence for row in read_run(tmp_path / "run").rows] == [True] + 7 * [False]
+
+
+def test_a_stored_row_is_used_once() -> None:
+    """A plan that has a case twice, of which one was measured before the run broke off."""
+    row, other = make_row(8), make_row(64)
+    planned = [(row, row), (other, other), (row, row)]
+    assert _by_place([row], planned) == {0: row}
+    second = replace(row, n=77)
+    assert _by_place([row, second], planned) == {0: row, 2: second}
+    assert _by_place([], planned) == {}
+
+
+def test_a_case_is_found_by_either_of_its_names() -> None:
+    """Until a backend is open it is not known whether a case is in place."""
+    apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
+    assert _by_place([in_place], [(apart, in_place)]) == {0: in_place}
+    assert _by_place([apart], [(apart, in_place)]) == {0: apart}

@@ -7,7 +7,7 @@ import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.row import RowContext, _above_bound, _exit_skew, _percent, doubts, make_row
+from collbench.measure.row import RowContext, _exit_skew, against_limits, doubts, make_row
 from collbench.measure.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -204,10 +204,9 @@ def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
     ("busbw", "above", "percent"), [(0.9e9, False, 180.0), (1.01e9, False, 202.0), (1.03e9, True, None), (None, False, None)]
 )
 def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage(busbw, above, percent):
-    around = RowContext([[0, 1]], Ceiling("network", 0.5e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
-    assert _above_bound(busbw, around) is above
-    assert _percent(busbw, around) == (None if percent is None else pytest.approx(percent))
-    assert _percent(busbw, RowContext([[0, 1]], around.ceiling, around.hard_bound, withheld=True)) is None
+    ceiling, flags = Ceiling("network", 0.5e9, "NIC"), ("above_bound",) if above else ()
+    assert against_limits(busbw, ceiling, 1e9) == (percent and pytest.approx(percent), flags)
+    assert against_limits(busbw, ceiling, 1e9, withheld=True) == (None, flags)
 
 
 def test_the_skew_is_that_of_the_worst_host():

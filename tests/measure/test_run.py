@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
-from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.launch.info import LaunchInfo
+from collbench.measure import memory as checks
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks import cases as checks
 from collbench.measure.tasks.cases import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -28,31 +26,7 @@ from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
-
-
-class RecordingListener:
-    """Records everything that a listener receives."""
-
-    def __init__(self):
-        self.began, self.titles, self.rows, self.notes, self.statuses = None, [], [], [], []
-
-    def begin(self, cases, ranks, nodes, rank_map, folder):
-        self.began = (len(cases), ranks, nodes, len(rank_map), folder)
-
-    def status(self, text):
-        self.statuses.append(text)
-
-    def progress(self, title, done, total, eta_s):
-        self.titles.append((title, done, total))
-
-    def row(self, row, place):
-        self.rows.append((place, row))
-
-    def note(self, sentence):
-        self.notes.append(sentence)
-
-    def end(self):
-        self.ended = True
+from tests.measure.launches import RecordingListener, run_alone
 
 
 @pytest.fixture
@@ -70,23 +44,20 @@ def start(tmp_path):
             "allreduce", sweep, (backend,), frozenset([backend]),
             **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
         )  # fmt: skip
-        actual, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            code = run(request, world, actual, codes.append)
-        finally:
-            world.close()
-        rows = [row for _, row in sorted(actual.rows, key=lambda pair: pair[0])]  # in planned order
-        return SimpleNamespace(code=code, rows=rows, told=actual, ended=codes, folder=tmp_path / "run")
+        actual = RecordingListener()
+        code = run_alone(run, request, actual)
+        return SimpleNamespace(code=code, rows=actual.in_order, told=actual, folder=tmp_path / "run")
 
     return these
 
 
 def test_rows_are_stored_reported_and_equal(start):
     found = start(ALLREDUCE, sizes=(8, 1024, 2**20), order_seed=1)
-    assert (found.code, found.ended) == (0, [0])
+    assert found.code == 0
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
-    assert [row for _, row in found.told.rows] == read_run(found.folder).rows
-    assert found.told.began[:4] == (3, 4, 1, 1)
+    assert [row for _, row in found.told.records] == read_run(found.folder).rows
+    planned = found.told.plan_of_launch
+    assert (len(planned.cases), planned.ranks, planned.nodes, len(planned.rank_map)) == (3, 4, 1, 1)
     assert [text.partition(" ")[0] for text in found.told.statuses] == ["opening", "reading"]
     assert [done for _, done, total in found.told.titles if total == 3] == [0, 1, 2]
     assert {title for title, _, _ in found.told.titles} == {
@@ -107,7 +78,11 @@ def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
     seed = json.loads((first.folder / "run.json").read_text())["order_seed"]
     again = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, out=tmp_path / "again")
     other = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, launch_index=1, out=tmp_path / "other")
-    assert [place for place, _ in first.told.rows] == [place for place, _ in again.told.rows] != [place for place, _ in other.told.rows]
+    assert (
+        [place for place, _ in first.told.records]
+        == [place for place, _ in again.told.records]
+        != [place for place, _ in other.told.records]
+    )
 
 
 def test_a_row_has_every_figure(start):
@@ -184,7 +159,7 @@ def test_some_cases_not_applicable_is_fine_and_all_is_2(start):
 
 def test_when_every_case_is_not_applicable_the_code_is_2(start):
     found = start(ALLREDUCE, redops=("band",))
-    assert (found.code, found.ended) == (2, [2])
+    assert found.code == 2
     assert found.rows[0].na == RedopUndefined("band", "float32").render()
 
 

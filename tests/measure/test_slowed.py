@@ -3,9 +3,7 @@
 import pytest
 
 from collbench.backends.slowing import parse_slowing
-from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import request_difference
 from collbench.measure.tasks.cases import run
@@ -17,6 +15,7 @@ from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
+from tests.measure.launches import run_alone
 
 SIZES = (1024, 2**16)
 
@@ -30,11 +29,7 @@ def measured(tmp_path):
             "allreduce", Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"],)), ("simulated",), frozenset(["simulated"]), ranks=4,
             budget=Budget(2, 20, 2), out=tmp_path / name, timeout_s=10.0, order_seed=1, slowed=parse_slowing(specs),
         )  # fmt: skip
-        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            assert run(request, world, None, lambda code: None) == 0
-        finally:
-            world.close()
+        assert run_alone(run, request) == 0
         return read_run(tmp_path / name)
 
     return of

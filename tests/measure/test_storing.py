@@ -13,7 +13,7 @@ from collbench.control.diagnosis import RankStalled
 from collbench.errors import RunFailed, UsageError
 from collbench.measure import session as launching
 from collbench.measure.request import Request
-from collbench.measure.session import Launch, WrongDataStop
+from collbench.measure.session import LaunchSession, WrongDataStop
 from collbench.measure.tasks import cases as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
@@ -21,7 +21,8 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.units import format_bytes
 from tests.cli.command import until
-from tests.measure.test_resume import PLAN, RecordingListener, start
+from tests.measure.launches import RecordingListener
+from tests.measure.test_resume import PLAN, start
 from tests.results.rows import make_row
 
 WRONG = [Mismatch(2, 5, 17, "3.0", "2.0", "rank 0's share is missing"), Mismatch(3, 1, 4, "1.0", "0.0")]
@@ -68,17 +69,17 @@ def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_mea
     assert WrongDataStop(where, 5, SENTENCES).render() in found.told.notes
     wrong(2)
     found = start(resume=tmp_path / "run", stop_on_wrong=True)
-    assert (found.code, found.told.measured, len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
+    assert (found.code, len(found.told.titles), len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
     wrong(0)
     found = start(resume=tmp_path / "run")
-    assert (found.code, found.told.measured, len(read_run(tmp_path / "run").rows)) == (4, 3, 8)
+    assert (found.code, len(found.told.titles), len(read_run(tmp_path / "run").rows)) == (4, 3, 8)
 
 
 def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
     write, actual = os.write, RecordingListener()
 
     def full(descriptor, data):
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(actual.rows) == 3:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(actual.records) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data)
 
@@ -90,8 +91,8 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
         ):
             start(out=tmp_path / "run", order_seed=1)
     stored = read_run(tmp_path / "run")
-    assert (len(actual.rows), len(stored.rows), stored.info["exit_code"]) == (4, 3, 4)
-    assert [row for _, row in actual.rows[:3]] == stored.rows and actual.rows[3][1].time_s is not None
+    assert (len(actual.records), len(stored.rows), stored.info["exit_code"]) == (4, 3, 4)
+    assert [row for _, row in actual.records[:3]] == stored.rows and actual.records[3][1].time_s is not None
     actual.__init__()
     found = start(resume=tmp_path / "run")
     assert (found.code, len(found.rows), len(read_run(tmp_path / "run").rows)) == (0, 8, 8)
@@ -108,13 +109,11 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
     found = start(resume=tmp_path / "there")
-    assert (found.code, found.told.measured, len(found.rows)) == (0, 5, 8)
+    assert (found.code, len(found.told.titles), len(found.rows)) == (0, 5, 8)
 
 
 def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "collbench.measure.tasks.cases.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {}
-    )
+    monkeypatch.setattr("collbench.measure.session.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")
     assert read_run(tmp_path / "there").rows == []
@@ -129,16 +128,15 @@ def hung(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
     folder.append(make_row(8), {})
     actual = RecordingListener()
-    actual.end = lambda: actual.notes.append("the end")
     world = SimpleNamespace(ending_code=4, facts={})
-    return Launch(Request("allreduce", PLAN, ("simulated",)), world, actual, folder=folder)
+    return LaunchSession(Request("allreduce", PLAN, ("simulated",)), world, actual, folder=folder)
 
 
 def test_a_hang_is_kept_with_its_end_and_the_rows_that_wait_are_shown(hung):
     hung.hang(STALLED)
     stored = read_run(hung.folder.path)
     assert [(event["kind"], event["text"]) for event in stored.events] == [("hang", STALLED.render())]
-    assert (stored.finished, stored.info["exit_code"], len(stored.rows), hung.listener.notes) == (True, 4, 1, ["the end"])
+    assert (stored.finished, stored.info["exit_code"], len(stored.rows), hung.listener.ended) == (True, 4, 1, True)
 
 
 @pytest.mark.parametrize("stuck", ["disk", "screen"])
@@ -155,5 +153,5 @@ def test_neither_a_disk_nor_a_screen_that_does_not_answer_keeps_the_process_from
     if stuck == "screen":
         until(lambda: read_run(hung.folder.path).info.get("exit_code") == 4, "its end in the folder")  # a busy disk has longer than we wait
     else:
-        assert hung.listener.notes == ["the end"]
+        assert hung.listener.ended
     never.set()

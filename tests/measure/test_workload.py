@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
-from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
-from collbench.launch.info import LaunchInfo
 from collbench.measure import monitored
 from collbench.measure.crossing import OtherPath
 from collbench.measure.tasks import training
@@ -24,6 +22,7 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import ServersUnsupported, decode_reason
 from collbench.results.steps import read_workload
 from collbench.workloads.step import Exchange, Step
+from tests.measure.launches import RecordingListener, run_alone
 from tests.measure.workload_rank import request_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # what is spoilt in place grows from call to call
@@ -41,31 +40,6 @@ SERVER = [
 ]
 
 
-class RecordingListener:
-    """Records everything that a listener receives."""
-
-    def __init__(self):
-        self.notes, self.rows, self.titles = [], [], []
-
-    def note(self, sentence):
-        self.notes.append(sentence)
-
-    def begin_workload(self, about, folder):
-        self.began = (about, folder)
-
-    def status(self, text):
-        pass
-
-    def progress(self, title, done, total, eta_s):
-        self.titles.append((title, done, total))
-
-    def step_row(self, row):
-        self.rows.append(row)
-
-    def end(self):
-        self.ended = True
-
-
 @pytest.fixture
 def train(tmp_path):
     """Measure hand-made steps on virtual ranks; returns exit code, rows as stored, and reports."""
@@ -73,23 +47,14 @@ def train(tmp_path):
     def these(*trainings, ranks=4, slowed=(), **asked):
         asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
         each = [one if isinstance(one, dict) else {"exchanges": one} for one in trainings]
-        actual, codes, world = RecordingListener(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
-        try:
-            code = run_workload(request_of({**asked, "trainings": each}, list(slowed)), world, actual, codes.append)
-        finally:
-            world.close()
+        actual = RecordingListener()
+        code = run_alone(run_workload, request_of({**asked, "trainings": each}, list(slowed)), actual)
         about, rows, warnings = read_workload(tmp_path / "run")
-        assert codes == [code] and actual.ended and not warnings
-        assert json.dumps([row.as_json() for row in actual.rows]) == json.dumps([row.as_json() for row in rows])
+        assert actual.ended and not warnings
+        assert json.dumps([row.as_json() for row in actual.in_order]) == json.dumps([row.as_json() for row in rows])
         return SimpleNamespace(code=code, rows=rows, about=about, told=actual, folder=tmp_path / "run")
 
     return these
-
-
-@pytest.fixture
-def backend(monkeypatch):
-    """Puts a backend in the place of the simulated one."""
-    return lambda kind: monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
 
 
 def lasts(size_bytes, factor=1.5):
@@ -266,7 +231,7 @@ def test_the_folder_shows_what_was_measured(train):
     found = train(BUCKETS, SERVER)
     about = json.loads((found.folder / "run.json").read_text())
     assert (about["operation"], about["exit_code"], about["rows"]) == ("workload", 0, 2)
-    assert about["workload"] == found.about and found.told.began == (found.about, str(found.folder))
+    assert about["workload"] == found.about == found.told.plan_of_launch.facts["workload"] and found.told.folder == str(found.folder)
     assert (found.about["ranks"], found.about["backends"], len(found.about["trainings"])) == (4, ["simulated"], 2)
     assert found.about["trainings"][0]["parameters"] == 1024 and found.told.titles == [("by-hand on simulated", i, 2) for i in (0, 1)]
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
@@ -354,11 +319,11 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
     world = SimpleNamespace(timeout_s=timeout_s, broadcast=lambda value, what: value)
     if not refused:
-        training._check_deadline(turn, step, [look], world)
+        training.check_deadline(turn, step, [look], world)
         return
     why = "a step of fsdp on mpi takes about .* use --timeout 19"
     with pytest.raises(UsageError, match=why):
-        training._check_deadline(turn, step, [look], world)
+        training.check_deadline(turn, step, [look], world)
 
 
 def test_asynchronous_training_that_does_not_fit_the_memory_reports_it(monkeypatch):

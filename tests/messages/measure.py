@@ -5,11 +5,13 @@ from __future__ import annotations
 from collbench.launch.software import Build, SoftwareDiffers, mismatch
 from collbench.measure.crossing import OtherPath
 from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPaused, SegmentsRetransmitted
+from collbench.measure.memory import LargeSizesLeftOut
+from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, BackendSkipped
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
-from collbench.measure.session import NO_BACKEND, BackendNotMeasured, BackendSkipped, WrongDataStop
-from collbench.measure.tasks.cases import CoresShared, IdleRank, LargeSizesLeftOut
-from collbench.measure.tasks.rounds import IdleRanks, NoRecommendation, PairsSampled, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
+from collbench.measure.tasks.places import IdleRanks, PairsSampled
+from collbench.measure.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
 from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported

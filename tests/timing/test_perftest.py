@@ -74,6 +74,6 @@ def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="perftest is not installed: apt-get install perftest")
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_tools, "_PAUSE_S", 0.01)
-    writes, port = Writes("none7"), free_port()
+    writes, port = Writes("none7"), free_port("127.0.0.1")
     with ToolServer(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
         write_to("127.0.0.1", writes, port, 0.1, 20)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import secrets
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import permutations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.addresses import LOOPBACK, listen_at
+from collbench.addresses import LOOPBACK
 from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
@@ -27,22 +25,20 @@ from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
+from collbench.measure.open_backends import missing_anywhere, open_everywhere
 from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups, prepare, time_case, verify_case
 from collbench.measure.probing import together_or_alone
-from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
+from collbench.measure.references import bound, copy_memory, first_wrong, repetitions, write_pattern
 from collbench.measure.request import Budget
 from collbench.measure.row import doubts
-from collbench.measure.sampling import Measurement
-from collbench.measure.session import missing_anywhere, open_everywhere
-from collbench.measure.tcp_streams import COUNTED, HostPair, Reply, attempt, in_turn, pairs, patience
+from collbench.measure.tcp_streams import COUNTED, HostPair, in_turn, pairs, patience, run_streams
 from collbench.measure.wire_tools import (
     BANDWIDTH,
     FLAGS,
+    IB_WRITE_BW,
     LATENCY,
-    PERFTEST,
     ToolPair,
     ToolRequest,
-    ToolResult,
     Tools,
     ToolServer,
     WireTool,
@@ -63,7 +59,7 @@ from collbench.stats.median import median
 
 if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu, Stream
-    from collbench.machine.model import Machine, Nic, NumaNode
+    from collbench.machine.model import Machine, NumaNode
 
 
 # From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
@@ -100,35 +96,22 @@ def against(channel: Channel, link: Link) -> Channel:
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
     """Return the channel with the rate of `n_bytes` in the median of these times in seconds."""
     known = median(seconds)
-    if not known.value:
-        return _without(channel, wrong)
-    low, high = known.ci_low, known.ci_high
-    rates = (n_bytes / known.value, n_bytes / high if high else None, n_bytes / low if low else None)
-    return _settled(channel, rates, seconds, wrong)
+    value, low, high = (n_bytes / each if each else None for each in (known.value, known.ci_high, known.ci_low))
+    return _settled(channel, (value, low, high), seconds, wrong)
 
 
 def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Channel:
     """Return the channel with the median of these rates in bytes per second."""
     known = median(rates)
-    if not known.value:
-        return _without(channel, wrong)
     return _settled(channel, (known.value, known.ci_low, known.ci_high), rates, wrong)
 
 
-def _without(channel: Channel, wrong: str | None) -> Channel:
-    if wrong:
-        return _wrong(channel, wrong)
-    return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
-
-
-def _wrong(channel: Channel, wrong: str) -> Channel:
-    return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
-
-
-def _settled(channel: Channel, rates: tuple[float, float | None, float | None], series: Values, wrong: str | None) -> Channel:
-    if wrong:
-        return _wrong(channel, wrong)
+def _settled(channel: Channel, rates: tuple[float | None, float | None, float | None], series: Values, wrong: str | None) -> Channel:
     value, low, high = rates
+    if wrong:
+        return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
+    if not value:
+        return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
     above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
     flags = [
         *doubts(series, len(series), None, 1),
@@ -148,8 +131,13 @@ _PART = 16  # of the free memory, once for the source and once for the target
 def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[ChannelJob]:
     """Return the memory channels: one per NUMA node if there are several, and one for all CPUs of this host's ranks."""
     nodes = [node for node in machine.numa_nodes if node.cpus]
-    single = [_node_job(host, node, cpus, seconds, patience_s) for node in nodes] if len(nodes) > 1 else []
-    return [*single, _job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
+    jobs = []
+    for node in nodes if len(nodes) > 1 else ():
+        place, own = f"{host}/numa{node.id}", node_cpus(node, cpus)
+        row = Channel("host_memory", place, place)
+        why = "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
+        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(replace(row, na=why)))
+    return [*jobs, _memory_job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
 
 
 def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
@@ -159,37 +147,20 @@ def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
     return sorted(cpu_list(node.cpus) & set(cpus))
 
 
-def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
-    place = f"{host}/numa{node.id}"
-    channel = Channel("host_memory", place, place)
-    own = node_cpus(node, cpus)
-    return _job(channel, own, seconds, patience_s) if own else ChannelJob(_outside_cpu_set(channel))
-
-
-def _outside_cpu_set(channel: Channel) -> Channel:
-    from dataclasses import replace
-
-    return replace(channel, na="the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher")
-
-
-def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
-    from dataclasses import replace
-
+def _memory_job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
     about = (
         f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
     row = replace(channel, limited_by=about)
-    return ChannelJob(row, lambda: _copied(row, cpus, seconds, patience_s))
 
+    def measure() -> Channel:
+        import psutil
 
-def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Channel:
-    import psutil
+        n_bytes = min(max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus)), int(psutil.virtual_memory().available) // _PART)
+        copied = copy_memory(cpus, n_bytes, seconds, patience_s)
+        return from_times(row, copied.seconds, copied.n_bytes, copied.wrong)
 
-    from collbench.measure.references import copy_memory
-
-    n_bytes = max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus))
-    copied = copy_memory(cpus, min(n_bytes, int(psutil.virtual_memory().available) // _PART), seconds, patience_s)
-    return from_times(channel, copied.seconds, copied.n_bytes, copied.wrong)
+    return ChannelJob(row, measure)
 
 
 # The channels of a host's GPUs: to and from pinned memory on each NUMA node, and from GPU to GPU, by the copy engines.
@@ -264,10 +235,13 @@ def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequenc
 
 
 def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pinned, seconds: float) -> ChannelJob:
+    from collbench.machine.peak.links import PcieTree, unknown
+
     gpu, node = ends
     memory, card = host if node is None else f"{host}/numa{node}", f"{host}/gpu{gpu.index}"
     row = Channel(kind, card, memory) if kind == "d2h" else Channel(kind, memory, card)
-    row = against(row, _slot(pinned.machine, gpu))
+    known = next((each for each in pinned.machine.gpus if each.address == gpu.bus_id), None)
+    row = against(row, PcieTree(pinned.machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
     if kind == "h2d_d2h":
         row = replace(row, limited_by=f"{row.limited_by}; per direction, both at once")
 
@@ -357,13 +331,6 @@ def _loop(copies: Sequence[Copy], count: int) -> Loop:
     return Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
 
 
-def _slot(machine: Machine, gpu: OpenGpu) -> Link:
-    from collbench.machine.peak.links import PcieTree, unknown
-
-    known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
-    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}")
-
-
 # The channels between the memory of two hosts through MPI. The counters show which link the library used.
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
@@ -434,22 +401,15 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     wrong = verify_case(ready, world, 1)
     if measured is None:
         return row
-    described = _with_path(row, way, links, backend)
-    described = (
-        replace(described, limited_by=f"{described.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
-        if device == "cuda"
-        else described
-    )
-    return _figures(described, ready, measured, wrong[0].sentence() if wrong else None)
+    row = _with_path(row, way, links, backend)
+    if device == "cuda":
+        row = replace(row, limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
+    return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)
 
 
 def _bytes_each(ready: PreparedCase) -> float:
     """Return the bytes that leave the sending host in one iteration of all pairs."""
     return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
-
-
-def _figures(row: Channel, ready: PreparedCase, measured: Measurement, wrong: str | None) -> Channel:
-    return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
 
 
 def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
@@ -523,7 +483,7 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
         up = [port for port in nic.ports if port.state in (None, "active")]
         if nic.rdma and up:
             link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
-            found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), _software(nic), near.get(nic.key)))
+            found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), nic.virtual is not None, near.get(nic.key)))
     return found
 
 
@@ -538,7 +498,7 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
     rows: list[Channel] = []
     for pair in pairs(world):
         (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
-        ends = _rails([_device(each) for each in sources], [_device(each) for each in targets])
+        ends = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
         lacking = [first or second for first, second in zip(why, other, strict=True)]
         rows += _of_pair(pair, ends, lacking, world, seconds)
     return rows
@@ -586,24 +546,18 @@ def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: W
     writes, reads = (replace(end, ipv6=":" in address) for end in ends)
     if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
         return replace(row, na=lacking, flags=())
-    offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
+    offer = in_turn(world, pair.target.rank, "starting perftest", partial(free_port, address), 0.0)
     if "value" not in offer:
         return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
     write = partial(_write, address, writes, offer["value"], (seconds, waits))
-    reply = _with_server(ToolServer(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
+    with ToolServer(reads, offer["value"]) if world.rank == pair.target.rank else nullcontext():
+        reply = in_turn(world, pair.source.rank, "writing with perftest", write, seconds + 3 * waits)
     if "value" not in reply:
         return replace(row, na=reply.get("why", "perftest printed nothing"), flags=())
     rates, sent = reply["value"]
     if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
-
-
-def _with_server(server: ToolServer, pair: HostPair, world: World, write: Any, honest_s: float) -> Reply:
-    if world.rank == pair.target.rank:
-        with server:
-            return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
-    return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
 
 
 def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
@@ -621,14 +575,6 @@ def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[R
     return same or list(zip(sources, targets, strict=False))
 
 
-def _device(fields: dict[str, Any]) -> RdmaDevice:
-    return RdmaDevice(**{**fields, "link": Link(**fields["link"])})
-
-
-def _software(nic: Nic) -> bool:
-    return nic.virtual is not None
-
-
 # The channels over TCP, with one stream and with several, from each host to the next. A single host uses loopback.
 
 STREAMS = (1, 8)
@@ -637,26 +583,24 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
     """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
-    return [_measured_tcp(_TimedStreams(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
+    return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
 
 
-@dataclass(frozen=True)
-class _TimedStreams:
-    """A measurement of one or more TCP streams from one host to another for a fixed time."""
+def _tcp_channel(pair: HostPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
+    """Measure one row. An error of either end is the row's reason."""
+    address = LOOPBACK if pair.inside else pair.target.address
+    (report,) = run_streams(world, [tcp_streams.TcpStream(pair.source, pair.target, address, count=count)], seconds)
+    row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
+    return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
 
-    pair: HostPair
-    streams: int
-    seconds: float
 
-    def channel(self, links: dict[str, Link]) -> Channel:
-        """Return its row without figures, with the slower of the two hosts' interfaces as its link."""
-        source, target = self.pair.source.host, self.pair.target.host
-        row = Channel(f"tcp_{self.streams}", source, target)
-        if self.pair.inside:
-            return replace(row, limited_by=_INSIDE)
-        ends = [links[source], links[target]]
-        unclear = next((link for link in ends if link.bytes_per_s is None), None)
-        return against(row, unclear or min(ends, key=lambda link: link.known))
+def _between_interfaces(row: Channel, pair: HostPair, links: dict[str, Link]) -> Channel:
+    """Return the row with the slower of the two hosts' interfaces as its link."""
+    if pair.inside:
+        return replace(row, limited_by=_INSIDE)
+    ends = [links[pair.source.host], links[pair.target.host]]
+    unclear = next((link for link in ends if link.bytes_per_s is None), None)
+    return against(row, unclear or min(ends, key=lambda link: link.known))
 
 
 def links_of(world: World) -> dict[str, Link]:
@@ -672,59 +616,6 @@ def links_of(world: World) -> dict[str, Link]:
     return {member.host: Link(*words) for member in world.members if (words := replies[member.rank])}
 
 
-def _measured_tcp(way: _TimedStreams, world: World, links: dict[str, Link]) -> Channel:
-    """Measure one row. The target listens and sends its address, then both ends work. An error of either end is the row's reason."""
-    row, target = way.channel(links), way.pair.target
-    listener: list[socket.socket] = []
-    key = secrets.token_bytes(tcp_streams.KEY_BYTES)
-    address = LOOPBACK if way.pair.inside else target.address
-
-    def listen() -> list[str | int]:
-        listener.append(listen_at(address))
-        return [address, listener[0].getsockname()[1], key.hex()]
-
-    offer = in_turn(world, target.rank, "listening for TCP streams", listen, 0.0)
-    if "value" not in offer:
-        return replace(row, na=f"{target.host} cannot listen at {address}: {offer.get('why')}")
-    try:
-        return _row_tcp(way, row, _both_ends(way, world, offer["value"], listener), address)
-    finally:
-        for each in listener:
-            each.close()
-
-
-def _both_ends(way: _TimedStreams, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Reply, Reply]:
-    """Return (the source's report, the target's report), at all ranks."""
-    (address, port, key), waits = offer, patience(world)
-    send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
-    own: dict[str, Reply] = {}
-    with world.extend_timeout(way.seconds + 2 * waits):
-        sender = threading.Thread(target=lambda: own.update(source=attempt(send)), daemon=True)
-        if world.me == way.pair.source:
-            sender.start()
-        if listener:
-            own["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
-        if world.me == way.pair.source:
-            sender.join()
-        replies = world.allgather(own, "measuring TCP")
-    return replies[way.pair.source.rank].get("source", {}), replies[way.pair.target.rank].get("target", {})
-
-
-def _received(way: _TimedStreams, listener: socket.socket, key: bytes, waits: float) -> list[object]:
-    arrived = tcp_streams.receive(listener, key, way.streams, way.seconds, waits)
-    return [arrived.rates.tolist(), arrived.wrong]
-
-
-def _row_tcp(way: _TimedStreams, row: Channel, reply: tuple[Reply, Reply], address: str) -> Channel:
-    source, target = reply
-    if "why" in source:
-        return replace(row, na=f"{way.pair.source.host} does not reach {way.pair.target.host} at {address}: {source['why']}")
-    if "why" in target:
-        return replace(row, na=f"nothing arrived at {way.pair.target.host} ({address}): {target['why']}")
-    rates, wrong = target["value"]
-    return from_rates(row, np.array(rates), wrong)
-
-
 # The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
 
 _TOOLS_SIZE_BYTES = 2**20
@@ -738,39 +629,29 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
     Tools run one after the other, so that they do not share a link. ib_write_bw is not included, since `nic_channels` runs it
     for each device.
     """
-    return [
-        _measured_tools(world, tools, tool, pair, (links, seconds))
-        for pair in pairs(world)
-        for tool in tools.tools
-        if tool.name != PERFTEST
-    ]
+    rows = []
+    for pair in pairs(world):
+        for tool in tools.tools:
+            if tool is not IB_WRITE_BW:
+                rows.append(_tool_channel(world, tool, pair, links, seconds, versions=tools.versions[tool.name]))
+    return rows
 
 
-def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: HostPair, how: tuple[dict[str, Link], float]) -> Channel:
-    links, seconds = how
+def _tool_channel(
+    world: World, tool: WireTool, pair: HostPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
+) -> Channel:
+    """Measure one row. TCP tools use the interface between the hosts; other libraries choose their interface."""
     operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
     request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], tools.versions[tool.name])
-    row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
-    return _with_tool_figure(row, request, ran)
-
-
-def _row_tools(tool: WireTool, pair: HostPair, links: dict[str, Link]) -> Channel:
-    """Return the row without figures. TCP tools use the interface between the hosts; other libraries choose their interface."""
+    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], versions)
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
-    if pair.inside or tool.api != _TCP:
-        return replace(row, limited_by=_INSIDE if pair.inside else _UNKNOWN.format(tool.api))
-    ends = [links[pair.source.host], links[pair.target.host]]
-    unclear = next((link for link in ends if link.bytes_per_s is None), None)
-    return against(row, unclear or min(ends, key=lambda link: link.known))
-
-
-def _with_tool_figure(row: Channel, request: ToolRequest, ran: ToolResult) -> Channel:
+    on_tcp = tool.api == _TCP or pair.inside
+    row = _between_interfaces(row, pair, links) if on_tcp else replace(row, limited_by=_UNKNOWN.format(tool.api))
+    row = replace(row, tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
     if ran.figure is None:
         return replace(row, na=ran.why, flags=FLAGS[:1])
-    flags = [*row.flags, *(["other_path"] if ran.other_path else [])]
-    of = None if ran.other_path else row.of_bytes_per_s
-    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
+    row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
+    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s)
 
 
 _AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
@@ -842,19 +723,16 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
 
 def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
     """Return the rows inside all hosts at rank 0; empty elsewhere."""
-    jobs = _jobs(world, host, seconds) if host else []
+    jobs = []
+    if host:
+        name = world.me.host
+        gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu)
+        jobs = [*memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s), *gpus]
     most = max(world.allgather(len(jobs), "counting the channels"))
     with world.extend_timeout(most * (seconds + _AROUND_S)):
         own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
         replies = world.gather(own, "measuring the hosts")
     return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
-
-
-def _jobs(world: World, host: _Host, seconds: float) -> list[ChannelJob]:
-
-    name = world.me.host
-    memory = memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s)
-    return [*memory, *(gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu))]
 
 
 def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:

@@ -23,13 +23,14 @@ from collbench.backends.backend import Backend
 from collbench.backends.tensorflow import ParameterServers, ServerLayout
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
+from collbench.measure.memory import free_memory
+from collbench.measure.open_backends import OpenBackend, members_of
 from collbench.measure.request import Budget
-from collbench.measure.row import check_fields, doubts, wrong_evidence
-from collbench.measure.session import Launch, OpenBackend, members_of
-from collbench.measure.tasks.cases import free_memory
-from collbench.measure.tasks.step import StepPlan, Training, check_number, moved_by, times_of
+from collbench.measure.row import against_limits, check_fields, doubts, times_of, wrong_evidence
+from collbench.measure.session import LaunchSession
+from collbench.measure.tasks.step import StepPart, StepPlan, Training, check_number, moved_by
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.data import POISON, Mismatch
@@ -141,9 +142,16 @@ class OverTorch:
             self._hold(peer, talk, moved)
             return
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._in_thread, args=(peer, talk, moved, ended), daemon=True) for peer, talk in talks.items()
-        ]
+
+        def in_thread(peer: int, talk: Conversation) -> None:
+            try:
+                self._hold(peer, talk, moved)
+            except BaseException as error:
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        self._threads = [threading.Thread(target=in_thread, args=(peer, talk), daemon=True) for peer, talk in talks.items()]
         for thread in self._threads:
             thread.start()
         for _ in talks:
@@ -155,14 +163,6 @@ class OverTorch:
         ending = time.monotonic() + _LEAVING_S
         for thread in self._threads:
             thread.join(max(0.0, ending - time.monotonic()))
-
-    def _in_thread(self, peer: int, talk: Conversation, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
-        try:
-            self._hold(peer, talk, moved)
-        except BaseException as error:
-            ended.put(error)
-        else:
-            ended.put(None)
 
     def _hold(self, peer: int, talk: Conversation, moved: Callable[[], None]) -> None:
         while (message := self._next(talk)) is not None:
@@ -296,6 +296,7 @@ def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
 _LARGEST = 7  # of a gradient's elements: exact even in 8-bit floats
 PERIOD = _LARGEST**2
 _CHUNK = PERIOD << 16
+_PULLED, _SUM = "the model that it pulled", "the server's sum"  # names of data, in messages
 
 
 def gradient(worker: int, server: int) -> NDArray[np.int64]:
@@ -371,13 +372,11 @@ class Worker:
     def __init__(self, roles: JobRoles, rank: int) -> None:
         self.roles, self.worker = roles, roles.workers.index(rank)
         self._number = np.zeros(1, np.int64)
-        self._gradients = [self._filled(server) for server in range(len(roles.servers))]
+        self._gradients = []
+        for server in range(len(roles.servers)):
+            room = min(roles.elements(server), max(roles.largest, ROTATION_BYTES // roles.dtype.size)) + PERIOD
+            self._gradients.append(np.resize(gradient(self.worker, server).astype(roles.dtype.numpy), room))
         self._pulled = [np.zeros_like(each) for each in self._gradients]
-
-    def _filled(self, server: int) -> NDArray[Any]:
-        whole = self.roles.elements(server)
-        room = min(whole, max(self.roles.largest, ROTATION_BYTES // self.roles.dtype.size)) + PERIOD
-        return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
 
     def round(self, number: int) -> dict[int, Conversation]:
         """Return the conversations of one round: update `number` to every server, and the model in reply."""
@@ -387,10 +386,7 @@ class Worker:
     def farewell(self) -> dict[int, Conversation]:
         """Return the conversations that end the updates."""
         self._number[0] = 0
-        return {rank: self._end() for rank in self.roles.servers}
-
-    def _end(self) -> Conversation:
-        yield sent(self._number)
+        return {rank: (sent(self._number) for _ in range(1)) for rank in self.roles.servers}
 
     def _exchange(self, server: int) -> Conversation:
         yield sent(self._number)
@@ -412,7 +408,7 @@ class Worker:
             part = _window(self._pulled[server], at, many)
             part.view(np.uint8)[:] = POISON
             yield received(part)
-            found += differences(part, np.roll(right, -(at % PERIOD)).astype(dtype.numpy), rank, "the model that it pulled", at)
+            found += differences(part, np.roll(right, -(at % PERIOD)).astype(dtype.numpy), rank, _PULLED, at)
 
 
 def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
@@ -519,25 +515,45 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | Serv
     return served
 
 
-def measure_served(run: TrainingRun, launch: Launch, crowded: bool) -> StepRow | None:
+def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
     served, backend, title = run.served, run.backend, run.title
     assert served is not None and isinstance(backend, HasParameterServers)
-    world, budget = launch.world, launch.request.budget
+    world, budget = session.world, session.request.budget
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
     works = world.rank in served.roles.workers
     with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
         warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
-        series = _samples(library, works, _enough_workload_served(warm, budget, title, world), world)
+        slowest = max(world.allgather(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
+        n = budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
+        series = _samples(library, works, n, world)
     exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
-    wrong = _verified_workload_served(title, library, served, world) if launch.request.check and exact else []
+    checked = bool(session.request.check) and exact
+    wrong = _verify_served(title, library, served, world) if checked else []
     library.close(world)
     all_ranks = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
     if all_ranks is None:
         return None
-    words = {"oversubscribed": crowded, "too_many_updates": launch.request.check and not exact}
-    return _row_workload_served(run, all_ranks, launch, [word for word, on in words.items() if on])
+    times = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0)  # of the slowest worker
+    known, row = times_of(times), run.row()
+    crowded = session.crowded(backend, "cpu")
+    flags = [*(["oversubscribed"] if crowded else []), *(["too_many_updates"] if session.request.check and not exact else [])]
+    row = replace(
+        row, n=len(times), time_s=known, busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None,
+        ceiling=no_ceiling(_NO_REFERENCE), flags=tuple(dict.fromkeys((*backend.flags, *flags, *doubts(times, len(times), None, 1)))),
+    )  # fmt: skip
+    mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
+    return _with_common_fields(row, run, session, mismatches, checked, parameter_server="tf.distribute.Server")
+
+
+def _with_common_fields(
+    row: StepRow, run: TrainingRun, session: LaunchSession, mismatches: Sequence[Mismatch], checked: bool, **more: Any
+) -> StepRow:
+    """Return the row with why it stopped, its evidence and the result of verification."""
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", **more}
+    stopped = "iterations" if session.request.budget.iterations else "max_time"
+    return replace(row, stopped=stopped, evidence=evidence | wrong_evidence(mismatches), **check_fields(int(checked), mismatches))
 
 
 def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
@@ -552,13 +568,7 @@ def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.floa
     return seconds
 
 
-def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: str, world: World) -> int:
-    """Return how many samples fit into the budget, the same at all ranks, from the last warm-up times."""
-    slowest = max(world.allgather(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
-    return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
-
-
-def _verified_workload_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
+def _verify_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
     """Run one more step from zero and return the mismatches.
 
     Every server's sums, and every worker's pulled variables, must equal one update of each worker.
@@ -569,12 +579,10 @@ def _verified_workload_served(title: str, library: Any, served: ServedTraining, 
     world.allgather(None, f"{title}: clearing its sums")
     pulled = library.step() if world.rank in served.roles.workers else []
     world.allgather(None, f"{title}: verifying")
-    found = [
-        wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, "the model that it pulled"))
-    ]
+    found = [wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, _PULLED))]
     if world.rank in served.roles.servers:
         server = served.roles.servers.index(world.rank)
-        found += _compared(served, server, library.sums(), (world.rank, "the server's sum"))
+        found += _compared(served, server, library.sums(), (world.rank, _SUM))
     return found
 
 
@@ -586,23 +594,6 @@ def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]]
     right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
     got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
     return differences(got, right, *place)
-
-
-def _row_workload_served(run: TrainingRun, all_ranks: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
-    """Return the row. Each sample is the time of the slowest worker."""
-    series, row, backend = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0), run.row(), run.backend
-    mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
-    known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
-    evidence = {
-        "libraries": dict(backend.versions()), "conditions": launch.conditions, "loop": "python",
-        "parameter_server": "tf.distribute.Server", **wrong_evidence(mismatches),
-    }  # fmt: skip
-    figured = replace(
-        row, n=len(series), time_s=known, stopped="iterations" if launch.request.budget.iterations else "max_time",
-        busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None, ceiling=no_ceiling(_NO_REFERENCE),
-        flags=tuple(dict.fromkeys((*backend.flags, *words, *doubts(series, len(series), None, 1)))), evidence=evidence,
-    )  # fmt: skip
-    return replace(figured, **check_fields(int(checked), mismatches))
 
 
 _NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
@@ -618,38 +609,31 @@ class RankReport:
     pupil: Worker | None = None
 
 
-def measure_asynchronous(run: TrainingRun, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
+def measure_asynchronous(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    roles, world = run.roles, launch.world
+    roles, world = run.roles, session.world
     assert roles is not None
-    if launch.request.sweep.each[0].device == "cuda":
+    if session.request.sweep.each[0].device == "cuda":
         return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
-    carrier, budget, what = messenger(run.backend), launch.request.budget, "asynchronous workers"
-    done = RankReport()
-    with _watched(run, world, "making its buffers"):
-        done = _ready(roles, world.rank)
+    carrier, budget, what = messenger(run.backend), session.request.budget, "asynchronous workers"
+    with world.watchdog.phase(f"{run.title}: making its buffers"):
+        serves_here = world.rank in roles.servers
+        done = (
+            RankReport(shard=Shard(roles, roles.servers.index(world.rank))) if serves_here else RankReport(pupil=Worker(roles, world.rank))
+        )
     world.allgather(None, f"{run.title}: beginning")
     with world.extend_timeout(budget.max_time_s):
-        with _watched(run, world, what):
+        with world.watchdog.phase(f"{run.title}: {what}"):
             _go_on(done, carrier, budget, world)
         updates = world.allgather(len(done.round_s), f"{run.title}: {what}")
     pushed = {rank: updates[rank] for rank in roles.workers}
-    checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
+    checked = bool(session.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, run, world) if checked else []
     all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
-    row = _row(run, launch, all_ranks, checked) if all_ranks else None
-    return _against(row, _ceiling(run, ceilings, world), crowded) if row else None
-
-
-def _watched(run: TrainingRun, world: World, what: str) -> Any:
-    return world.watchdog.phase(f"{run.title}: {what}")
-
-
-def _ready(roles: JobRoles, rank: int) -> RankReport:
-    """Return a server's shard, or a worker's gradients."""
-    if rank in roles.servers:
-        return RankReport(shard=Shard(roles, roles.servers.index(rank)))
-    return RankReport(pupil=Worker(roles, rank))
+    if all_ranks is None:
+        return None
+    row = _row(run, session, all_ranks, checked)
+    return _against(row, _ceiling(run, session.ceilings, world), session.crowded(run.backend, row.device))
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
@@ -658,16 +642,14 @@ def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -
     if done.shard:
         _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
     elif done.pupil:
-        while not _enough(len(done.round_s), time.monotonic() - began, budget):
+        while not done.round_s or (
+            len(done.round_s) < budget.iterations if budget.iterations else time.monotonic() - began < budget.max_time_s
+        ):
             start = time.monotonic()
             _hold(done.pupil.round(len(done.round_s) + 1), carrier, world)
             done.round_s.append(time.monotonic() - start)
         done.duration_s = time.monotonic() - began
         _hold(done.pupil.farewell(), carrier, world)
-
-
-def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
-    return rounds >= budget.iterations if budget.iterations else rounds > 0 and spent_s >= budget.max_time_s
 
 
 def _hold(talks: dict[int, Conversation], carrier: Messenger, world: World) -> None:
@@ -688,10 +670,10 @@ def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], run:
     """Return the mismatches of a server's sums and applied updates, and of the model that workers pull afterwards."""
     found: list[Mismatch] = []
     counts = list(pushed.values())
-    with _watched(run, world, "verifying"):
+    with world.watchdog.phase(f"{run.title}: verifying"):
         if done.shard:
             right = total(done.shard.server, counts).astype(done.shard.model.dtype)
-            found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, "the server's sum")
+            found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, _SUM)
             _hold({worker: done.shard.send_updates() for worker in pushed}, carrier, world)
         elif done.pupil:
             _hold(done.pupil.compare(counts, world.rank, found), carrier, world)
@@ -709,21 +691,22 @@ def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(run: TrainingRun, launch: Launch, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+def _row(run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
     """Return the row. Times are those of the slowest worker."""
     workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
     slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
     mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
-    busiest = _bytes_per_s(run, all_ranks)
-    unchecked = launch.request.check and not checked
+    roles, longest = run.roles, max(reply["duration_s"] for reply in all_ranks)
+    assert roles is not None
+    # the bytes that the busiest server receives while the workers run; it sends as many
+    taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
+    unchecked = session.request.check and not checked
     flags = (*run.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
     row = run.row(
-        n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if launch.request.budget.iterations else "max_time",
-        busbw_bytes_per_s=busiest, staleness=_staleness(all_ranks, workers), flags=flags,
-        evidence={"libraries": dict(run.backend.versions()), "conditions": launch.conditions, "loop": "python",
-                  **wrong_evidence(mismatches)},
+        n=slowest["rounds"], time_s=Times(**slowest["times"]), busbw_bytes_per_s=max(taken) / longest if longest else None,
+        staleness=_staleness(all_ranks, workers), flags=flags,
     )  # fmt: skip
-    return replace(row, **check_fields(1 if checked else 0, mismatches))
+    return _with_common_fields(row, run, session, mismatches, checked)
 
 
 def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
@@ -746,20 +729,9 @@ def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
 
 def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
     """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
-    rate, busbw = ceiling.bytes_per_s, row.busbw_bytes_per_s
-    passed = bool(rate and busbw and busbw > rate * TOLERANCE)
-    percent = 100 * busbw / rate if rate and busbw and not crowded and not passed else None
-    on = (*(["oversubscribed"] if crowded else []), *(["above_bound"] if passed else []))
-    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=(*row.flags, *on))
-
-
-def _bytes_per_s(run: TrainingRun, all_ranks: Sequence[dict[str, Any]]) -> float | None:
-    """Return the bytes per second that the busiest server receives, which it also sends, while the workers run."""
-    roles = run.roles
-    assert roles is not None
-    longest = max(reply["duration_s"] for reply in all_ranks)
-    taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
-    return max(taken) / longest if longest else None
+    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
+    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
+    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
 
 
 def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
@@ -820,14 +792,18 @@ class TrainingRun:
     @property
     def backend(self) -> Backend:
         """The open backend."""
-        assert self.opened.backend is not None
-        return self.opened.backend
+        return self.opened.running
+
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """The parts of its plan."""
+        return self.plan.parts if self.plan else ()
 
     def row(self, **figures: Any) -> StepRow:
         """Return the row with these figures and the values known before the measurement."""
         shape, step = self.shape, self.step
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
-        device = self.plan.parts[0].case.device if self.plan else "cpu"
+        device = self.parts[0].case.device if self.parts else "cpu"
         moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
         moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
         return StepRow(

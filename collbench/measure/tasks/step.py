@@ -25,25 +25,22 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.loop import Loop, Timed
+from collbench.measure.memory import free_memory
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, prepare_over, release
+from collbench.measure.prepared_case import BackendContext, PreparedCase, mismatches_in, phase, placed, prepare_over, release, time_shortly
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import placed
-from collbench.measure.row import doubts
-from collbench.measure.sampling import Measurement, measure, short_schedule, slowest, sound
-from collbench.measure.tasks.cases import free_memory
+from collbench.measure.row import against_limits, doubts, times_of
+from collbench.measure.sampling import Measurement, slowest, sound
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Program, PythonCall, joined
-from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, decode_reason
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
-from collbench.stats.median import median, quantiles
 from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
@@ -113,15 +110,16 @@ class ServerSums:
 
     def program(self) -> Program:
         """Return the program that adds received data, slot by slot."""
-        added = [PythonCall("add", partial(self._add, slot)) for slot in range(len(self._ready.program.slots))]
         if not self._servers:
             return self._ready.program
-        slots = tuple((*calls, add) for calls, add in zip(self._ready.program.slots, added, strict=True))
-        return Program(slots, keep=(self._ready.program, self), explain=self._ready.program.explain)
 
-    def _add(self, slot: int) -> None:
-        for server, _ in self._servers:
-            server.add(slot)
+        def add(slot: int) -> None:
+            for server, _ in self._servers:
+                server.add(slot)
+
+        program = self._ready.program
+        slots = tuple((*calls, PythonCall("add", partial(add, slot))) for slot, calls in enumerate(program.slots))
+        return Program(slots, keep=(program, self), explain=program.explain)
 
     def spoil(self) -> None:
         """Overwrite the sums, so that verification detects a sum that was not computed."""
@@ -186,6 +184,11 @@ class StepPart:
         return min(slots_for(self.case), self.times)
 
     @property
+    def whole(self) -> Exchange:
+        """The part as one exchange, with the size that it moves."""
+        return replace(self.exchange, size_bytes=self.case.size_bytes, times=self.times)
+
+    @property
     def laid(self) -> tuple[Operation, Case]:
         """The operation and case from which the groups are derived. Pairs are listed by name."""
         return replace(self.operation, pair=False), replace(self.case, split=_named_groups(self.groups))
@@ -212,7 +215,7 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
     """
     check_number(step)
     alike: dict[Exchange, int] = {}
-    turns = [alike.setdefault(_key(exchange), len(alike)) for exchange in step.exchanges]
+    turns = [alike.setdefault(replace(exchange, what="", times=1), len(alike)) for exchange in step.exchanges]
     of_part: list[list[Exchange]] = [[] for _ in alike]
     for exchange, turn in zip(step.exchanges, turns, strict=True):
         _check(exchange, backend.ranks)
@@ -232,10 +235,6 @@ def check_number(step: Step) -> None:
             f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: use a larger --bucket, "
             "fewer --layers or --microbatches, or a smaller model"
         )
-
-
-def _key(exchange: Exchange) -> Exchange:
-    return replace(exchange, what="", times=1)
 
 
 def _check(exchange: Exchange, ranks: int) -> None:
@@ -271,26 +270,17 @@ def _case(exchange: Exchange, operation: Operation, times: int, request: Request
         algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
         traffic=exchange.traffic, streams=None,
     )  # fmt: skip
-    case = _last(requested, backend.name, n)
+    *_, case = requested.cases(backend.name, n)  # with a forced algorithm or protocol the library's own choice comes before it
     whole = exchange.groups == (tuple(range(backend.ranks)),)
     case = case if operation.pair or whole else replace(case, split=_named_groups(exchange.groups))
-    return _in_place(case, operation, backend)
-
-
-def _last(sweep: Sweep, backend: str, n: int) -> Case:
-    """Return the only case. With a forced algorithm or protocol the sweep also has the library's own choice, before it."""
-    return list(sweep.cases(backend, n))[-1]
+    # gradients are all-reduced in place, as in training; others use the default
+    if case.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
+        return case.placed(True)
+    return placed(case, operation, backend)
 
 
 def _named_groups(groups: Groups) -> NamedGroups:
     return NamedGroups("GROUPS", len(groups), groups)
-
-
-def _in_place(case: Case, operation: Operation, backend: Backend) -> Case:
-    """Return the case with its placement: gradients are all-reduced in place, as in training; others use the default."""
-    if case.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
-        return case.placed(True)
-    return placed(case, operation, backend)
 
 
 def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
@@ -428,7 +418,9 @@ def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: Bac
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-    timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
+    turns = list(_turns(plan, found))
+    timed = _timed(_program(found, turns), stage, world)
+    once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
     buffers = tuple(each for one in found for each in one.ready.buffers)
     own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
@@ -437,26 +429,17 @@ def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: Bac
 
 def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes that must leave and reach each host in a step, with any algorithm."""
-    each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
+    each = [
+        (
+            one.part.times,
+            least(one.ready.operation, one.ready.case, one.part.groups, {rank: host_of[rank] for rank in taking_part(one.part)}),
+        )
+        for one in parts
+    ]
     hosts = set(host_of.values())
     out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
     into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
     return LeastBytes(out, into, sum(times * one.total for times, one in each))
-
-
-def _must_cross(one: PreparedPart, host_of: Mapping[int, str]) -> LeastBytes:
-    those = {rank: host_of[rank] for rank in taking_part(one.part)}
-    return least(one.ready.operation, one.ready.case, one.part.groups, those)
-
-
-def _joined(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
-    """Return the step's exchanges in their order. Those of a part use its buffers in turn."""
-    return _program(found, list(_turns(plan, found)))
-
-
-def _each_once(plan: StepPlan, found: Sequence[PreparedPart]) -> Program:
-    """Return the same calls in the same order, but each buffer only once: a second in-place sum would add to the first."""
-    return _program(found, list(dict.fromkeys(_turns(plan, found))))
 
 
 def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
@@ -468,22 +451,18 @@ def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int,
 
 
 def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
-    programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
+    """Return the exchanges in this order. A rank that takes no part in one has one slot without calls."""
+    programs = []
+    for part, slot in turns:
+        program = found[part].program
+        programs.append(replace(program, slots=(program.slots[slot % len(program.slots)],), once=None))
     explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
     return replace(joined(programs), explain=explain)
 
 
-def _slot(program: Program, slot: int) -> Any:
-    """Return the calls of a slot. A rank that takes no part has one slot without calls."""
-    return program.slots[slot % len(program.slots)]
-
-
 def time_part(one: PreparedPart, world: World, budget: Budget) -> Measurement | None:
     """Measure one part alone with few samples; the result is at rank 0. The ranks synchronize before each exchange."""
-    case = one.ready.case
-    plan = short_schedule(budget, case.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
-    with phase(one.ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
-        return measure(one.loop, world, plan, case.title())
+    return time_shortly(one.ready, world, budget, one.loop, taking_part(one.part))
 
 
 def taking_part(part: StepPart) -> list[int]:
@@ -497,21 +476,17 @@ def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart]
     with phase(step.ready, world, "verifying"):
         for _ in range(calls):
             for one in step.parts:
-                _refill(one)
+                for slot in range(one.part.slots):
+                    for buffers in one.ready.buffers:
+                        buffers.fill(slot, for_check=True)
+                if one.adding:
+                    one.adding.spoil()
             step.ready.checking.run(1, slot=0)
             found += [each for one in step.parts for each in _mismatches(one)]
     everyone = world.gather(found, f"{step.ready.case.title()}: verifying")
     if everyone is None:
         return None
     return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
-
-
-def _refill(one: PreparedPart) -> None:
-    for slot in range(one.part.slots):
-        for buffers in one.ready.buffers:
-            buffers.fill(slot, for_check=True)
-    if one.adding:
-        one.adding.spoil()
 
 
 def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
@@ -574,13 +549,6 @@ def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
     return _moved_once(part) / seconds if seconds else None
 
 
-def times_of(series: NDArray[np.float64]) -> Times:
-    """Return the median with its interval. Equal samples have no interval, since the clock's resolution hides their differences."""
-    known, spread = median(series), quantiles(series)
-    low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
-    return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
-
-
 def with_figures(
     row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
 ) -> StepRow:
@@ -591,7 +559,11 @@ def with_figures(
     series = slowest(watched.measured.samples, step.ready.timed)
     taken = sound(watched.measured.samples, step.ready.timed)
     known = times_of(series) if len(series) else None
-    alone = [_times_alone(one, look) for one, look in zip(step.parts, looks, strict=True)]
+    alone: list[Times | None] = []
+    for one, look in zip(step.parts, looks, strict=True):
+        times = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
+        alone.append(times_of(times) if len(times) else None)
+    how = [{"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []} for look in looks]
     ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
     passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
     disturbed = any(limit.ceiling.disturbed for limit in around.limits)
@@ -604,9 +576,9 @@ def with_figures(
     return replace(
         row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
-        parts=[_part_workload_rows(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts=[_part_fields(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
-        flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": [_how(look) for look in looks]},
+        flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": how},
     )  # fmt: skip
 
 
@@ -632,54 +604,29 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _times_alone(one: PreparedPart, look: Measurement | None) -> Times | None:
-    series = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
-    return times_of(series) if len(series) else None
-
-
-def _how(look: Measurement | None) -> dict[str, Any]:
-    return {"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []}
-
-
-def _part_workload_rows(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+def _part_fields(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
-    sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
+    ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
+    percent, _ = against_limits(busbw, ceiling, bound, withheld)
     return {
         "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
         "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
         "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
-        "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),
-        "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
+        "ceiling": ceiling.as_json(), "percent_of_ceiling": percent,
     }  # fmt: skip
 
 
 def _moved_once(part: StepPart) -> float:
     """Return the bytes of the busiest rank in one exchange."""
-    return max(bytes_of(replace(_whole_workload_rows(part), times=1), part.width))
-
-
-def _whole_workload_rows(part: StepPart) -> Exchange:
-    """Return the part as one exchange, with the size that it moved."""
-    return replace(part.exchange, size_bytes=part.case.size_bytes, times=part.times)
+    return max(bytes_of(replace(part.whole, times=1), part.width))
 
 
 def moved_by(plan: StepPlan, ranks: int) -> float:
     """Return the bytes of the rank that moves most in a step."""
-    step = replace(plan.step, exchanges=tuple(_whole_workload_rows(part) for part in plan.parts))
+    step = replace(plan.step, exchanges=tuple(part.whole for part in plan.parts))
     return max(moved_bytes(step, ranks))
-
-
-def common_flags(plan: StepPlan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
-    """Return the quality flags that all figures of a step share, including the backend's."""
-    true = {
-        "size_rounded": any("size_rounded" in part.case.flags for part in plan.parts),
-        "slowed": any(slowed(part.case) is not None for part in plan.parts),
-        "oversubscribed": crowded,
-        "python_loop": fell_back,
-    }
-    return (*backend.flags, *(word for word, on in true.items() if on))
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,19 @@
-"""A workload launch: open the backends, and measure the traffic of each training on each backend, on all ranks together."""
+"""A workload launch: measure the traffic of each training on each backend, on all ranks together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
-from collbench.launch import signals
-from collbench.measure.ceilings import Ceilings
-from collbench.measure.instruments import Instruments
-from collbench.measure.monitored import measure_monitored, state_probe
+from collbench.measure.open_backends import OpenBackend, ranks_by_host
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.sampling import Measurement, slowest
-from collbench.measure.session import (
-    Launch,
-    OpenBackend,
-    RunContext,
-    WrongDataStop,
-    create_folder,
-    describe_conditions,
-    open_backends,
-    ranks_by_host,
-    ranks_of,
-    run_with_cleanup,
-)
-from collbench.measure.tasks.cases import notes, stage_of
+from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
 from collbench.measure.tasks.servers import (
     TrainingRun,
     measure_asynchronous,
@@ -42,9 +27,7 @@ from collbench.measure.tasks.step import (
     Around,
     PartNotPrepared,
     PreparedStep,
-    StepPlan,
     Training,
-    common_flags,
     limits_of,
     path_s,
     plan_of,
@@ -55,12 +38,13 @@ from collbench.measure.tasks.step import (
     verify_step,
     with_figures,
 )
+from collbench.operations.case import Case
+from collbench.operations.operation import Operation
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.reason import Fact
-from collbench.results.steps import WORKLOAD, StepRow
+from collbench.results.folder import WORKLOAD
+from collbench.results.steps import StepRow
 from collbench.units import format_duration
-
-# The request of a workload launch, and its progress listener.
 
 
 @dataclass(frozen=True)
@@ -81,87 +65,8 @@ class WorkloadRequest:
     step_time_s: float | None = None
 
 
-class WorkloadListener(Protocol):
-    """The progress listener of a workload launch at rank 0."""
-
-    def note(self, sentence: str) -> None:
-        """Show a note once."""
-        ...
-
-    def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
-        """Receive run.json's "workload" and the run's folder, before the first step."""
-        ...
-
-    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
-        """Receive the start of a training on a backend: its title, the counts of trainings, and the estimated remaining seconds."""
-        ...
-
-    def step_row(self, row: StepRow) -> None:
-        """Receive the row of a completed training."""
-        ...
-
-    def end(self) -> None:
-        """Finish, at the end of the launch."""
-        ...
-
-
-# The measurements of a workload launch: every training on every backend, with exchanges and roles derived before the first measurement.
-
-
-def runs_of(workload: WorkloadRequest, opened: Sequence[OpenBackend], world: World) -> list[TrainingRun]:
-    """Return all trainings to measure. Raises UsageError, on all ranks, for one that does not fit the ranks or their memory."""
-    return [_turn(training, one, workload, world) for training in workload.trainings for one in opened]
-
-
-def _turn(training: Training, opened: OpenBackend, workload: WorkloadRequest, world: World) -> TrainingRun:
-    ranks, nodes = ranks_of(opened, world), len(world.hosts)
-    if opened.backend is None:
-        return TrainingRun(training, opened, ranks, nodes, reason=as_fact(opened.reason))
-    run = _laid_out(training, opened, opened.backend, workload, world)
-    name = training.regime.name
-    reason = world.first_error(run if isinstance(run, str) else None, f"laying {name} out") or _lacks_room(run, opened.backend, world)
-    if isinstance(run, TrainingRun) and not reason:
-        return run
-    if not training.optional:
-        raise UsageError(f"{reason}")
-    return TrainingRun(training, opened, ranks, nodes, reason=as_fact(reason))
-
-
-def _lacks_room(run: TrainingRun | str, backend: Backend, world: World) -> str | None:
-    """Return why the training's buffers do not fit some host or GPU, the same at all ranks, or None. All ranks must call it."""
-    if isinstance(run, str) or run.reason:
-        return None
-    wrong = too_large(run.title, run.plan, backend, world) if run.plan else None
-    roles = run.roles or run.served
-    wrong = roles_too_large(run.title, roles, world) if roles else wrong
-    return world.first_error(wrong, "looking at the memory")
-
-
-def _laid_out(training: Training, opened: OpenBackend, backend: Backend, workload: WorkloadRequest, world: World) -> TrainingRun | str:
-    """Return the training for this rank, or why its exchanges cannot be derived."""
-    try:
-        return _training_run(training, opened, backend, workload, world)
-    except UsageError as error:
-        return str(error)
-
-
-def _training_run(training: Training, opened: OpenBackend, backend: Backend, workload: WorkloadRequest, world: World) -> TrainingRun:
-    shape = training.shape(tuple(_hosts(backend, world)))
-    step = training.regime.step(shape)
-    known = (training, opened, backend.ranks, len(world.hosts), shape, step)
-    if serves(backend, training.regime):
-        served = served_of(shape, training.regime, backend.ranks)
-        return TrainingRun(*known, reason=served) if isinstance(served, ServersUnsupported) else TrainingRun(*known, served=served)
-    if training.regime.asynchronous(shape):
-        roles = roles_of(step, backend.ranks)
-        return TrainingRun(*known, roles=roles, reason=roles.refusal(backend))
-    return TrainingRun(*known, plan=plan_of(step, workload.launch, backend))
-
-
-def _hosts(backend: Backend, world: World) -> Iterator[int]:
-    """Yield for each rank the number of its host."""
-    number = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
-    return (number[rank] for rank in range(backend.ranks))
+_FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
+_OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
 
 
 class WrongStepData(Fact, frozen=True):
@@ -176,152 +81,135 @@ class WrongStepData(Fact, frozen=True):
         return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
 
 
-_FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
-_OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
-
-
 @dataclass
-class WorkloadRun:
-    """The state of one workload launch. Only rank 0 has the folder and the listener."""
+class WorkloadTask(Task):
+    """Every training on every backend, with exchanges and roles derived before the first measurement."""
 
     request: WorkloadRequest
-    launch: Launch
-    listener: WorkloadListener | None
-    opened: Sequence[OpenBackend]
-    runs: Sequence[TrainingRun]
-    ceilings: Ceilings
+    runs: list[TrainingRun] = field(default_factory=list)
 
-    @property
-    def world(self) -> World:
-        """All ranks."""
-        return self.launch.world
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan. Raises UsageError, on all ranks, for a training that does not fit the ranks or their memory."""
+        world = session.world
+        self.runs = [self._run_of(training, one, world) for training in self.request.trainings for one in session.opened]
+        cases = [part.case for run in self.runs if run.plan for part in run.plan.parts]
+        session.request.slowed.check(cases, max(run.ranks for run in self.runs))
+        return Plan(len(self.runs), {"workload": self._about(session)})
 
-    def note(self, fact: Fact) -> None:
-        """Show a fact, and store it in events.jsonl."""
-        if self.listener:
-            self.listener.note(fact.render())
-        self.launch.note(fact)
+    def _run_of(self, training: Training, opened: OpenBackend, world: World) -> TrainingRun:
+        """Return the training on one backend, or the reason why it is not measured, the same at all ranks."""
+        without = TrainingRun(training, opened, opened.ranks(world), len(world.hosts))
+        if opened.backend is None:
+            return replace(without, reason=as_fact(opened.reason))
+        wrong, run = None, without
+        try:
+            run = self._laid_out(without, opened.backend, world)
+        except UsageError as error:
+            wrong = str(error)
+        reason = world.first_error(wrong, f"laying {training.regime.name} out")
+        if not reason and not run.reason:
+            too_much = too_large(run.title, run.plan, opened.backend, world) if run.plan else None
+            roles = run.roles or run.served
+            reason = world.first_error(roles_too_large(run.title, roles, world) if roles else too_much, "looking at the memory")
+        if not reason:
+            return run
+        if not training.optional:
+            raise UsageError(f"{reason}")
+        return replace(without, reason=as_fact(reason))
 
-    def about(self) -> dict[str, Any]:
+    def _laid_out(self, run: TrainingRun, backend: Backend, world: World) -> TrainingRun:
+        """Return the training with its exchanges for this rank. Raises UsageError if these cannot be derived."""
+        regime = run.training.regime
+        host_of = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
+        shape = run.training.shape(tuple(host_of[rank] for rank in range(backend.ranks)))
+        run = replace(run, shape=shape, step=(step := regime.step(shape)))
+        if serves(backend, regime):
+            served = served_of(shape, regime, backend.ranks)
+            return replace(run, reason=served) if isinstance(served, ServersUnsupported) else replace(run, served=served)
+        if regime.asynchronous(shape):
+            roles = roles_of(step, backend.ranks)
+            return replace(run, roles=roles, reason=roles.refusal(backend))
+        return replace(run, plan=plan_of(step, self.request.launch, backend))
+
+    def _about(self, session: LaunchSession) -> dict[str, Any]:
         """Return run.json's "workload"."""
-        of_each = [self.runs[at : at + len(self.opened)] for at in range(0, len(self.runs), len(self.opened))]
+        of_each = [self.runs[at : at + len(session.opened)] for at in range(0, len(self.runs), len(session.opened))]
         first = [next((run for run in runs if run.shape), runs[0]) for runs in of_each]
         return {
-            "trainings": [run.about() for run in first], "backends": [one.name for one in self.opened], "ranks": self.runs[0].ranks,
-            "nodes": self.runs[0].nodes, "hosts": list(self.world.hosts), "max_time_s": self.launch.request.budget.max_time_s,
+            "trainings": [run.about() for run in first], "backends": [one.name for one in session.opened], "ranks": self.runs[0].ranks,
+            "nodes": self.runs[0].nodes, "hosts": list(session.world.hosts), "max_time_s": session.request.budget.max_time_s,
             "step_time_s": self.request.step_time_s,
         }  # fmt: skip
 
-    def crowded(self, run: TrainingRun) -> bool:
-        """Return whether ranks wait for cores. If so, the row has no percentage."""
-        return bool(self.world.oversubscribed) and not run.backend.virtual and run.row().device == "cpu"
+    def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:
+        """Return the references that the parts need."""
+        planned = [run for run in self.runs if run.plan]
+        return list({run.opened.name: run.backend for run in planned}.values()), [part.laid for run in planned for part in run.parts]
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the trainings one after the other."""
+        session.monitor(part.case for run in self.runs for part in run.parts)
+        for done, run in enumerate(self.runs, 1):
+            session.progress(run.title, done - 1, len(self.runs))
+            row = self._measured(session, run)
+            if row:
+                session.store(row, WORKLOAD)
+            if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(self.runs) else None):
+                return
+
+    def _measured(self, session: LaunchSession, run: TrainingRun) -> StepRow | None:
+        """Measure one training on all ranks. Return its row at rank 0, None elsewhere."""
+        world = session.world
+        if run.reason:
+            return run.without(run.reason) if world.rank == 0 else None
+        if run.roles:
+            return measure_asynchronous(run, session)
+        if run.served:
+            return measure_served(run, session)
+        assert run.plan is not None
+        context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
+        step = prepare_step(run.name, run.plan, context, world)
+        if isinstance(step, PartNotPrepared):
+            return run.without(step) if world.rank == 0 else None
+        row = self._timed(session, run, step)
+        release_step(step.parts, run.backend)
+        return row
+
+    def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
+        """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
+        request, world, budget = session.request, session.world, session.request.budget
+        share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
+        alone = [time_part(one, world, share) if self.request.parts else None for one in step.parts]
+        check_deadline(run, step, alone, world)
+        watched = session.measured(step.ready, run.backend, budget)
+        wrong = verify_step(step, world, request.check) if request.check else []
+        if watched is None or wrong is None:
+            return None
+        if watched.other_path:
+            session.note(watched.other_path)
+        row = with_figures(run.row(), step, watched, alone, _around(session, run, step))
+        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Note wrong data, and return run.json's "workload"."""
+        for row in session.records:
+            if row.wrong:
+                session.note(WrongStepData(row.regime, row.backend, row.wrong_detail or ""))
+        return {"workload": self._about(session)}
+
+    def exit_code(self, records: Sequence[StepRow]) -> int:
+        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
+        if any(row.wrong for row in records):
+            return FAILED
+        return FINE if any(row.na is None for row in records) else USAGE
 
 
-def run_workload(workload: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
-    """Measure every training on every backend on all ranks of `world`. Return the exit code, the same on all ranks.
-
-    `ended` receives the exit code before the libraries are closed, as in `cases.run`. Raises CollbenchError.
-    """
-    request, waiting = workload.launch, list[Fact]()
-    launch = Launch.begun(request, world)
-    opened = open_backends(request, world, waiting.append)
-    runs = runs_of(workload, opened, world)
-    session = WorkloadRun(workload, launch, listener, opened, runs, Ceilings(request, world))
-    request.slowed.check([part.case for run in runs if run.plan for part in run.plan.parts], max(run.ranks for run in runs))
-    launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(runs))
-    return run_with_cleanup(RunContext(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
+def run_workload(workload: WorkloadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+    """Measure every training on every backend on all ranks of `world`; see `run_task`."""
+    return run_task(WorkloadTask(workload), workload.launch, world, listener, ended)
 
 
-def _measure_all(session: WorkloadRun, waiting: Sequence[Fact]) -> int:
-    launch = session.launch
-    _look_around(session)
-    if session.listener:
-        session.listener.begin_workload(session.about(), str(launch.folder.path) if launch.folder else "")
-    for fact in (*waiting, *notes(launch, list(session.opened))):
-        session.note(fact)
-    try:
-        return _conclude(session, _rows(session))
-    finally:
-        if launch.instruments:
-            launch.instruments.close()
-
-
-def _rows(session: WorkloadRun) -> list[StepRow]:
-    """Return the rows at rank 0, measured one after the other. Other ranks take part and return an empty list."""
-    rows: list[StepRow] = []
-    for done, run in enumerate(session.runs):
-        if session.listener:
-            session.listener.progress(run.title, done, len(session.runs), None)
-        row = _measure(session, run)
-        rows += [_keep(session, row)] if row else []
-        if _stops(session, rows):
-            break
-    return rows
-
-
-def _look_around(session: WorkloadRun) -> None:
-    """Probe the hosts and measure the references that the parts need."""
-    plans = [(run.plan, run.backend) for run in session.runs if run.plan]
-    backends = list({backend.name: backend for _, backend in plans}.values())
-    session.ceilings.prepare(backends, [part.laid for plan, _ in plans for part in plan.parts])
-    if session.launch.folder:
-        session.launch.folder.write_topology(session.ceilings.topology())
-    session.launch.conditions = describe_conditions(session.world)
-    if any(not backend.virtual for backend in backends):
-        session.launch.canary = state_probe(session.world)
-        session.launch.instruments = _instruments(session, [plan for plan, _ in plans])
-
-
-def _instruments(session: WorkloadRun, plans: Sequence[StepPlan]) -> Instruments | None:
-    """Return the instruments that read the hosts' counters around each step; None if the user turned evidence off."""
-    request, cuda = session.launch.request, any(part.case.device == "cuda" for plan in plans for part in plan.parts)
-    return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
-
-
-def _measure(session: WorkloadRun, run: TrainingRun) -> StepRow | None:
-    """Measure one training on all ranks. Return its row at rank 0, None elsewhere."""
-    if run.reason:
-        return run.without(run.reason) if session.world.rank == 0 else None
-    if run.roles:
-        return measure_asynchronous(run, session.launch, session.ceilings, session.crowded(run))
-    if run.served:
-        return measure_served(run, session.launch, session.crowded(run))
-    plan, world = run.plan, session.world
-    assert plan is not None
-    stage = stage_of(session.launch, [(part.operation, part.case, run.opened) for part in plan.parts], run.backend)
-    step = prepare_step(run.name, plan, stage, world)
-    if isinstance(step, PartNotPrepared):
-        return run.without(step) if world.rank == 0 else None
-    row = _timed(session, run, step)
-    release_step(step.parts, run.backend)
-    return row
-
-
-def _timed(session: WorkloadRun, run: TrainingRun, step: PreparedStep) -> StepRow | None:
-    """Measure the parts alone, then the whole step, then verify its data."""
-    request, world = session.launch.request, session.world
-    looks = _looks(session, step) if session.request.parts else [None] * len(step.parts)
-    _check_deadline(run, step, looks, world)
-    on_host = not run.backend.virtual and step.ready.case.device == "cpu"
-    instruments = None if run.backend.virtual else session.launch.instruments
-    watched = measure_monitored(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
-    wrong = verify_step(step, world, request.check) if request.check else []
-    if watched is None or wrong is None:
-        return None
-    if watched.other_path:
-        session.note(watched.other_path)
-    row = with_figures(run.row(), step, watched, looks, _around(session, run, step))
-    return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
-
-
-def _looks(session: WorkloadRun, step: PreparedStep) -> list[Measurement | None]:
-    """Return the measurement of each part alone. Together they take a fifth of a step's time budget."""
-    budget = session.launch.request.budget
-    share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
-    return [time_part(one, session.world, share) for one in step.parts]
-
-
-def _check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
+def check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
     """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress."""
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
     seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, known), "planning a step")
@@ -332,44 +220,13 @@ def _check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measur
         )
 
 
-def _around(session: WorkloadRun, run: TrainingRun, step: PreparedStep) -> Around:
+def _around(session: LaunchSession, run: TrainingRun, step: PreparedStep) -> Around:
     """Return the ceilings, flags and evidence of a row."""
-    crowded, request = session.crowded(run), session.launch.request
-    slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.case))}
-    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
+    cases = [part.case for part in step.plan.parts]
+    slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | step.ready.evidence
     evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
     evidence |= {"slowed": sorted(slow)} if slow else {}
-    flags = common_flags(step.plan, run.backend, crowded, request.slowed.of, step.ready.fell_back)
-    return Around(limits_of(step, session.ceilings, run.backend), crowded, flags, evidence)
-
-
-def _keep(session: WorkloadRun, row: StepRow) -> StepRow:
-    """Store and show a row."""
-    with signals.deferred():
-        if session.launch.folder:
-            session.launch.folder.append_round(row.as_json(), WORKLOAD)
-        if session.listener:
-            session.listener.step_row(row)
-    return row
-
-
-def _stops(session: WorkloadRun, rows: Sequence[StepRow]) -> bool:
-    """Return whether wrong data has ended the launch, the same at all ranks. All ranks must call it."""
-    if not session.launch.request.stop_on_wrong:
-        return False
-    wrong: bool = session.world.broadcast(any(row.wrong for row in rows), "deciding whether to go on")
-    if wrong and len(rows) < len(session.runs):
-        session.note(WrongDataStop())
-    return wrong
-
-
-def _conclude(session: WorkloadRun, rows: Sequence[StepRow]) -> int:
-    """Write run.json and return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
-    wrong = [WrongStepData(row.regime, row.backend, row.wrong_detail or "") for row in rows if row.wrong]
-    for fact in (*wrong, *session.world.remarks()):
-        session.note(fact)
-    measured = any(row.na is None for row in rows)
-    code: int = session.world.broadcast(FAILED if wrong else FINE if measured else USAGE, "ending")
-    if session.launch.folder:
-        session.launch.folder.finish(exit_code=code, workload=session.about())
-    return code
+    rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
+    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, step.ready.fell_back))
+    return Around(limits_of(step, session.ceilings, run.backend), "oversubscribed" in flags, flags, evidence)

@@ -102,9 +102,9 @@ def arm(striker: Striker) -> None:
 
 
 def _on_opening(striker: Striker) -> None:
-    from collbench.measure import session
+    from collbench.measure import open_backends
 
-    opens = session._try_open
+    opens = open_backends._try_open
 
     def try_open(backend: Any, world: Any, settings: Any) -> Any:
         if striker.plan.phase == "init":
@@ -117,7 +117,7 @@ def _on_opening(striker: Striker) -> None:
             backend.open = opening_struck
         return opens(backend, world, settings)
 
-    session._try_open = try_open
+    open_backends._try_open = try_open
 
 
 def _on_cells(striker: Striker) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import RunFailed
-from collbench.measure.wire_tools import Tool, free_port_process, once
+from collbench.measure.wire_tools import Tool, free_port, once
 from tests.cli.command import ROOT, running, until
 
 
@@ -51,7 +51,7 @@ def test_bytes_that_are_no_text_are_read() -> None:
 
 
 def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> None:
-    port = free_port_process("127.0.0.1")
+    port = free_port("127.0.0.1")
     serve = (
         f"import socket, time; time.sleep(.2); s = socket.create_server(('127.0.0.1', {port})); print(s.accept()[0].recv(9)); time.sleep(9)"
     )

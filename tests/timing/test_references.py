@@ -1,6 +1,11 @@
-"""The references: what memory and loopback do, measured by all ranks of the host at once; the slowest rank counts."""
+"""The measured references of a host: memory copies and sums, their pattern, and loopback streams."""
 
+from __future__ import annotations
+
+import os
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +14,17 @@ from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import Rate
 from collbench.measure import references
-from collbench.measure.references import measure_memory, measure_streams
+from collbench.measure.references import (
+    PATTERN,
+    PERIOD,
+    bound,
+    copy_memory,
+    first_wrong,
+    measure_memory,
+    measure_streams,
+    repetitions,
+    write_pattern,
+)
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from tests.control.together import Meeting, together
@@ -122,3 +137,74 @@ def test_a_disturbed_reference_is_measured_again_until_two_rounds_agree(alone, m
 def test_a_reference_that_stays_disturbed_is_given_up_after_five_rounds(alone, monkeypatch):
     found, rounds = scripted(monkeypatch, alone, [10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9])
     assert (found.value, found.disturbed, rounds) == (6e9, True, 5)
+
+
+@pytest.mark.parametrize(("size", "once_s"), [(4096, 1e-6), (64, 1e-8), (1 << 20, 1e-3)])
+def test_a_rate_is_that_of_one_copy_however_many_a_sample_holds(monkeypatch: pytest.MonkeyPatch, size: int, once_s: float) -> None:
+    batches = []
+
+    class Loop:
+        def __init__(self, timed: Any) -> None:
+            pass
+
+        def run(self, n: int, batch: int = 1) -> Any:
+            batches.append(batch)
+            return np.full((1, n), batch * once_s)
+
+    monkeypatch.setattr(references, "Loop", Loop)
+    world: Any = SimpleNamespace(rank=0, allgather=lambda value, what: [value])
+    found = references._rate(world, make_case(count=size // 4, redop=None), "copy", 1.0)
+    assert (found.value, found.low, found.high) == pytest.approx((size / once_s,) * 3)
+    assert batches[-1] == max(1, int(1e-5 / once_s))
+
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("cpus", [CPUS[:1], CPUS])
+def test_every_thread_copies_its_share(cpus: list[int]) -> None:
+    copied = copy_memory(cpus, 4 * 2**20, 0.05, 20)
+    assert copied.n_bytes == 4 * 2**20 // len(cpus) * len(cpus)
+    assert copied.wrong is None
+    assert len(copied.seconds) >= 1 and np.all(copied.seconds > 0)
+
+
+def test_a_cpu_that_is_not_ours_is_an_error() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(OSError, match="Invalid argument"):
+        copy_memory([CPUS[0], 4095], 2**20, 0.05, 20)
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_thread_bound_for_a_while() -> None:
+    before = os.sched_getaffinity(0)
+    with bound(CPUS[:1]):
+        assert os.sched_getaffinity(0) == {CPUS[0]}
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(
+    ("once_s", "seconds", "n"),
+    [(0.01, 1.0, 100), (1e-6, 1.0, 300), (0.3, 1.0, 6), (0.6, 1.0, 1), (5.0, 1.0, 1), (0.0, 1.0, 300)],
+)
+def test_repetitions_fit_the_time_or_make_an_interval(once_s: float, seconds: float, n: int) -> None:
+    assert repetitions(once_s, seconds) == n
+
+
+@pytest.mark.parametrize("n", [1, 65_521, 200_000])
+def test_one_wrong_byte_is_found_wherever_it_is(n: int) -> None:
+    target = np.zeros(n, np.uint8)
+    write_pattern(target)
+    assert first_wrong(target) is None
+    target[n - 1] ^= 0x80
+    assert first_wrong(target) == f"1 of {n} bytes differ from those that were copied, the first at {n - 1}"
+
+
+def test_memory_that_was_never_written_is_all_wrong() -> None:
+    assert first_wrong(np.zeros(1000, np.uint8)) == "1000 of 1000 bytes differ from those that were copied, the first at 0"
+
+
+@pytest.mark.parametrize("shift", [1, 2, 64, 4096, 1 << 20])
+def test_a_shift_shows_at_once(shift: int) -> None:
+    shifted = np.resize(np.roll(PATTERN, -shift), 1000)
+    assert shift % PERIOD and first_wrong(shifted).endswith("the first at 0")

@@ -1,4 +1,6 @@
-"""No rank may leave a barrier before all ranks have entered it."""
+"""One case from its groups to its verification: refusals, barriers that ranks leave early, and wrong data between places."""
+
+from __future__ import annotations
 
 import os
 import threading
@@ -11,10 +13,53 @@ import pytest
 
 from collbench.backends.backend import Group
 from collbench.measure import prepared_case
-from collbench.measure.prepared_case import LeftEarly, left_early
+from collbench.measure.prepared_case import BackendContext, LeftEarly, MoreWrongData, WrongDataFound, left_early, prepare, wrong_data
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.unsupported import CaseFailed
+from collbench.reason import as_json
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run
 from tests.helpers import make_case
+
+EVERYONE = (0, 1)
+
+
+class OtherRank:
+    """Rank 0 of a world in which rank 1 fails in the step `when`."""
+
+    rank = 0
+
+    def __init__(self, when, failure=None):
+        self.when, self.failure, self.watchdog = when, failure, SimpleNamespace(phase=lambda name: nullcontext())
+
+    def first_error(self, mine, what):
+        return mine or (as_json(self.failure) if what.endswith(self.when) else None)
+
+
+def stage(calls):
+    def bind(*_):
+        calls.append("bind")
+        raise AttributeError("the library has no ncclAllReduce")
+
+    buffers = SimpleNamespace(fill=lambda slot, for_check: calls.append("fill"))
+    backend = SimpleNamespace(api="mpi", passes_messages=False, ranks=2, allocate=lambda *_: buffers, bind=bind, clock=None)
+    return BackendContext(backend, {EVERYONE: Group(EVERYONE, (0,))}, None)
+
+
+def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
+    calls = []
+    other = CaseFailed("allocation", 1, "no memory is left")
+    assert prepare(ALLREDUCE, make_case(device="cuda"), stage(calls), OtherRank("allocating", other)) == other
+    assert calls == ["fill"]
+
+
+def test_what_the_library_lacks_is_the_reason_at_every_rank():
+    calls = []
+    own = CaseFailed("binding", 0, "the library has no ncclAllReduce")
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("nothing")) == own
+    assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("binding its calls", CaseFailed("binding", 1, "x"))) == own
+    assert calls == ["fill", "bind"] * 2
+
 
 PATIENT_S = 0.1  # the ranks are threads of a machine that is busy with other tests
 
@@ -148,3 +193,20 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
         if len(found) == 3:
             break
     assert found == {"rank 0", "rank 1", "rank 2"}
+
+
+NAMES = tuple("abcdef")
+
+
+def test_the_notes_depend_on_their_number() -> None:
+    met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
+    assert wrong_data(NAMES, met, "group") == [
+        WrongDataFound(("a", "b"), 2, 7, "first at 3"),
+        WrongDataFound(("c",), 1, 1),
+        WrongDataFound(("a", "b", "c", "d"), 6, 2),
+    ]
+
+
+def test_of_many_the_first_are_reported_and_the_others_counted() -> None:
+    assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
+    assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == [MoreWrongData(2, "pair")]

@@ -1,4 +1,4 @@
-"""How long a step takes at its limits."""
+"""A training step: its exchanges as parts with their buffers, and how long it takes at its limits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,71 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collbench.backends.simulated import SimulatedBackend
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measure.sampling import Measurement
-from collbench.measure.tasks.step import Around, PartLimit, StepPart, StepPlan, _ceiling, least_s, path_s, rate_at, with_figures
+from collbench.measure.tasks.step import (
+    Around,
+    PartLimit,
+    StepPart,
+    StepPlan,
+    _ceiling,
+    _on_device,
+    _on_host,
+    least_s,
+    path_s,
+    plan_of,
+    rate_at,
+    with_figures,
+)
+from collbench.operations.data import bytes_needed, slots_for
+from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
 from collbench.results.steps import StepRow
 from collbench.workloads.step import Exchange, Step
 from tests.helpers import make_case
+
+ALL = ((0, 1, 2, 3),)
+
+
+def plan(*exchanges: Exchange) -> StepPlan:
+    backend = SimulatedBackend()
+    backend.ranks = 4
+    request: Any = SimpleNamespace(sweep=Sweep((), None, (DTYPES["float32"],)))
+    return plan_of(Step(exchanges, 4), request, backend)
+
+
+def bucket(size: int, times: int = 1, what: str = "bucket") -> Exchange:
+    return Exchange("allreduce", ALL, size, what, times)
+
+
+def test_exchanges_that_are_alike_are_one_part_and_are_run_in_their_order() -> None:
+    found = plan(bucket(4096, 2, "first"), bucket(1024), bucket(4096, 3, "last"))
+    assert [(part.what, part.times, part.case.size_bytes) for part in found.parts] == [("first … last", 5, 4096), ("bucket", 1, 1024)]
+    assert found.order == (0, 0, 1, 0, 0, 0) and found.ranks == (0, 1, 2, 3)
+
+
+def test_each_part_has_data_of_its_own() -> None:
+    found = plan(bucket(4096), bucket(1024), bucket(2048))
+    seeds = [part.case.seed for part in found.parts]
+    assert len(set(seeds)) == 3 and min(abs(a - b) for a in seeds for b in seeds if a != b) > 100_000
+
+
+@pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
+def test_a_part_uses_as_many_buffers_as_it_is_run_and_no_more_than_defeat_the_caches(times: int, slots: int) -> None:
+    (part,) = plan(bucket(1 << 20, times)).parts
+    assert (part.slots, part.case.buffers) == (slots, "rotating" if times > 1 else "fixed")
+
+
+def test_memory_is_counted_for_the_buffers_that_are_used() -> None:
+    found = plan(bucket(1 << 20, 3))
+    (part,) = found.parts
+    assert slots_for(part.case) == 64
+    whole = bytes_needed(part.operation, part.case, 4)
+    assert list(_on_device(found)) == [whole * 3 // 64]
+    assert sum(_on_host(found, 4)) == 4 * whole * 3 // 64
+
 
 MIB = 1 << 20
 
@@ -24,16 +82,16 @@ def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1
     return StepPart("x", Exchange("allreduce", groups, size, "x", times), operation, make_case(count=size // 4), times)
 
 
-def plan(*parts: StepPart) -> StepPlan:
+def plan_of_parts(*parts: StepPart) -> StepPlan:
     order = [number for number, each in enumerate(parts) for _ in range(each.times)]
     return StepPlan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
 
 
 def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run() -> None:
     left, middle, right = part(4, 3, ((0, 1),)), part(4, 1, ((1, 2),)), part(4, 2, ((2, 3),))
-    assert path_s(plan(left, middle, right), {0: 1.0, 1: 10.0, 2: 100.0}) == 3 + 10 + 200
-    assert path_s(plan(left, right), {0: 1.0, 1: 100.0}) == 200
-    assert path_s(plan(left, right), {0: 1.0, 1: None}) is None
+    assert path_s(plan_of_parts(left, middle, right), {0: 1.0, 1: 10.0, 2: 100.0}) == 3 + 10 + 200
+    assert path_s(plan_of_parts(left, right), {0: 1.0, 1: 100.0}) == 200
+    assert path_s(plan_of_parts(left, right), {0: 1.0, 1: None}) is None
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("network", 1.5 * MIB / 1e9), ("given", 1.5 * MIB / 1e9)])
@@ -48,7 +106,7 @@ def test_an_exchange_at_its_limit(kind: str, seconds: float) -> None:
 def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest() -> None:
     short, long_ = part(MIB), part(MIB, 10)
     limits = [PartLimit(Ceiling("network", 1e9, "NIC a"), None), PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
-    ceiling, seconds, bound_s = _ceiling(plan(short, long_), limits, 11 * 1.5 * MIB)
+    ceiling, seconds, bound_s = _ceiling(plan_of_parts(short, long_), limits, 11 * 1.5 * MIB)
     once = 1.5 * MIB / 1e9
     assert (ceiling.limited_by, bound_s) == ("NIC b", None)
     assert seconds == pytest.approx(once + 10 * once / 2) and ceiling.bytes_per_s == pytest.approx(11 * 1.5 * MIB / seconds)
@@ -59,7 +117,7 @@ def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(fact
     one = part(MIB)
     seconds = 1.5 * MIB / 1e9 / factor * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
     step: Any = SimpleNamespace(
-        plan=plan(one),
+        plan=plan_of_parts(one),
         parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))],
         ready=SimpleNamespace(timed=[0, 1, 2, 3]),
     )
