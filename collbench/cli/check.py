@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed, default_backends
-from collbench.cli.parser import Parser, duration, rate, words
+from collbench.cli.options import CHECK, add_options
+from collbench.cli.parser import add_command
+from collbench.cli.request import check_request
 from collbench.cli.start import Command, begin, launch_of, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collbench.machine.doctor.finding import Finding
     from collbench.measure.request import Request
     from collbench.measure.session import ProgressListener
-    from collbench.report.progress import ProgressPrinter
     from collbench.results.reader import Run
 
 _SUMMARY = "is everything fine here? doctor, a short all-reduce and point-to-point, and one verdict"
@@ -33,37 +33,11 @@ It uses the GPUs of this host, all nodes of the Slurm allocation, or else 2 rank
 exit codes: 0 OK · 1 SLOW: less than half of the expected bandwidth of the links (a fifth of a rate measured inside the host) with the
 whole 95 % interval, or a severe finding of doctor · 3 INCONCLUSIVE: noise, an unknown expected bandwidth, no backend ·
 4 BROKEN: wrong data, a hang or a crash"""
-_TOTAL_S = 8.0
-_MAX_TIME_S = 3.0  # per case
-_SIZES = (8, 4 << 20, 16 << 20, 64 << 20)  # bytes
-_SIZES_BY_OPERATION = {"allreduce": _SIZES, "p2p_latency": _SIZES[:1], "p2p_bandwidth": _SIZES[1:3]}
-_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a link of 1 Gb/s, and a few messages fill any link
 
 
-def add_health_check(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser: Parser = commands.add_parser("check", help=_SUMMARY, description=_ABOUT)
-    parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call_check, gdr_check=False, resume=None)
-    return {"check": parser}
-
-
-def _add_options(parser: Parser) -> None:
-    group = parser.add_argument_group("launch and output")
-    group.add_argument("--backend", metavar="NAMES", type=words,
-                       help="nccl, torch-nccl, mpi, gloo … (default: nccl with GPUs, else every installed CPU backend)")  # fmt: skip
-    group.add_argument("--total-time", metavar="SECONDS", type=duration, default=_TOTAL_S,
-                       help=f"time limit of all cases together, divided among them (default: {_TOTAL_S:g})")  # fmt: skip
-    group.add_argument("--ceiling", metavar="GB/s", type=rate, help="expected bus bandwidth (default: from the probed hardware)")
-    add_ranks(group)
-    add_slowed(group)
-    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
-                       help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
-    group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
-    group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-check-<id>)")
-    group.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
-    group.add_argument("--quiet", action="store_true", help="print only the verdict and errors")
+def add_health_check(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "check", _SUMMARY, call_check, partial(add_options, layout=CHECK), description=_ABOUT)
 
 
 def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -74,42 +48,12 @@ def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
     alone = arguments.ranks is None and waits_for_srun(os.environ)
     if alone and len(hosts_of(os.environ)) > 1:
         return _by_srun(argv)
-    request = _request(arguments, argv)
+    request = check_request(arguments, argv)
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)
     measure = run_cases if info.launcher == "local" else _measure_and_judge
-    return begin(request, Command(arguments, argv, measure, _make_progress), info)
-
-
-def _request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
-    from collbench.backends.registry import backend_class, backend_defaults
-    from collbench.backends.slowing import parse_slowing
-    from collbench.measure.request import Budget, Request
-    from collbench.operations.dtypes import dtype_named
-    from collbench.operations.registry import operations
-    from collbench.operations.sweep import Sweep, Sweeps
-
-    named = tuple(dict.fromkeys(arguments.backend or ()))
-    for name in named:
-        backend_class(name)
-    # sparse: sizes that do not fit the memory are left out
-    sweeps = [
-        Sweep((operations()[name],), sizes, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, where=name, window=_WINDOW)
-        for name, sizes in _SIZES_BY_OPERATION.items()
-    ]
-    return Request(
-        command="check", sweep=Sweeps(tuple(sweeps)), backends=named or default_backends(os.environ), requested=frozenset(named),
-        budget=Budget(_MAX_TIME_S, total_s=arguments.total_time), ranks=arguments.ranks, ceiling=arguments.ceiling,
-        timeout_s=arguments.timeout, out=arguments.out, allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process,
-        slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
-    )  # fmt: skip
-
-
-def _make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    from collbench.report.progress import CheckProgressPrinter
-
-    return CheckProgressPrinter(arguments)
+    return begin(request, Command(arguments, argv, measure), info)
 
 
 def _by_srun(argv: Sequence[str]) -> int:

@@ -7,11 +7,10 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import Parser
+from collbench.cli.parser import Parser, add_command
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +25,9 @@ _INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
-def add_emit(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_emit(commands: Any) -> None:
     """Add the command."""
-    parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
-    parser.keep_rest("inner")
-    parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call_emit)
-    return {"emit": parser}
+    add_command(commands, "emit", _SUMMARY, call_emit, _add_options, description=_DESCRIPTION).keep_rest("inner")
 
 
 def _add_options(parser: Parser) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import check_options, local_ranks, node_ranks
+from collbench.cli.request import check_options, local_ranks, node_ranks
 from collbench.cli.start import check_installed
 from collbench.errors import UsageError
 from collbench.operations.case import Case

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from collbench.cli import start
-from collbench.cli.options import NOTHING_MOVED
+from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
 from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
@@ -62,7 +62,9 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
     alike = _alike(option, _options(parsers[command]))
     if alike:
         return f": did you mean {alike}?"
-    if _moves_nothing(command) and option in _of_what_moves(parsers):
+    operations = operation_commands().get(command, [])
+    of_data = {flag for each in OPTIONS.values() if each.needs is moves for flag in each.flags.split()}
+    if operations and not any(map(moves, operations)) and option in of_data:
         return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
     named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
@@ -80,17 +82,6 @@ def _alike(option: str, known: Sequence[str]) -> str | None:
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
     return [option for action in actions_of(parser) for option in action.option_strings]
-
-
-def _moves_nothing(command: str) -> bool:
-    operations = operation_commands().get(command, [])
-    return bool(operations) and all(operation.is_barrier for operation in operations)
-
-
-def _of_what_moves(parsers: Parsers) -> set[str]:
-    """Return the options that a command without data, such as barrier, does not have."""
-    actions = (action for name in operation_commands() for action in actions_of(parsers[name]))
-    return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}
 
 
 _EPILOG = """\
@@ -193,9 +184,8 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     from collbench.cli.completion import add_completion
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
-    from collbench.cli.hunt import add_hunt
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
-    from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
+    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_run, add_workload
     from collbench.cli.results import add_compare, add_import, add_report, add_runs
     from collbench.operations.registry import reserve
 
@@ -209,7 +199,9 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
         add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
         add_completion,
     )  # fmt: skip
-    return parser, {name: parser for add in in_the_order_of_help for name, parser in add(commands).items()}
+    for add in in_the_order_of_help:
+        add(commands)
+    return parser, dict(commands.choices)
 
 
 def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) -> Namespace:

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
 from collbench.cli.launches import placed, repeat
-from collbench.cli.options import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
+from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 from collbench.units import plural
@@ -98,7 +98,23 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
         )
 
 
-Measure = Callable[["Request", "World", "ProgressListener | None", Callable[[int], None]], int]
+def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+    """Return the progress listener of a command at rank 0."""
+    from collbench.report import progress
+
+    if arguments.command == "hunt":
+        from collbench.cli.hunt_strategy import HuntProgressPrinter
+
+        return HuntProgressPrinter(arguments)
+    own = {"check": progress.CheckProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter}
+    if arguments.command in own:
+        return own[arguments.command](arguments)
+    if request.launches == 1:
+        return progress.ProgressPrinter(arguments)
+    return progress.LaunchProgressPrinter(arguments, first=request.launch_index == 0)
+
+
+Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]
 
 
 def run_cases(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
@@ -108,26 +124,17 @@ def run_cases(request: Request, world: World, listener: ProgressListener | None,
     return run(request, world, listener, ended)
 
 
-def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    """Return the progress listener at rank 0."""
-    from collbench.report.progress import LaunchProgressPrinter, ProgressPrinter
-
-    return ProgressPrinter(arguments) if request.launches == 1 else LaunchProgressPrinter(arguments, first=request.launch_index == 0)
-
-
 @dataclass(frozen=True)
 class Command:
     """A measuring command as typed.
 
     argv      the arguments, which started ranks repeat
     measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
-    make_listener  makes the listener of rank 0
     """
 
     arguments: argparse.Namespace
     argv: Sequence[str]
     measure: Measure = run_cases
-    make_listener: Callable[[Request, argparse.Namespace], ProgressPrinter] = make_progress
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
@@ -232,7 +239,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         meant = agree_on_backends(request, world)
         if world.rank:
             return command.measure(meant, world, None, ended)
-        with command.make_listener(meant, command.arguments) as listener:
+        with make_progress(meant, command.arguments) as listener:
             return command.measure(meant, world, listener, ended)
 
     return together(info, request.timeout_s, work)

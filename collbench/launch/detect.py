@@ -7,15 +7,11 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
 
 from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
 from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
-
-if TYPE_CHECKING:
-    from collbench.reason import Fact
 
 # Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob without torchrun (PET_*). A pod is one task.
 #
@@ -122,31 +118,19 @@ def to_variable(info: LaunchInfo) -> str:
 
 
 def _worker(text: str) -> LaunchInfo:
-    from msgspec import ValidationError
+    import msgspec
 
     from collbench.launch.advice import ADVICE
     from collbench.reason import decode
 
     try:
-        values = json.loads(text)
-        advice: tuple[Fact, ...] = decode(values["advice"], tuple[ADVICE, ...])
-        info = LaunchInfo(**{**values, "hosts": tuple(values["hosts"]), "advice": advice})
-    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
-        raise _broken() from error
-    if not _sound(info):
-        raise _broken()
+        info = msgspec.json.decode(text, type=LaunchInfo)
+        info = replace(info, advice=decode(info.advice, tuple[ADVICE, ...]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        info = None
+    if info is None or not (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks):
+        raise UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
     return info
-
-
-def _sound(info: LaunchInfo) -> bool:
-    types: dict[str, Any] = {"str": str, "int": int, "int | None": int | None, "str | None": str | None, "dict[str, str]": dict}
-    typed = all(isinstance(getattr(info, f.name), types.get(str(f.type), tuple)) for f in fields(info))
-    texts = typed and all(isinstance(t, str) for t in (*info.hosts, *info.facts, *info.facts.values()))
-    return texts and 0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks
-
-
-def _broken() -> UsageError:
-    return UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.

@@ -123,19 +123,9 @@ def test_the_request_has_the_suite(asked: Any) -> None:
 def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     keys = schema()["properties"]
     assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
-    from collbench.cli import measure as command
     from collbench.cli.parser import actions_of
 
-    parsers: dict[str, Any] = {}
-
-    class Commands:
-        def add_parser(self, name: str, **_: Any) -> Any:
-            from collbench.cli.parser import Parser
-
-            return parsers.setdefault(name, Parser(prog="collbench run"))
-
-    command.add_run(Commands())
-    there = {action.dest for action in actions_of(parsers["run"])}
+    there = {action.dest for action in actions_of(main._parsers()[1]["run"])}
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from collbench.backends.backend import Unavailable
-from collbench.cli import dry_run, hunt_strategy, launches, main, options, start
+from collbench.cli import dry_run, hunt_strategy, launches, main, request, start
 from collbench.cli.machine import job_on, repeated
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.advice import RanksNotEnded
@@ -72,7 +72,7 @@ def unavailable() -> None:
 
 
 def advised(info: LaunchInfo) -> Message:
-    return lambda: "; ".join(each.render() for each in options.with_ranks(info, 8).advice)
+    return lambda: "; ".join(each.render() for each in request.with_ranks(info, 8).advice)
 
 
 def hunting(method: str, **about: Any) -> Message:

@@ -22,11 +22,10 @@ from collbench.launch.explain import (
     CommandLine,
     Explanation,
     HostName,
-    HostNameRemark,
     LauncherProgram,
     MpiLibrary,
-    NameFinding,
     library,
+    name_problem,
     places,
     typed,
     with_hosts,
@@ -201,8 +200,8 @@ def commands(env: Mapping[str, str], loaded: MpiLibrary, *programs: LauncherProg
     return described
 
 
-def remark(kind: HostNameRemark, *hosts: HostName, used: tuple[str, ...] = ()) -> Message:
-    return lambda: NameFinding(kind, hosts, used).sentence()
+def of_names(kind: str, *hosts: HostName, used: tuple[str, ...] = ()) -> Message:
+    return lambda: name_problem(kind, *hosts, used=used).what
 
 
 def problems(*hosts: dict[str, object], silent: int = 0) -> Message:
@@ -308,11 +307,11 @@ MESSAGES: dict[str, Message] = {
         )
     ),
     "explain, srun without PMIx": lambda: "\n".join(each.what for each in explain._of_srun([SRUN], LOADED_OPEN_MPI)),
-    "name, own at loopback": remark(HostNameRemark.OWN_NAME_IS_LOOPBACK, host("n1", "127.0.1.1"), used=("10.0.0.1", "fd00::1")),
-    "name, no address": remark(HostNameRemark.OWN_HOST_HAS_NO_ADDRESS, host("n1")),
-    "name, rank 0 at loopback": remark(HostNameRemark.MEETING_IS_LOOPBACK, host("localhost", "127.0.0.1")),
-    "name, rank 0 does not resolve": remark(HostNameRemark.MEETING_DOES_NOT_RESOLVE, host("nowhere")),
-    "name, no route": remark(HostNameRemark.NO_ROUTE_TO_MEETING, host("six", "fd00::6")),
-    "name, IPv6 only": remark(HostNameRemark.IPV6_ONLY, *IPV6),
-    "name, no common family": remark(HostNameRemark.NO_COMMON_FAMILY, host("n1", "10.0.0.1"), host("n2", "fd00::2")),
+    "name, own at loopback": of_names("own name is loopback", host("n1", "127.0.1.1"), used=("10.0.0.1", "fd00::1")),
+    "name, no address": of_names("own host has no address", host("n1")),
+    "name, rank 0 at loopback": of_names("meeting is loopback", host("localhost", "127.0.0.1")),
+    "name, rank 0 does not resolve": of_names("meeting does not resolve", host("nowhere")),
+    "name, no route": of_names("no route to meeting", host("six", "fd00::6")),
+    "name, IPv6 only": of_names("IPv6 only", *IPV6),
+    "name, no common family": of_names("no common family", host("n1", "10.0.0.1"), host("n2", "fd00::2")),
 }
