@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.options import CHECK, add_options
 from collbench.cli.parser import add_command
 from collbench.cli.request import check_request
-from collbench.cli.start import Command, begin, launch_of, run_cases
+from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ def _missing(request: Request) -> str | None:
     """Return why no default backend is available, or None if one is. Those that the user named are checked by the start."""
     if request.requested:
         return None
-    from collbench.cli.dry_run import missing_backend
-
     reasons = {name: missing_backend(name) for name in request.backends}
     return "; ".join(f"{name}: {why}" for name, why in reasons.items()) if all(reasons.values()) else None
 

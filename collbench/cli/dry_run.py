@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.request import check_options, local_ranks, node_ranks
-from collbench.cli.start import check_installed
+from collbench.cli.start import check_installed, missing_backend
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.registry import operations
@@ -74,15 +74,6 @@ def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | N
     if info is None:
         return local_ranks(request, env)
     return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
-
-
-def missing_backend(name: str) -> str | None:
-    """Return why a backend is not installed, None if it is."""
-    from collbench.backends.backend import Unavailable
-    from collbench.backends.registry import backend_class
-
-    answer = backend_class(name).probe()
-    return str(answer) if isinstance(answer, Unavailable) else None
 
 
 def _earlier(request: Request) -> Run | None:
