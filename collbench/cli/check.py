@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,30 +43,21 @@ def add_health_check(commands: Any) -> None:
 
 def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure, print the verdict, and return the exit code. Raises CollbenchError."""
-    from collbench.launch.explain import waits_for_srun
+    from collbench.launch.explain import srun_line, waits_for_srun
     from collbench.launch.slurm import hosts_of
 
     alone = arguments.ranks is None and waits_for_srun(os.environ)
-    if alone and len(hosts_of(os.environ)) > 1:
-        return _by_srun(argv)
+    if alone and len(hosts_of(os.environ)) > 1:  # on all nodes of the allocation: one task each, which starts a rank for each GPU
+        line = srun_line(os.environ)
+        if line is None:
+            raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
+        return subprocess.run([*line, *argv], check=False).returncode
     request = check_request(arguments, argv)
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)
     measure = run_cases if info.launcher == "local" else _measure_and_judge
     return begin(request, Command(arguments, argv, measure), info)
-
-
-def _by_srun(argv: Sequence[str]) -> int:
-    """Run the check on all nodes of the allocation, one task per node, which starts a rank for each GPU. Return the exit code."""
-    import subprocess
-
-    from collbench.launch.explain import srun_line
-
-    line = srun_line(os.environ)
-    if line is None:
-        raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
-    return subprocess.run([*line, *argv], check=False).returncode
 
 
 # Without a launcher: this process starts the ranks and judges what they stored, so that a crash or a hang has a verdict too.
@@ -75,30 +67,19 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     from collbench.report.screen import announce
 
     announce("looking for backends…", arguments.quiet)
-    missing = _missing(request)
-    if missing is not None:
-        return _print(_verdict(None, 0, missing), None, 1, arguments)
+    missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
+    if missing and all(missing.values()):  # the start checks the backends that the user named
+        return _print(_verdict(None, 0, "; ".join(f"{name}: {why}" for name, why in missing.items())), None, 1, arguments)
     from collbench.results.folder import run_name
 
     folder = request.out or Path("runs") / run_name(request.command)
     own = [] if request.out else ["--out", str(folder)]
     code = begin(replace(request, out=folder), Command(arguments, [*argv, *own]), None)
-    if code in (USAGE, INTERRUPTED, TERMINATED) and not _has_rows(folder):
-        return code
+    if code in (USAGE, INTERRUPTED, TERMINATED):
+        run = _read(folder)
+        if run is None or not run.rows:
+            return code
     return _judge(folder, code, arguments)
-
-
-def _missing(request: Request) -> str | None:
-    """Return why no default backend is available, or None if one is. Those that the user named are checked by the start."""
-    if request.requested:
-        return None
-    reasons = {name: missing_backend(name) for name in request.backends}
-    return "; ".join(f"{name}: {why}" for name, why in reasons.items()) if all(reasons.values()) else None
-
-
-def _has_rows(folder: Path) -> bool:
-    run = _read(folder)
-    return run is not None and bool(run.rows)
 
 
 def _read(folder: Path) -> Run | None:

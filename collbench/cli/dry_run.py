@@ -28,7 +28,8 @@ def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | Non
     check_options(request, arguments.gdr_check)
     if info and info.rank:
         return 0
-    planned = plan(request, _ranks(request, arguments, info, env))
+    ranks = info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env)) if info else local_ranks(request, env)
+    planned = plan(request, ranks)
     write_dry_run(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
     return 0
 
@@ -67,13 +68,6 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     if not isinstance(request.sweep, Sweeps):
         return [(request.command, case) for case in request.sweep.cases(backend, n)]
     return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
-
-
-def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Return how many processes there would be."""
-    if info is None:
-        return local_ranks(request, env)
-    return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
 
 
 def _earlier(request: Request) -> Run | None:

@@ -274,14 +274,17 @@ def add_probe(commands: Any) -> None:
 
 def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print at rank 0, and return the exit code. Raises CollbenchError."""
+    from collbench.machine.gather import gather
     from collbench.measure.probing import at_rank_0, together
 
     if arguments.measure:
         return _measure(arguments)
     if arguments.tools:
         raise UsageError("--tools is for --measure: add it, or leave out --tools")
-    if arguments.gather or arguments.sources:
-        return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
+    if arguments.gather:
+        return at_rank_0(os.environ, arguments.timeout, lambda: gather(arguments.gather))
+    if arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _print_probe(read_machines(arguments.sources), arguments))
     return together(os.environ, arguments.timeout, lambda machines: _print_probe(machines, arguments))
 
 
@@ -303,15 +306,6 @@ def _measure(arguments: argparse.Namespace) -> int:
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 
     return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments))
-
-
-def _alone(arguments: argparse.Namespace) -> int:
-    """Run an action that uses files and no other node. Return the exit code."""
-    if arguments.gather:
-        from collbench.machine.gather import gather
-
-        return gather(arguments.gather)
-    return _print_probe(read_machines(arguments.sources), arguments)
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:

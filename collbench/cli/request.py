@@ -32,7 +32,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import operations as known_operations
 from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
 from collbench.operations.sweep import ALGORITHMS, CPU, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
-from collbench.operations.traffic import Traffic, skewed
+from collbench.operations.traffic import read_traffic, skewed
 from collbench.units import parse_size, parse_sizes, size_steps
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def collective_request(arguments: argparse.Namespace, operations: Sequence[Opera
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
     """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
     sizes, step = _sizes(arguments)
-    traffic = _traffic(arguments)
+    traffic = read_traffic(arguments.traffic) if arguments.traffic else skewed(arguments.skew) if arguments.skew else None
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
         sizes = (traffic.own_bytes() or 0,)
     arithmetic = [name for name in REDOPS if name not in BITWISE]
@@ -83,7 +83,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         sizes=sizes,
         dtypes=tuple(dict.fromkeys(dtype_named(name) for name in _every(arguments.dtype, DTYPES))),
         redops=tuple(dict.fromkeys(redop_named(name) for name in _every(arguments.redop, arithmetic))),
-        roots=tuple(_root(text) for text in arguments.root),
+        roots=tuple(map(_root, arguments.root)),
         device=arguments.device,
         mode=arguments.mode,
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
@@ -99,15 +99,6 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         traffic=traffic,
         defaults=backend_defaults,
     )
-
-
-def _traffic(arguments: argparse.Namespace) -> Traffic | None:
-    """Return the traffic of --skew and --traffic; None without both."""
-    if arguments.traffic:
-        from collbench.operations.traffic import read_traffic
-
-        return read_traffic(arguments.traffic)
-    return skewed(arguments.skew) if arguments.skew else None
 
 
 def _check_resume(arguments: argparse.Namespace) -> None:
@@ -378,9 +369,11 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
     default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
-    facts = suite.as_json() | {"typed": {name: _plain(getattr(arguments, name)) for name in sorted(typed)}}
+    values, plain = {name: getattr(arguments, name) for name in sorted(typed)}, (bool, int, float, list, type(None))
+    facts = suite.as_json() | {"typed": {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}}
+    word = _NOT_FOR_NAMES.sub("-", suite.name)[:60].strip("-") or "suite"
     request = request_of(
-        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), argv, command=_folder_word(suite.name), suite=facts,
+        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), argv, command=f"run-{word}", suite=facts,
         backends=tuple(dict.fromkeys((*default_names, *named))), requested=frozenset(named),
     )  # fmt: skip
     return request, whole
@@ -455,12 +448,3 @@ def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[st
     replaced = [{(_TOGETHER | _ONE_BY_ONE).get(key, key) for key in table.values} for table in suite.sweeps]
     values = {name: text for name, text in configuration["values"].items() if name.replace("-", "_") not in set.intersection(*replaced)}
     return {**configuration, "values": values} if values else None
-
-
-def _folder_word(name: str) -> str:
-    """Return the part of the run folder's name: "run-quick"."""
-    return f"run-{_NOT_FOR_NAMES.sub('-', name)[:60].strip('-') or 'suite'}"
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | list) else str(value)

@@ -206,7 +206,8 @@ def _bytes(path: Path) -> bytes:
         if path == _STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            raise UsageError(f"{shown} is not a file: name what the tool printed{_instead(path)}")
+            taken = "; `collbench report` takes this folder as it is" if (path / "run.json").exists() else ""
+            raise UsageError(f"{shown} is not a file: name what the tool printed{'; a pipe is read as -' if path.is_fifo() else taken}")
         elif path.name in ("run.json", "cells.jsonl"):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
@@ -217,12 +218,6 @@ def _bytes(path: Path) -> bytes:
     if len(data) > _LARGEST:
         raise UsageError(f"{shown} is larger than {_LARGEST >> 20} MiB: cut out the part with the tables")
     return data
-
-
-def _instead(path: Path) -> str:
-    if (path / "run.json").exists():
-        return "; `collbench report` takes this folder as it is"
-    return "; a pipe is read as -" if path.is_fifo() else ""
 
 
 def _user_input(arguments: argparse.Namespace, name: str) -> UserInput:

@@ -90,15 +90,8 @@ def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
     """Return this rank of collbench's own start, or None. Raises UsageError if its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
         return _worker(env["COLLBENCH_WORKER"])
-    return _local(env) if "COLLBENCH_LOCAL" in env else None
-
-
-def is_follower(env: Mapping[str, str]) -> bool:
-    """Return whether this is a rank other than 0 of a start on this host. All ranks get signals; rank 0 or the parent reports them."""
-    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
-
-
-def _local(env: Mapping[str, str]) -> LaunchInfo:
+    if "COLLBENCH_LOCAL" not in env:
+        return None
     folder = env["COLLBENCH_LOCAL"]
     name = next((n for n in _RANK_ORDER if n in env), None)
     if name is None or not folder:
@@ -108,6 +101,11 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
     rank, ranks = place(env, name, "COLLBENCH_RANKS")
     mpi = _RANK_VARIABLES[name]
     return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
+
+
+def is_follower(env: Mapping[str, str]) -> bool:
+    """Return whether this is a rank other than 0 of a start on this host. All ranks get signals; rank 0 or the parent reports them."""
+    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
 
 
 def to_variable(info: LaunchInfo) -> str:
@@ -168,12 +166,12 @@ def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] |
     descriptor = env.get("PMI_FD", "")
     if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
         return None
-    return lambda: _abort(int(descriptor))
 
+    def abort() -> None:
+        with suppress(OSError):
+            os.write(int(descriptor), f"cmd=abort exitcode={FAILED}\n".encode())
 
-def _abort(descriptor: int) -> None:
-    with suppress(OSError):
-        os.write(descriptor, f"cmd=abort exitcode={FAILED}\n".encode())
+    return abort
 
 
 def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:
@@ -200,17 +198,14 @@ def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], famil
 def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
-        return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
+        parent = next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
+        return f"mpirun:{os.getuid()}:{job or _daemon() or parent}:{ranks}"
     # Across hosts hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
 def _daemon() -> str | None:
     return next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), None)
-
-
-def _parent() -> str:
-    return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
 
 
 # torchrun, and other launchers that set its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, or by hand).
@@ -226,6 +221,7 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
     local_rank, local_ranks = local_place(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", ranks)
     host, port = master(env)
     elastic = "TORCHELASTIC_RUN_ID" in env
+    restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)  # agents of other nodes may count differently
     return LaunchInfo(
         launcher="torchrun",
         rank=rank,
@@ -237,7 +233,7 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
         token=":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks))),
         port=None if elastic else port,  # torchrun's own store listens at that port
         node=env.get("GROUP_RANK", ""),
-        facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **_restarted(env)},
+        facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **({"restarts": str(restarts)} if restarts else {})},
     )
 
 
@@ -252,12 +248,6 @@ def refusal_torchrun(restarts: str) -> str:
         f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
         "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
     )
-
-
-def _restarted(env: Mapping[str, str]) -> dict[str, str]:
-    """Return how often this rank's agent has restarted it. Agents of other nodes may count differently."""
-    restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)
-    return {"restarts": str(restarts)} if restarts else {}
 
 
 _ORDER = (detect_torchrun, detect_mpirun, slurm.detect, detect_kubernetes)

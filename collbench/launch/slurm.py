@@ -105,14 +105,14 @@ def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] 
     if info.launcher != "srun" or env.get("SLURM_KILL_BAD_EXIT") == "1":
         return None
     step = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    return lambda: _cancel(step)
 
+    def cancel() -> None:
+        import subprocess
 
-def _cancel(step: str) -> None:
-    import subprocess
+        with suppress(OSError, subprocess.TimeoutExpired):  # without scancel here, Slurm's time limit ends the step
+            subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
 
-    with suppress(OSError, subprocess.TimeoutExpired):  # without scancel here, Slurm's time limit ends the step
-        subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
+    return cancel
 
 
 def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:

@@ -116,8 +116,12 @@ def start_local(
         for stale in ("COLLBENCH_RANK", "COLLBENCH_WORKER"):
             shared.pop(stale, None)
         if mpi:
-            command = _mpi_command(mpiexec or find_mpiexec(env), ranks, [*program, *argv])
-            return _through_mpiexec(command, ranks, shared, folder, grace_s)
+            mpiexec = mpiexec or find_mpiexec(env)
+            if mpiexec is None:
+                raise UsageError(
+                    "mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module"
+                )
+            return _through_mpiexec(command(mpiexec, ranks, [*program, *argv]), ranks, shared, folder, grace_s)
         alone = without_manager(shared)
         children = [SupervisedProcess(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
         supervisor = Supervisor(children, grace_s=grace_s)
@@ -171,15 +175,12 @@ def default_ranks(gpus: int, per_process: int | None = None) -> int:
         return max(2, gpus)
     if gpus < per_process:
         raise UsageError(
-            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: use a smaller number"
+            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {'is' if gpus == 1 else 'are'} visible: use a "
+            "smaller number"
         )
     if gpus % per_process:
         raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: use a divisor of {gpus}, or --ranks N")
     return gpus // per_process
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True)
@@ -282,12 +283,6 @@ def _private_folder() -> Path:
     secret.touch(mode=0o600)
     secret.write_text(secrets.token_hex(32), encoding="ascii")
     return folder
-
-
-def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
-    if mpiexec is None:
-        raise UsageError("mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module")
-    return command(mpiexec, ranks, line)
 
 
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
