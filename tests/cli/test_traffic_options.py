@@ -68,25 +68,6 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
             asked(f"barrier {option}")
 
 
-@pytest.mark.parametrize(("line", "text", "value"), [
-    ("--skew 0.5", "", "--skew: '0.5'"),
-    ("--skew x", "", "--skew: 'x'"),
-    ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks"),
-    ("--skew 2 --traffic m", MATRIX, "--traffic"),
-    ("--traffic m --ranks 2", MATRIX, "3 ranks"),
-    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1'"),
-    ("--traffic absent", "", "traffic file 'absent'"),
-])  # fmt: skip
-def test_bad_traffic_is_one_sentence(line: str, text: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    if text:
-        (tmp_path / "m").write_text(text)
-    with pytest.raises(UsageError) as refused:
-        main.run(["alltoallv", "--backend", "simulated", *line.split()])
-    assert value in str(refused.value) and "\n" not in str(refused.value)
-    assert not (tmp_path / "runs").exists()
-
-
 def world(*names: list[str]) -> Any:
     """Return ranks that have traffic of these names."""
     members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
