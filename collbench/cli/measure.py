@@ -15,7 +15,7 @@ from collbench.cli import launches
 from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command, add_format
-from collbench.cli.request import collective_request, hunt_request, local_ranks, node_ranks, pairs_request, suite_request, workload_request
+from collbench.cli.request import collective_request, hunt_request, local_ranks, node_ranks, pairs_request, workload_request
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -103,6 +103,8 @@ def _add_run_options(parser: Parser) -> None:
 
 def call_run(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure the suite, or with --dry-run print what it would measure. Returns the exit code. Raises CollbenchError."""
+    from collbench.cli.suite import suite_request
+
     info = launch_of(arguments, argv)
     try:
         request, whole = suite_request(parser, arguments, argv)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from collbench.cli import main, start
-from collbench.cli.request import _ONE_BY_ONE, _TOGETHER
 from collbench.cli.start import compare
+from collbench.cli.suite import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.suite import schema
