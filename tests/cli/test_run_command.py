@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
+from collbench.cli import main
 from collbench.cli.start import compare
 from collbench.cli.suite import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
@@ -40,21 +40,12 @@ in_place = "both"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that makes the request of `run two.toml …` under some variables, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-    monkeypatch.chdir(tmp_path)
+def asked(request_of: Any, tmp_path: Path) -> Any:
+    """Return a function that makes the request of `run two.toml …` under some variables."""
 
     def ask(line: str = "", text: str = SUITE, **variables: str) -> Request:
         (tmp_path / "two.toml").write_text(text)
-        for name in [*environment(), *variables]:
-            if name.startswith("COLLBENCH_"):
-                monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        assert main.run(["run", "two.toml", *line.split()]) == 0
-        return made[-1]
+        return request_of(f"run two.toml {line}", **variables)
 
     return ask
 

@@ -8,37 +8,22 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.measure.request import Request
 from collbench.measure.tasks.cases import check_traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from tests.cli.command import environment
 
 MATRIX = "0 60 12\n8 0 0\n4 4 4\n"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that makes the request of a command line in a folder with the file m, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-    monkeypatch.chdir(tmp_path)
+def asked(request_of: Any, tmp_path: Path) -> Any:
+    """Return a function that makes the sweep of a command line in a folder with the file m."""
     (tmp_path / "m").write_text(MATRIX)
-
-    def ask(line: str, **variables: str) -> Sweep:
-        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
-        monkeypatch.setattr("os.environ", {**plain, **variables})
-        assert main.run(line.split()) == 0
-        sweep = made[-1].sweep
-        assert isinstance(sweep, Sweep)
-        return sweep
-
-    return ask
+    return lambda line, **variables: request_of(line, **variables).sweep
 
 
 def names(sweep: Sweep) -> set[str]:
