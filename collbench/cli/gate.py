@@ -325,6 +325,10 @@ def _check_ways(arguments: argparse.Namespace) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
     """Return (verdict, suite that measures its suspects again or None, command line of a verdict against a baseline)."""
+    from collbench.gate.verdict import read_verdict
+
+    if arguments.verdict:
+        return read_verdict(arguments.verdict), None, None
     from datetime import date
 
     from collbench.gate.allocation import allocations_in
@@ -334,11 +338,8 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
     from collbench.gate.floors import read_floor
     from collbench.gate.judge import judge
     from collbench.gate.paired import judge_paired
-    from collbench.gate.verdict import read_verdict
     from collbench.untrusted import uncollected
 
-    if arguments.verdict:
-        return read_verdict(arguments.verdict), None, None
     half, odd = divmod(len(arguments.runs), 2)
     if arguments.paired and odd:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
