@@ -57,18 +57,8 @@ def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None
     (rank, pods), (host, port) = of, at
     if pods > 1 and not any(env.get(name) for name in _SECRETS):
         raise UsageError(f"{_SECRETS[0]} is not set, and pods share no home directory that could hold a secret: {_REMEDY}")
-    return LaunchInfo(
-        launcher=LAUNCHER,
-        rank=rank,
-        ranks=pods,
-        local_rank=0,
-        local_ranks=1,
-        meeting=meeting_at(host),
-        token=f"{LAUNCHER}:{host}:{pods}",
-        port=port,
-        node=str(rank),
-        facts={"kubernetes": what},
-    )
+    token = f"{LAUNCHER}:{host}:{pods}"
+    return LaunchInfo(LAUNCHER, rank, pods, 0, 1, meeting_at(host), token, port, node=str(rank), facts={"kubernetes": what})
 
 
 def _port(env: Mapping[str, str]) -> int | None:
@@ -180,18 +170,9 @@ def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], famil
     host, port = master(env)
     one_host = local_ranks == ranks
     meeting = meeting_at(host or "127.0.0.1") if host or one_host else "mpi"
+    token, node = _token(env, one_host, ranks), _daemon() or ""
     return LaunchInfo(
-        launcher="mpirun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting,
-        token=_token(env, one_host, ranks),
-        port=port,
-        mpi=manager,
-        node=_daemon() or "",
-        facts={"mpirun": family},
+        "mpirun", rank, ranks, local_rank, local_ranks, meeting, token, port, mpi=manager, node=node, facts={"mpirun": family}
     )
 
 
@@ -222,19 +203,11 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
     host, port = master(env)
     elastic = "TORCHELASTIC_RUN_ID" in env
     restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)  # agents of other nodes may count differently
-    return LaunchInfo(
-        launcher="torchrun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting_at(host),
-        # the restart count is left out: it differs between ranks
-        token=":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks))),
-        port=None if elastic else port,  # torchrun's own store listens at that port
-        node=env.get("GROUP_RANK", ""),
-        facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **({"restarts": str(restarts)} if restarts else {})},
-    )
+    token = ":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks)))  # the restart count differs between ranks
+    facts = {"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **({"restarts": str(restarts)} if restarts else {})}
+    port = None if elastic else port  # torchrun's own store listens at that port
+    node = env.get("GROUP_RANK", "")
+    return LaunchInfo("torchrun", rank, ranks, local_rank, local_ranks, meeting_at(host), token, port, node=node, facts=facts)
 
 
 def is_elastic(info: LaunchInfo) -> bool:

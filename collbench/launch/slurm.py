@@ -35,19 +35,20 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     meets = host or _first_host(env, hosts, ranks)
     if ranks > local_ranks:
         _refuse_loopback(env, hosts, meets, "MASTER_ADDR" if host else "NodeAddr")
+    token = f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
     return LaunchInfo(
-        launcher="srun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting_at(meets),
-        token=f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}",
-        port=port,
+        "srun",
+        rank,
+        ranks,
+        local_rank,
+        local_ranks,
+        meeting_at(meets),
+        token,
+        port,
         mpi=_manager(env),
         hosts=hosts,
-        node=env.get("SLURM_NODEID", ""),
         advice=_advice(env, ranks),
+        node=env.get("SLURM_NODEID", ""),
         facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
     )
 
