@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import PMI_FLAGS, managers, mpi_mismatch, mpi_name
-from collbench.launch.software import SoftwareDiffers, differing
+from collbench.launch.software import SoftwareDiffers, differing, version_of
 
 Severity = Literal["severe", "warning", "note"]
 
@@ -116,7 +115,7 @@ def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
 def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> LauncherProgram:
     if name == "torchrun":  # it would import all of torch; its version is that of this Python's torch, if it belongs to it
         own = path.parent.resolve() == Path(sys.prefix, "bin").resolve()
-        return LauncherProgram(name, path, "PyTorch", _version("torch") if own else "", first=first)
+        return LauncherProgram(name, path, "PyTorch", version_of("torch") if own else "", first=first)
     output = _output_of(path, _VERSION_ARGUMENTS.get(name, ("--version",)), env)
     family, version, manager = family_of(output)
     if not family:
@@ -135,14 +134,6 @@ def _output_of(program: Path, words: tuple[str, ...], env: Mapping[str, str]) ->
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).strip()
-
-
-def _version(package: str) -> str:
-    """Return the version of an installed package; "" without it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 # The MPI library that mpi4py would load, found in a separate process, since a wrong library may end the process.
@@ -188,7 +179,7 @@ class MpiLibrary:
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
     """Return the library of this Python's mpi4py in that environment."""
-    version = _version("mpi4py")
+    version = version_of("mpi4py")
     if not version:
         return MpiLibrary(
             problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"

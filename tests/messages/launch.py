@@ -172,11 +172,11 @@ def loaded_without(version: str | None, answer: str = "", error: str = "") -> Me
     def problem() -> str:
         def versioned(name: str) -> str:
             if version is None:
-                raise explain.metadata.PackageNotFoundError
+                raise software.metadata.PackageNotFoundError
             return version
 
         done = SimpleNamespace(stdout=answer, stderr=error, returncode=1)
-        with patch.object(explain.metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
+        with patch.object(software.metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
             return library({}).problem
 
     return problem
