@@ -168,9 +168,9 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
         if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
-            return start_local([*argv, "--ranks", str(ranks)], 1, mpi=False, mpiexec=None, env=env)
+            return start_local([*argv, "--ranks", str(ranks)], 1, env=env)
         mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
-        return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=env)
+        return start_local(argv, ranks, env=env, mpiexec=mpiexec)
 
     if arguments.gdr_check:
         return launches.check(request, arguments, argv, os.environ, start)

@@ -97,16 +97,14 @@ def start_local(
     argv: Sequence[str],
     ranks: int,
     *,
-    mpi: bool,
-    mpiexec: Path | None,
     env: Mapping[str, str],
+    mpiexec: Path | None = None,
     program: Sequence[str] = PROGRAM,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run `program argv…` as `ranks` ranks on this host and return their common exit code; with `mpi`, through mpiexec.
+    """Run `program argv…` as `ranks` ranks on this host, as child processes or through mpiexec, and return their common exit code.
 
-    mpiexec None means the one that belongs to this Python. Each rank gets its place from COLLBENCH_LOCAL and
-    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError without mpiexec.
+    Each rank gets its place from COLLBENCH_LOCAL and COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: must be 1 or more")
@@ -115,12 +113,7 @@ def start_local(
         shared = {**env, **_terminal_variables(env), "COLLBENCH_LOCAL": str(folder), "COLLBENCH_RANKS": str(ranks)}
         for stale in ("COLLBENCH_RANK", "COLLBENCH_WORKER"):
             shared.pop(stale, None)
-        if mpi:
-            mpiexec = mpiexec or find_mpiexec(env)
-            if mpiexec is None:
-                raise UsageError(
-                    "mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module"
-                )
+        if mpiexec:
             return _through_mpiexec(command(mpiexec, ranks, [*program, *argv]), ranks, shared, folder, grace_s)
         alone = without_manager(shared)
         children = [SupervisedProcess(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]

@@ -110,11 +110,6 @@ def of_processes() -> None:
         refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
 
 
-def without_mpiexec() -> None:
-    with patch.object(spawn, "find_mpiexec", lambda env: None):
-        start_local([], 2, mpi=True, mpiexec=None, env=os.environ)
-
-
 def reported(by: Callable[[], object]) -> Message:
     """What a function prints to stderr."""
 
@@ -251,10 +246,9 @@ MESSAGES: dict[str, Message] = {
     "limit, one core": too_many(17, 1),
     "limit, memory": of_memory,
     "limit, processes": of_processes,
-    "start, no ranks": lambda: start_local([], 0, mpi=False, mpiexec=None, env={}),
-    "start, no mpiexec": without_mpiexec,
+    "start, no ranks": lambda: start_local([], 0, env={}),
     "start, mpiexec does not run": lambda: mpiexec_family(Path("/nowhere/mpiexec")),
-    "start, no program": lambda: start_local([], 2, mpi=False, mpiexec=None, env={}, program=["/nowhere/python"]),
+    "start, no program": lambda: start_local([], 2, env={}, program=["/nowhere/python"]),
     "workers, none": lambda: node_workers(TASK, 0, [], {}),
     "workers, several tasks": lambda: node_workers(replace(TASK, local_ranks=2), 2, [], {}),
     "workers, no address": lambda: node_workers(replace(TASK, launcher="mpirun", meeting="mpi"), 2, [], {}),
