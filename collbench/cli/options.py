@@ -49,6 +49,7 @@ class Option:
     needs     an operation -> whether it has the option; None: it does not depend on operations
     rivals    options with the same word here exclude each other
     dest      the name of its value, if it is not the long spelling
+    more      other settings of argparse
     """
 
     flags: str
