@@ -8,20 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import (
-    Parser,
-    duration,
-    factor,
-    format_settings,
-    hertz,
-    natural,
-    percent,
-    positive,
-    rate,
-    skew,
-    streams,
-    words,
-)
+from collbench.cli.parser import Parser, duration, factor, format_settings, hertz, natural, percent, positive, rate, skew, streams, words
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 
@@ -292,14 +279,11 @@ CHECK: Layout = {
     "launch and output": some(
         f"backend total_time ceiling {_RANKS} slowed timeout allocation out format color quiet",
         backend={"help": "nccl, torch-nccl, mpi, gloo … (default: nccl with GPUs, else every installed CPU backend)"},
-        total_time={
-            "default": CHECK_TOTAL_S,
-            "help": f"time limit of all cases together, divided among them (default: {CHECK_TOTAL_S:g})",
-        },
+        total_time={"default": CHECK_TOTAL_S, "help": f"time limit of all cases together, divided among them (default: {CHECK_TOTAL_S:g})"},
         out={"help": "run folder (default: runs/<time>-check-<id>)"},
         format={"metavar": None, "choices": ("table", "json"), "help": "text, or one JSON object (default: table)"},
         quiet={"help": "print only the verdict and errors"},
-    ),
+    )
 }
 
 
@@ -322,10 +306,7 @@ def workload_options() -> Layout:
                 backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
                 iterations={"flags": "-n --steps", "help": steps, "dest": "iterations"},
                 warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-                max_time={
-                    "default": _STEP_MAX_TIME_S,
-                    "help": f"time limit per training and backend (default: {_STEP_MAX_TIME_S:g})",
-                },
+                max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit per training and backend (default: {_STEP_MAX_TIME_S:g})"},
             ),
             Option("--no-parts", no_parts),
             *some(

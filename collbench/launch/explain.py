@@ -251,10 +251,7 @@ _OF_NAMES: Mapping[str, tuple[Severity, str]] = {
         "IPv6 addresses only: {names}; ranks meet and measure over IPv6, but MPICH's mpiexec needs IPv4 between hosts: start MPICH with "
         "srun --mpi=pmi2",
     ),
-    "no common family": (
-        "severe",
-        "the hosts have no address family in common ({families}): give every host addresses of one family",
-    ),
+    "no common family": ("severe", "the hosts have no address family in common ({families}): give every host addresses of one family"),
 }
 
 

@@ -127,13 +127,7 @@ def start_local(
 
 
 def node_workers(
-    info: LaunchInfo,
-    k: int,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    program: Sequence[str] = PROGRAM,
-    grace_s: float = GRACE_S,
+    info: LaunchInfo, k: int, argv: Sequence[str], env: Mapping[str, str], *, program: Sequence[str] = PROGRAM, grace_s: float = GRACE_S
 ) -> int:
     """Run this node's `k` ranks under one task per node, and return their exit code.
 

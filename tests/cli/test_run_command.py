@@ -219,11 +219,7 @@ def test_all_ranks_stop_if_one_cannot_read_the_suite(first: str | None, sentence
 
 
 @pytest.mark.parametrize(
-    ("second", "sentence"),
-    [
-        (SUITE + "# more\n", "suite two "),
-        (SUITE + "[run]\n", "suite two.toml, line 21, column 5: "),
-    ],
+    ("second", "sentence"), [(SUITE + "# more\n", "suite two "), (SUITE + "[run]\n", "suite two.toml, line 21, column 5: ")]
 )
 def test_under_a_launcher_every_rank_reads_the_file_of_its_host(second: str, sentence: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")

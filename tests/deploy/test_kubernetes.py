@@ -123,17 +123,7 @@ def test_an_mpijob_starts_every_rank_by_mpirun_and_its_workers_wait_for_ssh() ->
         (
             {"gpus-per-node": 8, "ranks-per-node": 1},
             ("run", "quick", "--out", "x"),
-            [
-                "collbench",
-                "run",
-                "quick",
-                "--out",
-                "x",
-                "--ranks-per-node",
-                "1",
-                "--format",
-                "json",
-            ],
+            ["collbench", "run", "quick", "--out", "x", "--ranks-per-node", "1", "--format", "json"],
         ),
         ({"volume": "v"}, ("p2p",), ["collbench", "p2p", "--out", "/results/runs/$(POD_NAME)"]),
         ({"volume": "v", "runs": "/data"}, ("p2p",), ["collbench", "p2p", "--out", "/data/$(POD_NAME)"]),
