@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed, default_backends
-from collbench.cli.parser import Parser, duration, rate, words
-from collbench.cli.start import Command, begin, launch_of, run_cases
+from collbench.cli.options import CHECK, add_options
+from collbench.cli.parser import add_command
+from collbench.cli.request import check_request
+from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collbench.machine.doctor.finding import Finding
     from collbench.measure.request import Request
     from collbench.measure.session import ProgressListener
-    from collbench.report.progress import ProgressPrinter
     from collbench.results.reader import Run
 
 _SUMMARY = "is everything fine here? doctor, a short all-reduce and point-to-point, and one verdict"
@@ -34,101 +34,30 @@ It uses the GPUs of this host, all nodes of the Slurm allocation, or else 2 rank
 exit codes: 0 OK · 1 SLOW: less than half of the expected bandwidth of the links (a fifth of a rate measured inside the host) with the
 whole 95 % interval, or a severe finding of doctor · 3 INCONCLUSIVE: noise, an unknown expected bandwidth, no backend ·
 4 BROKEN: wrong data, a hang or a crash"""
-_TOTAL_S = 8.0
-_MAX_TIME_S = 3.0  # per case
-_SIZES = (8, 4 << 20, 16 << 20, 64 << 20)  # bytes
-_SIZES_BY_OPERATION = {"allreduce": _SIZES, "p2p_latency": _SIZES[:1], "p2p_bandwidth": _SIZES[1:3]}
-_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a link of 1 Gb/s, and a few messages fill any link
 
 
-def add_health_check(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser: Parser = commands.add_parser("check", help=_SUMMARY, description=_ABOUT)
-    parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call_check, gdr_check=False, resume=None)
-    return {"check": parser}
-
-
-def _add_options(parser: Parser) -> None:
-    group = parser.add_argument_group("launch and output")
-    group.add_argument("--backend", metavar="NAMES", type=words,
-                       help="nccl, torch-nccl, mpi, gloo … (default: nccl with GPUs, else every installed CPU backend)")  # fmt: skip
-    group.add_argument("--total-time", metavar="SECONDS", type=duration, default=_TOTAL_S,
-                       help=f"time limit of all cases together, divided among them (default: {_TOTAL_S:g})")  # fmt: skip
-    group.add_argument("--ceiling", metavar="GB/s", type=rate, help="expected bus bandwidth (default: from the probed hardware)")
-    add_ranks(group)
-    add_slowed(group)
-    group.add_argument("--timeout", metavar="SECONDS", type=duration, default=DEFAULT_TIMEOUT_S,
-                       help=f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
-    group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
-    group.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/<time>-check-<id>)")
-    group.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colored output (default: auto)")
-    group.add_argument("--quiet", action="store_true", help="print only the verdict and errors")
+def add_health_check(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "check", _SUMMARY, call_check, partial(add_options, layout=CHECK), description=_ABOUT)
 
 
 def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure, print the verdict, and return the exit code. Raises CollbenchError."""
-    from collbench.launch.explain import waits_for_srun
+    from collbench.launch.explain import srun_line, waits_for_srun
     from collbench.launch.slurm import hosts_of
 
     alone = arguments.ranks is None and waits_for_srun(os.environ)
-    if alone and len(hosts_of(os.environ)) > 1:
-        return _by_srun(argv)
-    request = _request(arguments, argv)
+    if alone and len(hosts_of(os.environ)) > 1:  # on all nodes of the allocation: one task each, which starts a rank for each GPU
+        line = srun_line(os.environ)
+        if line is None:
+            raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
+        return subprocess.run([*line, *argv], check=False).returncode
+    request = check_request(arguments, argv)
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)
     measure = run_cases if info.launcher == "local" else _measure_and_judge
-    return begin(request, Command(arguments, argv, measure, _make_progress), info)
-
-
-def _request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
-    from collbench.backends.registry import backend_class, backend_defaults
-    from collbench.backends.slowing import parse_slowing
-    from collbench.measure.request import Budget, Request
-    from collbench.operations.dtypes import dtype_named
-    from collbench.operations.registry import operations
-    from collbench.operations.sweep import Sweep, Sweeps
-
-    named = tuple(dict.fromkeys(arguments.backend or ()))
-    for name in named:
-        backend_class(name)
-    # sparse: sizes that do not fit the memory are left out
-    sweeps = [
-        Sweep((operations()[name],), sizes, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, where=name, window=_WINDOW)
-        for name, sizes in _SIZES_BY_OPERATION.items()
-    ]
-    return Request(
-        command="check", sweep=Sweeps(tuple(sweeps)), backends=named or _usual_backends(), requested=frozenset(named),
-        budget=Budget(_MAX_TIME_S, total_s=arguments.total_time), ranks=arguments.ranks, ceiling=arguments.ceiling,
-        timeout_s=arguments.timeout, out=arguments.out, allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process,
-        slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
-    )  # fmt: skip
-
-
-def _usual_backends() -> tuple[str, ...]:
-    """Return the default backends, and plain TCP between pairs where the libraries of the others are not installed."""
-    usual = default_backends(os.environ)
-    return usual if any(find_spec(name) for name in ("mpi4py", "torch", "cupy")) else (*usual, "socket")
-
-
-def _make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    from collbench.report.progress import CheckProgressPrinter
-
-    return CheckProgressPrinter(arguments)
-
-
-def _by_srun(argv: Sequence[str]) -> int:
-    """Run the check on all nodes of the allocation, one task per node, which starts a rank for each GPU. Return the exit code."""
-    import subprocess
-
-    from collbench.launch.explain import srun_line
-
-    line = srun_line(os.environ)
-    if line is None:
-        raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
-    return subprocess.run([*line, *argv], check=False).returncode
+    return begin(request, Command(arguments, argv, measure), info)
 
 
 # Without a launcher: this process starts the ranks and judges what they stored, so that a crash or a hang has a verdict too.
@@ -138,32 +67,19 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     from collbench.report.screen import announce
 
     announce("looking for backends…", arguments.quiet)
-    missing = _missing(request)
-    if missing is not None:
-        return _print(_verdict(None, 0, missing), None, 1, arguments)
+    missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
+    if missing and all(missing.values()):  # the start checks the backends that the user named
+        return _print(_verdict(None, 0, "; ".join(f"{name}: {why}" for name, why in missing.items())), None, 1, arguments)
     from collbench.results.folder import run_name
 
     folder = request.out or Path("runs") / run_name(request.command)
     own = [] if request.out else ["--out", str(folder)]
     code = begin(replace(request, out=folder), Command(arguments, [*argv, *own]), None)
-    if code in (USAGE, INTERRUPTED, TERMINATED) and not _has_rows(folder):
-        return code
+    if code in (USAGE, INTERRUPTED, TERMINATED):
+        run = _read(folder)
+        if run is None or not run.rows:
+            return code
     return _judge(folder, code, arguments)
-
-
-def _missing(request: Request) -> str | None:
-    """Return why no default backend is available, or None if one is. Those that the user named are checked by the start."""
-    if request.requested:
-        return None
-    from collbench.cli.dry_run import missing_backend
-
-    reasons = {name: missing_backend(name) for name in request.backends}
-    return "; ".join(f"{name}: {why}" for name, why in reasons.items()) if all(reasons.values()) else None
-
-
-def _has_rows(folder: Path) -> bool:
-    run = _read(folder)
-    return run is not None and bool(run.rows)
 
 
 def _read(folder: Path) -> Run | None:

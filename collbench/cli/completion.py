@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench import __version__
-from collbench.cli.parser import actions_of
+from collbench.cli.parser import actions_of, add_command
 from collbench.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -38,13 +38,11 @@ complete -o bashdefault -F _collbench_or_inner collbench
 """
 
 
-def add_completion(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser("completion", help="print the script that completes command lines in bash, zsh or fish",
+def add_completion(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(commands, "completion", "print the script that completes command lines in bash, zsh or fish", call_completion,
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    parser.set_defaults(call=call_completion)
-    return {"completion": parser}
 
 
 def call_completion(arguments: argparse.Namespace, argv: list[str]) -> int:

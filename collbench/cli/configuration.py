@@ -67,10 +67,6 @@ def read_configuration(typed: Sequence[str], env: Mapping[str, str]) -> Configur
         if not named and error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise UsageError(f"{file}: cannot be read ({error.strerror or error}): fix the file, or use --no-config") from error
-    return _parsed(file, data)
-
-
-def _parsed(file: Path, data: bytes) -> Configuration:
     try:
         text = data.decode("utf-8-sig")
         document = parse_toml(text)

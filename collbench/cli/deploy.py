@@ -7,11 +7,10 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import Parser
+from collbench.cli.parser import Parser, add_command
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +25,9 @@ _INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
-def add_emit(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_emit(commands: Any) -> None:
     """Add the command."""
-    parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
-    parser.keep_rest("inner")
-    parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call_emit)
-    return {"emit": parser}
+    add_command(commands, "emit", _SUMMARY, call_emit, _add_options, description=_DESCRIPTION).keep_rest("inner")
 
 
 def _add_options(parser: Parser) -> None:
@@ -42,16 +37,12 @@ def _add_options(parser: Parser) -> None:
     parser.add_argument("launcher", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
     job = parser.add_argument_group("the job")
     for setting in (each for each in settings().values() if each.name != PARTITION):
-        job.add_argument(_option(setting), dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
+        job.add_argument(f"--{setting.name}", dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
     file = parser.add_argument_group("the file")
     file.add_argument(f"--{PARTITION}", metavar="NAME", help="Slurm's partition; with --site, for all kinds, the table of the site file")
     file.add_argument("--site", metavar="FILE", type=Path, help="a TOML file with the settings of a cluster, by partition")
     file.add_argument("--write", metavar="FILE", type=Path, help="write to this file, executable if it is a script (default: stdout)")
     file.add_argument("--submit", action="store_true", help="submit it with sbatch or kubectl, and print the reply")
-
-
-def _option(setting: JobSetting) -> str:
-    return f"--{setting.name}"
 
 
 def _help(setting: JobSetting) -> str:
@@ -66,9 +57,13 @@ def _help(setting: JobSetting) -> str:
 def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the file, and submit it with --submit; return 0. Raises UsageError."""
     from collbench.deploy.job import submit, write
+    from collbench.deploy.kinds import kinds
+    from collbench.operations.suite import nearest
     from collbench.report.screen import write_line
 
-    kind = _kind(arguments.launcher)
+    if arguments.launcher not in kinds():
+        raise UsageError(f"unknown kind '{arguments.launcher}': {nearest(arguments.launcher, kinds())}")
+    kind = kinds()[arguments.launcher]
     job = _job(kind, arguments)
     text = kind.render(job)
     if arguments.write:
@@ -80,15 +75,6 @@ def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     if not arguments.write and not arguments.submit:
         sys.stdout.write(text)
     return 0
-
-
-def _kind(name: str) -> LauncherKind:
-    from collbench.deploy.kinds import kinds
-    from collbench.operations.suite import nearest
-
-    if name not in kinds():
-        raise UsageError(f"unknown kind '{name}': {nearest(name, kinds())}")
-    return kinds()[name]
 
 
 def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
@@ -113,7 +99,7 @@ def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
 def _value(setting: JobSetting, texts: list[str]) -> Value:
     from collbench.deploy.job import parse_setting
 
-    values = [parse_setting(setting, text, _option(setting)) for text in texts]
+    values = [parse_setting(setting, text, f"--{setting.name}") for text in texts]
     return tuple(map(str, values)) if setting.many else values[-1]
 
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import check_options, local_ranks, node_ranks
-from collbench.cli.start import check_installed
+from collbench.cli.request import check_options, local_ranks, node_ranks
+from collbench.cli.start import check_installed, missing_backend
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.registry import operations
@@ -28,7 +28,8 @@ def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | Non
     check_options(request, arguments.gdr_check)
     if info and info.rank:
         return 0
-    planned = plan(request, _ranks(request, arguments, info, env))
+    ranks = info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env)) if info else local_ranks(request, env)
+    planned = plan(request, ranks)
     write_dry_run(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
     return 0
 
@@ -67,22 +68,6 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     if not isinstance(request.sweep, Sweeps):
         return [(request.command, case) for case in request.sweep.cases(backend, n)]
     return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
-
-
-def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
-    """Return how many processes there would be."""
-    if info is None:
-        return local_ranks(request, env)
-    return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
-
-
-def missing_backend(name: str) -> str | None:
-    """Return why a backend is not installed, None if it is."""
-    from collbench.backends.backend import Unavailable
-    from collbench.backends.registry import backend_class
-
-    answer = backend_class(name).probe()
-    return str(answer) if isinstance(answer, Unavailable) else None
 
 
 def _earlier(request: Request) -> Run | None:

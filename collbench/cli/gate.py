@@ -5,12 +5,13 @@ verdict is.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import Parser, add_format, from_environment, positive
+from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,37 +24,32 @@ if TYPE_CHECKING:
 
 # collbench baseline add|show|drop|diff DIR …: good allocations, with which later ones are compared.
 
-_BASELINE_ABOUT = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
 
-
-def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "baseline", help="good allocations, which the gate compares others with", description=_BASELINE_ABOUT
-    )
+def add_baseline(commands: Any) -> None:
+    """Add the command."""
+    about = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
+    parser = add_command(commands, "baseline", "good allocations, which the gate compares others with", None, description=about)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    more = verbs.add_parser("add", help="copy the medians of runs into the baseline, one file per allocation")
-    shown = verbs.add_parser("show", help="print the allocations, and the smallest detectable slowdown of each case")
-    less = verbs.add_parser("drop", help="take allocations out")
-    between = verbs.add_parser("diff", help="compare two allocations, or two baselines, with what else changed")
-    for each in (more, shown, less, between):
-        each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
-    more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
-    for each in (shown, between):
-        add_format(each, "table")
-    less.add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
-    between.add_argument(
+    added = {}
+    for name, summary, call in (
+        ("add", "copy the medians of runs into the baseline, one file per allocation", _add),
+        ("show", "print the allocations, and the smallest detectable slowdown of each case", _show),
+        ("drop", "take allocations out", _drop),
+        ("diff", "compare two allocations, or two baselines, with what else changed", _diff),
+    ):
+        added[name] = add_command(verbs, name, summary, call)
+        added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
+    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    for name in ("show", "diff"):
+        add_format(added[name], "table")
+    added["drop"].add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
+    added["diff"].add_argument(
         "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
     )
-    for each, call_verb in ((more, _add), (shown, _show), (less, _drop), (between, _diff)):
-        each.set_defaults(call=call_verb)
-    return {"baseline": parser}
 
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Add all allocations of the runs, or none, and print how many more are needed. Return 0. Raises UsageError."""
-    import sys
-
     from collbench.gate.allocation import allocations_in
     from collbench.gate.baseline import ENDING, add_all
     from collbench.report.baseline import after_adding
@@ -68,8 +64,6 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the baseline; return 0. Raises UsageError."""
-    import sys
-
     from collbench.gate.baseline import load
     from collbench.report.baseline import baseline_lines
     from collbench.report.screen import width_of, write_line
@@ -90,9 +84,6 @@ def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the differences of two baselines; return 0. Raises UsageError."""
-    import sys
-
-    from collbench.errors import UsageError
     from collbench.gate.baseline import load
     from collbench.gate.diff import between_allocations, between_baselines
     from collbench.report.baseline import diff_lines
@@ -119,24 +110,20 @@ _HISTORY_ABOUT = (
 )
 
 
-def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "history", help="show how times changed from allocation to allocation", description=_HISTORY_ABOUT
+def add_history(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands, "history", "show how times changed from allocation to allocation", call_history, description=_HISTORY_ABOUT
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
     add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    parser.set_defaults(call=call_history)
-    return {"history": parser}
 
 
 def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the history; return 0. Raises UsageError."""
-    import sys
-
     from collbench.gate.history import dated_in, history
     from collbench.report.baseline import history_lines, letters_for
     from collbench.report.screen import PlainScreen, wants_color, width_of
@@ -165,8 +152,7 @@ _NOISE = "TOML with the noise of the clusters, or one of bimodal, drift, harsh, 
 _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
-def add_to(tested: Any) -> None:
-    """Add the options of --self-test to a group."""
+def _add_self_test(tested: Any) -> None:
     made_up = "simulate clusters and judge them: with --baseline clusters like that one, with --paired two stacks side by side"
     tested.add_argument("--self-test", action="store_true", help=made_up)
     tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
@@ -178,8 +164,6 @@ def add_to(tested: Any) -> None:
 
 def call_self_test(arguments: argparse.Namespace) -> int:
     """Print the table; return 0. Raises UsageError."""
-    import sys
-
     from collbench.gate.self_test import self_test
     from collbench.report.baseline import head, limits_of, line
     from collbench.report.screen import width_of, wrapped, write_line
@@ -197,22 +181,19 @@ def call_self_test(arguments: argparse.Namespace) -> int:
 
 
 def _setting(arguments: argparse.Namespace) -> tuple[TrialSetting, NoiseRecord | None]:
-    from collbench.gate.rule import ENOUGH
-    from collbench.gate.self_test import Noise, default_scheme, read_noise, simulated
-
-    if not arguments.baseline:
-        noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
-        return simulated(noise, default_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
     from collbench.gate.baseline import load
-    from collbench.gate.self_test import recorded, setting_of
+    from collbench.gate.rule import ENOUGH
+    from collbench.gate.self_test import Noise, default_scheme, read_noise, recorded, setting_of, simulated
     from collbench.gate.state import filter_baseline
 
-    found = recorded(filter_baseline(load(arguments.baseline))[0])
-    return setting_of(found, arguments.allocations, arguments.paired), found
+    if arguments.baseline:
+        found = recorded(filter_baseline(load(arguments.baseline))[0])
+        return setting_of(found, arguments.allocations, arguments.paired), found
+    noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
+    return simulated(noise, default_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from collbench.errors import UsageError
     from collbench.gate.rule import FEWEST
 
     if arguments.runs or arguments.verdict:
@@ -241,11 +222,9 @@ _STYLES = ("collbench", "nagios", "prolog")
 _DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prolog)"
 
 
-def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "gate", help="detect a cluster that is slower than its baseline", description=_ABOUT
-    )
+def add_gate(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(commands, "gate", "detect a cluster that is slower than its baseline", call_gate, description=_ABOUT)
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
     parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
     parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")
@@ -257,9 +236,7 @@ def add_gate(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))
-    add_to(parser.add_argument_group("self-test of the rule"))
-    parser.set_defaults(call=call_gate)
-    return {"gate": parser}
+    _add_self_test(parser.add_argument_group("self-test of the rule"))
 
 
 def _add_outputs(outputs: Any) -> None:
@@ -304,8 +281,6 @@ def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def exit_in_style(code: int, style: str, why: str) -> int:
     """Return the exit code of a failure in this style, and print the line that a monitor reads."""
-    import sys
-
     from collbench.gate.verdict import NAGIOS, PROLOG, code_of_failure
     from collbench.report.screen import write_line
 
@@ -350,17 +325,10 @@ def _check_ways(arguments: argparse.Namespace) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
     """Return (verdict, suite that measures its suspects again or None, command line of a verdict against a baseline)."""
+    from collbench.gate.verdict import read_verdict
+
     if arguments.verdict:
-        from collbench.gate.verdict import read_verdict
-
         return read_verdict(arguments.verdict), None, None
-    from collbench.untrusted import uncollected
-
-    with uncollected():
-        return _paired(arguments) if arguments.paired else _judged(arguments)
-
-
-def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand]:
     from datetime import date
 
     from collbench.gate.allocation import allocations_in
@@ -369,15 +337,23 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCom
     from collbench.gate.confirm import can_be_named, confirm_suite, suspects
     from collbench.gate.floors import read_floor
     from collbench.gate.judge import judge
+    from collbench.gate.paired import judge_paired
+    from collbench.untrusted import uncollected
 
-    expected = read_expected(arguments.expect) if arguments.expect else []
-    floors = [read_floor(text) for text in arguments.min_percent]
-    baseline = load(arguments.baseline)
-    candidate = allocations_in(arguments.runs)
-    verdict = judge(baseline, candidate, expected, date.today(), floors)
-    waiting = suspects(verdict, baseline.cases)
-    suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
-    return verdict, suite, _typed(arguments, candidate, suite)
+    half, odd = divmod(len(arguments.runs), 2)
+    if arguments.paired and odd:
+        raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
+    with uncollected():
+        expected = read_expected(arguments.expect) if arguments.expect else []
+        floors = [read_floor(text) for text in arguments.min_percent]
+        if arguments.paired:
+            return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
+        baseline = load(arguments.baseline)
+        candidate = allocations_in(arguments.runs)
+        verdict = judge(baseline, candidate, expected, date.today(), floors)
+        waiting = suspects(verdict, baseline.cases)
+        suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
+        return verdict, suite, _typed(arguments, candidate, suite)
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> GateCommand:
@@ -393,24 +369,7 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
     )  # fmt: skip
 
 
-def _paired(arguments: argparse.Namespace) -> tuple[Verdict, None, None]:
-    from datetime import date
-
-    from collbench.gate.changes import read_expected
-    from collbench.gate.floors import read_floor
-    from collbench.gate.paired import judge_paired
-
-    half, odd = divmod(len(arguments.runs), 2)
-    if odd:
-        raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
-    expected = read_expected(arguments.expect) if arguments.expect else []
-    floors = [read_floor(text) for text in arguments.min_percent]
-    return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
-
-
 def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict, suite: str | None, typed: GateCommand | None) -> int:
-    import sys
-
     from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
     from collbench.report.verdict import next_commands, write_suite

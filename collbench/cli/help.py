@@ -26,51 +26,18 @@ _COMMON_IN: Mapping[str, frozenset[str]] = {
 _EXPERT_IN: Mapping[str, frozenset[str]] = {
     "workload": frozenset(
         {
-            "bucket",
-            "update",
-            "servers",
-            "layers",
-            "hidden",
-            "sequence",
-            "microbatch",
-            "microbatches",
-            "stages",
-            "tensor",
-            "experts",
-            "top_k",
-            "imbalance",
+            "bucket", "update", "servers", "layers", "hidden", "sequence", "microbatch", "microbatches", "stages", "tensor", "experts",
+            "top_k", "imbalance",
         }
     ),
     "emit": frozenset(
         {
-            "cpus_per_rank",
-            "port",
-            "group",
-            "kind",
-            "namespace",
-            "pull_policy",
-            "volume",
-            "rdma",
-            "hugepages",
-            "shm",
-            "memory",
-            "runtime",
-            "library",
-            "interface",
-            "bind",
-            "system",
-            "qos",
-            "gpu_type",
-            "mpi",
-            "array",
-            "container",
-            "rendezvous",
-            "endpoint",
-            "program",
+            "cpus_per_rank", "port", "group", "kind", "namespace", "pull_policy", "volume", "rdma", "hugepages", "shm", "memory", "runtime",
+            "library", "interface", "bind", "system", "qos", "gpu_type", "mpi", "array", "container", "rendezvous", "endpoint", "program",
         }
     ),
     "run": frozenset({"dtype", "redop", "root", "in_place", "mode", "check", "iterations"}),
-}
+}  # fmt: skip
 
 # What follows "collbench" in the three examples of a command, and what it does. {0}: the operation.
 _OF_OPERATIONS = (

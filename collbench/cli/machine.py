@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_color_and_timeout, add_tools, default_backends, requested_tools
-from collbench.cli.parser import add_format, duration, factor, positive
+from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
+from collbench.cli.parser import add_command, add_format, duration, factor, positive
+from collbench.cli.request import default_backends, requested_tools
 from collbench.errors import FINE, RunFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
@@ -26,19 +28,14 @@ if TYPE_CHECKING:
 # collbench backends: each backend, and whether it is available here; else the reason and the remedy.
 
 
-def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser("backends", help="each backend: available, or why not and how to get it")
+def add_backends(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(commands, "backends", "each backend: available, or why not and how to get it", call_backends)
     add_format(parser, "table")
-    parser.set_defaults(call=call_backends)
-    return {"backends": parser}
 
 
 def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print one line per backend; return 0, also for missing backends."""
-    import os
-    import sys
-
     from collbench.report.backends import backend_lines, backend_states
     from collbench.report.screen import width_of, write_line
 
@@ -50,21 +47,17 @@ def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
 # collbench explain CODE: the meaning of a finding, how to check it by hand, and what to do.
 
 
-def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
+def add_explain(commands: Any) -> None:
+    """Add the command."""
     about = "explain a word that collbench prints: a column, flag, outcome, reason, exit code, term, or the code of a finding (CB2105)"
-    parser = commands.add_parser("explain", help="what a column, flag, outcome, exit code or finding means", description=about)
+    parser = add_command(commands, "explain", "what a column, flag, outcome, exit code or finding means", call_explain, description=about)
     parser.add_argument(
         "word", metavar="WORD", nargs="*", help="for example busbw, drift, inconclusive, 3 or CB2105 (default: list all words)"
     )
-    parser.set_defaults(call=call_explain)
-    return {"explain": parser}
 
 
 def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the pages of a word, or all words by group; return 0. Raises UsageError for an unknown word."""
-    import sys
-
     from collbench.report.explain import index_lines, page, page_lines
     from collbench.report.screen import width_of, write_line
 
@@ -100,20 +93,14 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
     Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
     fewer GPUs.
     """
-    from collbench.machine.peak.node import Job
+    from collbench.machine.peak.node import Job, node_of
 
     if nodes is None:
         raise UsageError("the number of nodes is unknown: add --nodes N")
     if ranks % nodes:
         raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
-    make = _on_host if device == "cpu" else _on_gpus
+    make = _on_host if device == "cpu" else node_of
     return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
-
-
-def _on_gpus(machine: Machine, ranks: int) -> Node:
-    from collbench.machine.peak.node import node_of
-
-    return node_of(machine, ranks)
 
 
 def _on_host(machine: Machine, ranks: int) -> Node:
@@ -131,9 +118,9 @@ _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024
 
 
-def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser("peak", help="what an operation could reach on hardware that is probed, read from files or typed")
+def add_peak(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(commands, "peak", "what an operation could reach on hardware that is probed, read from files or typed", call_peak)
     parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read the nodes from these: one machine for all, or one each"
@@ -161,21 +148,24 @@ def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
-    parser.set_defaults(call=call_peak)
-    return {"peak": parser}
 
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
-    import sys
-
     from collbench.machine.peak.collective import ceilings, lines
-    from collbench.machine.peak.node import parse_gigabytes
+    from collbench.machine.peak.node import Job
     from collbench.report.screen import width_of, wrapped
     from collbench.report.table import Line
 
-    job = _job(arguments)
-    measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
+    job = Job(
+        _nodes(arguments),
+        oversubscription=arguments.oversubscription,
+        sharp=arguments.sharp,
+        ring_edges=arguments.ring_edges,
+        pairs=arguments.pairs,
+        ceiling_from_user=given_rate("--ceiling", arguments.ceiling),
+    )
+    measured = given_rate("--measured", arguments.measured)
     found = ceilings(arguments.operation, job)
     if job.ranks < 2:
         raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
@@ -187,28 +177,22 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _job(arguments: argparse.Namespace) -> Job:
-    from collbench.machine.peak.node import Job, parse_gigabytes
+def given_rate(option: str, text: str | None) -> float | None:
+    """Return the bytes per second of an option in GB/s; None if it was not given. Raises UsageError."""
+    from collbench.machine.peak.node import parse_gigabytes
 
-    return Job(
-        _nodes(arguments),
-        oversubscription=arguments.oversubscription,
-        sharp=arguments.sharp,
-        ring_edges=arguments.ring_edges,
-        pairs=arguments.pairs,
-        ceiling_from_user=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
-    )
+    return None if text is None else parse_gigabytes(option, text)
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie, with_override
+    from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_nic, parse_pcie, with_override
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
     override = UserOverride(
         nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
-        nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
+        nvlink=given_rate("--nvlink", arguments.nvlink),
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
         nvls=arguments.nvls,
     )
@@ -225,7 +209,6 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
 
 
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
-    import json
     from dataclasses import asdict
 
     from collbench.machine.peak.collective import assumed, chosen, doubtful_input, doubts, percents
@@ -247,6 +230,12 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
     }, ensure_ascii=False)  # fmt: skip
 
 
+def _add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add the common options of the commands that examine nodes without measuring."""
+    deadline = f"deadline of each wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})"
+    add_some(parser, "color timeout", timeout={"help": deadline})
+
+
 # collbench probe: this node's hardware, that of every node of the launch, or that of a machine known from files.
 
 _PROBE_ABOUT = (
@@ -265,10 +254,10 @@ _MEASURE = (
 )
 
 
-def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser(
-        "probe", help="what this node is, or every node of the launch, and how they differ", description=_PROBE_ABOUT
+def add_probe(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands, "probe", "what this node is, or every node of the launch, and how they differ", call_probe, description=_PROBE_ABOUT
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
@@ -276,35 +265,31 @@ def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
     what.add_argument("--measure", action="store_true", help=_MEASURE)
-    add_tools(parser, "that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked")
+    tools("that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked").add_to(parser)
     parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
-    add_color_and_timeout(parser)
-    parser.set_defaults(call=call_probe)
-    return {"probe": parser}
+    _add_color_and_timeout(parser)
 
 
 def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print at rank 0, and return the exit code. Raises CollbenchError."""
-    import os
-
+    from collbench.machine.gather import gather
     from collbench.measure.probing import at_rank_0, together
 
     if arguments.measure:
         return _measure(arguments)
     if arguments.tools:
         raise UsageError("--tools is for --measure: add it, or leave out --tools")
-    if arguments.gather or arguments.sources:
-        return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
+    if arguments.gather:
+        return at_rank_0(os.environ, arguments.timeout, lambda: gather(arguments.gather))
+    if arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _print_probe(read_machines(arguments.sources), arguments))
     return together(os.environ, arguments.timeout, lambda machines: _print_probe(machines, arguments))
 
 
 def _measure(arguments: argparse.Namespace) -> int:
     """Measure the channels and print them. Return the exit code."""
-    import os
-    import sys
-
     from collbench.measure.tasks.channels import measure_channels
 
     seconds = arguments.max_time
@@ -323,22 +308,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments))
 
 
-def _alone(arguments: argparse.Namespace) -> int:
-    """Run an action that uses files and no other node. Return the exit code."""
-    if arguments.gather:
-        from collbench.machine.gather import gather
-
-        return gather(arguments.gather)
-    from collbench.launch.supervise import report_error
-    from collbench.machine.sources import read_paths
-
-    return _print_probe(read_paths(arguments.sources, report_error), arguments)
-
-
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     """Print the machines, and draw them if requested."""
-    import sys
-
     from collbench.machine.cluster import differences
     from collbench.report.machine import probe_text
 
@@ -371,9 +342,9 @@ _LAUNCH = (
 )
 
 
-def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser("doctor", help="what is wrong with the nodes, worst first; exit 1 if severe", description=_ABOUT)
+def add_doctor(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(commands, "doctor", "what is wrong with the nodes, worst first; exit 1 if severe", call_doctor, description=_ABOUT)
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
     )
@@ -381,21 +352,19 @@ def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--launch", action="store_true", help=_LAUNCH)
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
-    add_color_and_timeout(parser)
-    parser.set_defaults(call=call_doctor)
-    return {"doctor": parser}
+    _add_color_and_timeout(parser)
 
 
 def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print the findings at rank 0, and return the exit code. Raises CollbenchError."""
-    import os
-
     if arguments.launch:
         return _launch(arguments)
     from collbench.measure.probing import at_rank_0, launched, together
 
     if arguments.sources:
-        return at_rank_0(os.environ, arguments.timeout, lambda: _sent(arguments))
+        return at_rank_0(
+            os.environ, arguments.timeout, lambda: _print_findings(read_machines(arguments.sources), _logs(arguments), arguments)
+        )
     if arguments.log and not launched(os.environ):
         logs = _logs(arguments)
         if not _of_here(logs):
@@ -408,9 +377,6 @@ def _launch(arguments: argparse.Namespace) -> int:
 
     Raises UsageError for options that examine a machine.
     """
-    import os
-    import sys
-
     from collbench.report.doctor import write_launch
 
     others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
@@ -424,7 +390,6 @@ def _launch(arguments: argparse.Namespace) -> int:
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     """Return how a launch from this shell would work, with the software of a launch on several hosts; None at ranks other than 0."""
     from collbench.launch import software
-    from collbench.launch import software as build
     from collbench.launch.explain import MpiLibrary, explained, launch_of, library, rank_of, with_hosts
 
     info, _ = launch_of(env)
@@ -434,7 +399,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
         return None if rank_of(env) else explained(env)
 
     def about(loaded: MpiLibrary) -> Mapping[str, str]:
-        return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
+        return {**software.installed(), "native": software.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
     from collbench.control.builds import collect, send_build
 
@@ -464,26 +429,11 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
         finalise()
 
 
-def _sent(arguments: argparse.Namespace) -> int:
-    """Examine machines known from files. Return the exit code."""
-    from collbench.launch.supervise import report_error
-    from collbench.machine.sources import read_paths
-
-    return _print_findings(read_paths(arguments.sources, report_error), _logs(arguments), arguments)
-
-
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
     """Return the named NCCL logs. Raises Unreadable for a path that is not a file, or not a log."""
     from collbench.machine.readers.nccl_log import read_file
 
     return [read_file(file) for file in arguments.log]
-
-
-def _good(file: Path | None) -> list[Machine]:
-    """Return the machines of a snapshot. Raises Unreadable."""
-    from collbench.machine.sources import read_paths
-
-    return read_paths([file]) if file is not None else []
 
 
 def _of_here(logs: list[NcclLog]) -> bool:
@@ -496,18 +446,15 @@ def _of_here(logs: list[NcclLog]) -> bool:
 
 def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
     """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
-    import os
-    import sys
-
+    from collbench.machine.doctor import host
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
+    from collbench.machine.sources import read_paths
     from collbench.report.doctor import print_findings
 
-    found = examine(machines, logs, _good(arguments.since))
+    good = [] if arguments.since is None else read_paths([arguments.since])
+    found = examine(machines, logs, good)
     if here:
-        from collbench.machine.doctor import host as job_settings
-        from collbench.machine.doctor import host as software
-
         hostname = machines[0].hostname if machines else None
-        found = worst_first([*found, *software.examined_software(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
+        found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
     return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -11,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from collbench.cli import start
-from collbench.cli.options import NOTHING_MOVED
+from collbench.cli.help import GROUPS
+from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
 from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
@@ -24,7 +24,7 @@ from collbench.operations.registry import commands as operation_commands
 # Errors about unknown commands and options: similar names, or the command that has the option.
 
 _MOST_NAMED = 6
-Parsers = Mapping[str, argparse.ArgumentParser]
+Parsers = Mapping[str, ArgumentParser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
@@ -62,7 +62,9 @@ def _remedy(option: str, command: str, parsers: Parsers) -> str:
     alike = _alike(option, _options(parsers[command]))
     if alike:
         return f": did you mean {alike}?"
-    if _moves_nothing(command) and option in _of_what_moves(parsers):
+    operations = operation_commands().get(command, [])
+    of_data = {flag for each in OPTIONS.values() if each.needs is moves for flag in each.flags.split()}
+    if operations and not any(map(moves, operations)) and option in of_data:
         return ": it moves no data, so it has no sizes, types and buffers"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
     named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
@@ -78,19 +80,8 @@ def _alike(option: str, known: Sequence[str]) -> str | None:
     return f"--{found[0]}" if found else None
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
+def _options(parser: ArgumentParser) -> list[str]:
     return [option for action in actions_of(parser) for option in action.option_strings]
-
-
-def _moves_nothing(command: str) -> bool:
-    operations = operation_commands().get(command, [])
-    return bool(operations) and all(operation.is_barrier for operation in operations)
-
-
-def _of_what_moves(parsers: Parsers) -> set[str]:
-    """Return the options that a command without data, such as barrier, does not have."""
-    actions = (action for name in operation_commands() for action in actions_of(parsers[name]))
-    return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}
 
 
 _EPILOG = """\
@@ -107,31 +98,8 @@ It verifies the data, and compares each bandwidth with what the hardware can del
 Results are stored in runs/; `collbench runs` lists them. `collbench doctor` checks the settings of this node.
 All commands: `collbench --help`. Options of a command: `collbench allreduce --help`. Terms: `collbench explain WORD`.
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
-COMMANDS = frozenset(
-    {
-        "backends",
-        "baseline",
-        "check",
-        "compare",
-        "completion",
-        "doctor",
-        "emit",
-        "explain",
-        "gate",
-        "help",
-        "history",
-        "hunt",
-        "import",
-        "kernels",
-        "pairs",
-        "peak",
-        "probe",
-        "report",
-        "run",
-        "runs",
-        "workload",
-    }
-)  # all but the operations' commands; operations cannot have these names
+# all but the operations' commands; operations cannot have these names
+COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -202,9 +170,8 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     from collbench.cli.completion import add_completion
     from collbench.cli.deploy import add_emit
     from collbench.cli.gate import add_baseline, add_gate, add_history
-    from collbench.cli.hunt import add_hunt
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
-    from collbench.cli.measure import add_collective, add_kernels, add_pairs, add_run, add_workload
+    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_run, add_workload
     from collbench.cli.results import add_compare, add_import, add_report, add_runs
     from collbench.operations.registry import reserve
 
@@ -219,16 +186,16 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
         add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
         add_completion,
     )  # fmt: skip
-    return parser, {name: parser for add in in_the_order_of_help for name, parser in add(commands).items()}
+    for add in in_the_order_of_help:
+        add(commands)
+    return parser, dict(commands.choices)
 
 
-def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) -> Namespace:
-
+def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     check_command(argv, added)
     arguments, left = parser.parse_known_args(argv)
     check_words(arguments.command, left, added)
-    found: Namespace = arguments
-    return found
+    return cast(Namespace, arguments)
 
 
 def _open_streams() -> None:
@@ -244,14 +211,11 @@ def _guarded(argv: list[str]) -> int:
         return run(argv)
     except BaseException as error:
         code = _code_of(error)
-        return _in_style(code, argv, error) if argv[:1] == ["gate"] else code
+        if argv[:1] != ["gate"]:
+            return code
+        from collbench.cli.gate import exit_in_style, style_of
 
-
-def _in_style(code: int, argv: list[str], error: BaseException) -> int:
-    """Return the exit code in the caller's style if a gate failed."""
-    from collbench.cli.gate import exit_in_style, style_of
-
-    return exit_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
+        return exit_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
 
 
 def _code_of(error: BaseException) -> int:
@@ -263,29 +227,21 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: collbench's files have names
         start.write_error(f"collbench: the output cannot be written ({error.strerror}): free some space there, or redirect it\n")
         return FAILED
-    error = _known(error)
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        from collbench.control.tree import out_of_files
+
+        error = out_of_files(error) or error
     if not isinstance(error, CollbenchError | Interrupted):
         start.report_exception(error)
         return FAILED
-    if not getattr(error, "reported", False) and not (isinstance(error, Interrupted) and _is_silent_follower()):
+    if isinstance(error, Interrupted):
+        from collbench.launch.detect import is_follower
+
+        if is_follower(os.environ):  # rank 0 or the parent of a local start reports the interruption for all
+            return error.exit_code
+    if not getattr(error, "reported", False):
         start.write_error(f"collbench: {error}\n")
     return error.exit_code
-
-
-def _is_silent_follower() -> bool:
-    """Return whether this is a rank of a local start in which rank 0 reports the interruption for all."""
-    from collbench.launch.detect import is_follower
-
-    return is_follower(os.environ)
-
-
-def _known(error: BaseException) -> BaseException:
-    """Return the error, or a clearer one if the cause is the operating system's limit of open files."""
-    if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
-        return error
-    from collbench.control.tree import out_of_files
-
-    return out_of_files(error) or error
 
 
 def _leave(code: int) -> NoReturn:

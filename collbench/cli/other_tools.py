@@ -39,12 +39,8 @@ _SPELLINGS = {
 
 def respelled(typed: Sequence[str]) -> list[str]:
     """Return arguments with collbench's spelling of options; arguments after a bare -- too, since they are a collbench command."""
-    return [_respelled(word) for word in typed]
-
-
-def _respelled(word: str) -> str:
-    option, equals, value = word.partition("=")
-    return f"{_SPELLINGS[option]}{equals}{value}" if option in _SPELLINGS else word
+    parts = [word.partition("=") for word in typed]
+    return [f"{_SPELLINGS.get(option, option)}{equals}{value}" for option, equals, value in parts]
 
 
 # Options of nccl-tests 2.19 without a collbench option of that name. Their meaning: https://github.com/NVIDIA/nccl-tests#arguments
@@ -69,10 +65,6 @@ class OtherOption:
 def _only(*accepted: str) -> Callable[[str], Mapping[str, Any] | None]:
     """Accept these values: they are what collbench does."""
     return lambda value: {} if value in accepted else None
-
-
-def _blocking(value: str) -> Mapping[str, Any] | None:
-    return {"0": {}, "3": {"mode": "isolated"}}.get(value)
 
 
 def _graph(value: str) -> Mapping[str, Any] | None:
@@ -100,7 +92,7 @@ OPTIONS = (
     OtherOption(("-I", "--per_iter_timing"), _only("0", "1"), "every iteration is always timed: remove the option"),
     OtherOption(("-K", "--per_iter_skip"), _only("0"), "use `-w N` for N warm-up calls, which are not timed"),
     OtherOption(("-p", "--parallel_init"), _only("0", "1"), "each process has one thread, which initializes NCCL: remove the option"),
-    OtherOption(("-z", "--blocking"), _blocking,
+    OtherOption(("-z", "--blocking"), {"0": {}, "3": {"mode": "isolated"}}.get,
                 "use `--mode isolated` (synchronize before each call, as -z 3), or `--mode pipelined` (back to back, as -z 0)", "mode"),
     OtherOption(("-y", "--stream_null"), _only("0"), "the null stream is not supported: remove the option"),
     OtherOption(("-G", "--cudagraph"), _graph, "not a number of graph launches: use `--mode graph`", "mode"),

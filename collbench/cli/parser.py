@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._later: Callable[[], object] | None = None
+        self._later: Callable[[Parser], object] | None = None
         self._rest = ""
         super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, **settings})
         if " " in self.prog:
@@ -29,8 +29,8 @@ class Parser(argparse.ArgumentParser):
             self.set_defaults(configuration=None)
         self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
-    def later(self, fill: Callable[[], object]) -> None:
-        """Register a function that adds the options when they are needed."""
+    def later(self, fill: Callable[[Parser], object]) -> None:
+        """Register a function that adds the options to this parser when they are needed."""
         self._later = fill
 
     def keep_rest(self, name: str) -> None:
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         """Return the parser with all of its options."""
         fill, self._later = self._later, None
         if fill:
-            fill()
+            fill(self)
         return self
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -74,6 +74,17 @@ class _HelpAll(argparse.Action):
         """Print it. Raises SystemExit."""
         print(parser.format_help(everything=True) if isinstance(parser, Parser) else parser.format_help(), end="")
         parser.exit()
+
+
+def add_command(
+    commands: Any, name: str, summary: str, call: object, fill: Callable[[Parser], object] | None = None, **settings: Any
+) -> Parser:
+    """Add a command, and return its parser. `call(arguments, argv)` returns its exit code; `fill` adds its options when they are needed."""
+    parser: Parser = commands.add_parser(name, help=summary, **settings)
+    parser.set_defaults(call=call)
+    if fill:
+        parser.later(fill)
+    return parser
 
 
 def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -119,8 +130,8 @@ def duration(text: str) -> float:
 
 
 def percent(text: str) -> float:
-    """Return the number of "5" or "5%", above 0. Raises an argparse error for other text."""
-    return amount(text.strip().removesuffix("%"))
+    """Return the fraction of "5" or "5%", above 0. Raises an argparse error for other text."""
+    return amount(text.strip().removesuffix("%")) / 100
 
 
 def rate(text: str) -> float:
@@ -152,10 +163,15 @@ def skew(text: str) -> float:
     return value
 
 
+def format_settings(*formats: str) -> dict[str, Any]:
+    """Return the settings of --format, the format of rows on stdout; the first is the default. Commands that print rows have JSON lines."""
+    text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})"
+    return {"metavar": "FORMAT", "choices": (*formats, "jsonl", "json"), "default": formats[0], "help": text}
+
+
 def add_format(group: argparse._ActionsContainer, *formats: str) -> None:
-    """Add the option for the format of rows on stdout; the first format is the default. All commands that print rows have JSON lines."""
-    group.add_argument("--format", metavar="FORMAT", choices=(*formats, "jsonl", "json"), default=formats[0],
-                       help=f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})")  # fmt: skip
+    """Add the option for the format of rows on stdout."""
+    group.add_argument("--format", **format_settings(*formats))
 
 
 def streams(text: str) -> int:

@@ -1,152 +1,331 @@
-"""Make the request of a suite and the command line.
-
-Keys of the suite become the options of the same name. They have the lowest precedence: COLLBENCH_* variables and typed
-options replace them in every sweep.
-"""
+"""Make the request of a launch from options, with the backends and the number of ranks that GPUs mean for it."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from math import prod
+from importlib.util import find_spec
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.registry import backend_class, backend_names
-from collbench.cli import launches
-from collbench.cli.configuration import parse_configured, read_configuration
-from collbench.cli.options import default_backends, make_sweep, request_of
-from collbench.cli.parser import Parser, from_environment, options_typed
+from collbench.backends import registry
+from collbench.backends.registry import backend_class, backend_defaults
+from collbench.backends.slowing import parse_slowing
+from collbench.cli.options import ALL, BRIEF_S, OPTIONS, long_option, options_of_trainings
+from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
+from collbench.measure.request import Budget, Request
+from collbench.operations.case import parse_split
+from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, dtype_named, redop_named
 from collbench.operations.operation import Operation
-from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
-from collbench.operations.sweep import Sweep, Sweeps
+from collbench.operations.registry import operations as known_operations
+from collbench.operations.sweep import ALGORITHMS, CPU, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
+from collbench.operations.traffic import read_traffic, skewed
+from collbench.units import parse_size, parse_sizes, size_steps
 
 if TYPE_CHECKING:
-    from collbench.measure.request import Request
-
-# Keys of a sweep with values that one option takes together. Values of other keys are combined with each other.
-_TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
-             "protocols": "protocols", "registrations": "registration"}  # fmt: skip
-_ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "window": "window", "split": "split", "traffic": "traffic",
-               "skew": "skew", "streams": "streams"}  # fmt: skip
-_PLACED = {True: [("in_place", True)], False: [("out_of_place", True)], "both": [("out_of_place", True), ("in_place", True)]}
-_SHORT_SIZES = ("minimum", "maximum", "factor", "increment")
-_OF_A_SWEEP = frozenset({*_TOGETHER.values(), *_ONE_BY_ONE.values(), *_SHORT_SIZES, "in_place", "out_of_place"})
-_MOST_COMBINATIONS = 2000
-_NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
+    from collbench.control.world import World
+    from collbench.launch.info import LaunchInfo
+    from collbench.measure.tasks.places import HuntRequest, PairsRequest
+    from collbench.measure.tasks.step import Training
+    from collbench.measure.tasks.training import WorkloadRequest
 
 
-def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
-    """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
-    _check_typed(arguments)
-    suite = read_suite(arguments.suite)
-    check_names(suite, backend_names())
-    _check_number(suite)
-    typed = options_typed(parser, argv[1:]) & _OF_A_SWEEP
-    _check_use(typed, suite)
-    whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
-    whole.configuration = _in_use(whole.configuration, suite)
-    if whole.gdr_check:
-        whole.launches = launches.pairs(whole.launches, os.environ)
-    sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
-    default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
-    named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
-    request = request_of(
-        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), tuple(dict.fromkeys((*default_names, *named))), argv
-    )
-    facts = suite.as_json() | {"typed": {name: _plain(getattr(arguments, name)) for name in sorted(typed)}}
-    return replace(request, command=_word(suite.name), requested=frozenset(named), suite=facts), whole
-
-
-def _check_typed(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for invalid typed options, before an error can name the suite."""
-    make_sweep(arguments, ())
-    for name in arguments.backend or ():
+def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, argv: Sequence[str], **more: Any) -> Request:
+    """Return the request: the options fill the fields that their table names, and `more` are other fields. Raises UsageError."""
+    named = tuple(dict.fromkeys(getattr(arguments, "backend", None) or ()))
+    for name in named:
         backend_class(name)
+    _check_resume(arguments)
+    values = {option.fills: getattr(arguments, name, None) for name, option in OPTIONS.items() if option.fills}
+    typed = {field: value for field, value in values.items() if value is not None}
+    budget = {field.removeprefix("budget."): typed.pop(field) for field in list(typed) if field.startswith("budget.")}
+    fields = {
+        "command": arguments.command, "backends": named or default_backends(os.environ), "requested": frozenset(named),
+        "seed": typed.get("order_seed", 0), "slowed": parse_slowing(arguments.slowed), "configuration": arguments.configuration,
+    }  # fmt: skip
+    return Request(sweep=sweep, argv=tuple(argv), budget=Budget(**budget), **(fields | typed | more))
 
 
-def _check_number(suite: Suite) -> None:
-    """Raise UsageError for a suite that would need hours of preparation before the first measurement."""
-    lists = ([each for key, each in table.values.items() if key in _ONE_BY_ONE] for table in suite.sweeps)
-    number = sum(prod(map(len, each)) for each in lists)
-    if number > _MOST_COMBINATIONS:
-        raise UsageError(
-            f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, but at most {_MOST_COMBINATIONS:,} are "
-            "supported: shorten its lists"
-        )
+def collective_request(arguments: argparse.Namespace, operations: Sequence[Operation], argv: Sequence[str]) -> Request:
+    """Return the request of a command of these operations. Raises UsageError for invalid options.
+
+    It is answered fast if the user set neither --full, nor sizes, nor the duration of a case, nor another experiment.
+    """
+    slow = ("sizes", "minimum", "maximum", "factor", "increment", "max_time", "iterations", "precision")
+    brief = not (arguments.full or arguments.gdr_check or any(getattr(arguments, name) is not None for name in slow))
+    request = request_of(arguments, replace(make_sweep(arguments, operations), sparse=brief), argv)
+    total_s = request.budget.total_s or (BRIEF_S * len(operations) if brief else None)
+    return replace(request, budget=replace(request.budget, total_s=total_s))
 
 
-def _check_use(typed: set[str], suite: Suite) -> None:
-    """Raise UsageError for an option that applies to no sweep. A variable may have been set for other commands."""
-    chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
-    for key, option in (_TOGETHER | _ONE_BY_ONE).items():
-        if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):
-            raise UsageError(f"--{option} is for {operations_with(key)}, but suite {suite.name} has none: remove it")
+def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
+    """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
+    sizes, step = _sizes(arguments)
+    traffic = read_traffic(arguments.traffic) if arguments.traffic else skewed(arguments.skew) if arguments.skew else None
+    if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
+        sizes = (traffic.own_bytes() or 0,)
+    arithmetic = [name for name in REDOPS if name not in BITWISE]
+    return Sweep(
+        operations=tuple(operations),
+        sizes=sizes,
+        dtypes=tuple(dict.fromkeys(dtype_named(name) for name in _every(arguments.dtype, DTYPES))),
+        redops=tuple(dict.fromkeys(redop_named(name) for name in _every(arguments.redop, arithmetic))),
+        roots=tuple(map(_root, arguments.root)),
+        device=arguments.device,
+        mode=arguments.mode,
+        in_place=True if arguments.in_place else False if arguments.out_of_place else None,
+        buffers=arguments.buffers,
+        window=arguments.window,
+        streams=arguments.streams,
+        seed=arguments.seed or 0,
+        step=step,
+        algorithms=_known("algorithm", arguments.algorithms, ALGORITHMS),
+        protocols=_known("protocol", arguments.protocols, PROTOCOLS),
+        registrations=_known("registration", arguments.registration, REGISTRATIONS),
+        split=None if arguments.split is None else parse_split(arguments.split),
+        traffic=traffic,
+        defaults=backend_defaults,
+    )
 
 
-def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
-    """Yield the sweeps of a table: all combinations of its lists. Values from [defaults] that its operations do not have are left out."""
-    operations = operations_of(table.values["operations"])
-    values = {key: value for key, value in table.values.items() if concerns(key, operations)}
-    for options in _combinations(values):
-        yield _sweep(_parsed(parser, argv, _variables([*suite.run.items(), *options]), suite, table), operations, table)
+def _check_resume(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for --resume and --resume-if-exists together with options that need other folders."""
+    others = {"--gdr-check": arguments.gdr_check, "--launches": getattr(arguments, "launches", 1) > 1}
+    for name, value in {"--out": arguments.out, **others}.items():
+        if value and arguments.resume:
+            raise UsageError(f"--resume and {name} exclude each other: remove one of them")
+    if not getattr(arguments, "resume_if_exists", False):
+        return
+    if arguments.out is None:
+        raise UsageError("--resume-if-exists needs a run folder: add --out DIR")
+    for name, value in others.items():
+        if value:
+            raise UsageError(f"--resume-if-exists and {name} exclude each other: remove one of them")
 
 
-def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table: SuiteSweep) -> Sweep:
-    try:
-        sweep = make_sweep(arguments, operations)
-    except UsageError as error:
-        raise UsageError(f"suite {table.file}, {table.where}: {error}") from error
-    return replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), where=table.where, place=table.place)
+def _every(names: Sequence[str], known: Iterable[str]) -> Iterable[str]:
+    """Return the names, or what nccl-tests means by "all"."""
+    return known if list(names) == ["all"] else names
 
 
-def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
-    """Yield the options and values of each combination."""
-    fixed = [(_TOGETHER[key], ",".join(map(_text, each))) for key, each in values.items() if key in _TOGETHER]
-    choices = [[(_ONE_BY_ONE[key], one) for one in each] for key, each in values.items() if key in _ONE_BY_ONE]
-    if "in_place" in values:
-        choices.append(_PLACED[values["in_place"][0]])
-    return ([*fixed, *chosen] for chosen in product(*choices))
+def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name.lower() not in known:
+            raise UsageError(f"{what} '{name}' is unknown: choose from {', '.join(known)}")
+    return tuple(dict.fromkeys(name.lower() for name in names))
 
 
-def _variables(options: Any) -> dict[str, str]:
-    """Return options as text, as COLLBENCH_* variables have them."""
-    return {f"COLLBENCH_{name.upper()}": _text(value) for name, value in options}
+def _root(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"root '{text}' is not a valid rank: use whole numbers from 0, e.g. 0 or 0,1")
+    return int(text)
 
 
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
+    """Return the sizes (None: each backend has its own), and the step between the defaults."""
+    short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
+    if arguments.sizes is not None and any(value is not None for value in short):
+        raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
+    if arguments.sizes is not None:
+        return tuple(parse_sizes(arguments.sizes)), "x2"
+    step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
+    if arguments.minimum is None and arguments.maximum is None:
+        size_steps(SMALLEST, CPU.largest, step)  # rejects a bad step before ranks start
+        return None, step
+    least = str(SMALLEST) if arguments.minimum is None else arguments.minimum
+    most = least if arguments.maximum is None else arguments.maximum
+    first, last = parse_size(least), parse_size(most)
+    if first > last:
+        raise UsageError(f"-b {least} is larger than -e {most}: swap them")
+    return tuple(size_steps(first, last, step)), step
 
 
-def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
-    """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
-    try:
-        typed = from_environment(parser, argv[1:], variables)
-        found = parse_configured(read_configuration(argv[1:], os.environ), "run", parser, typed, parser.parse_args)
-    except UsageError as error:
-        place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
-        raise UsageError(f"suite {place}: {error}") from error
-    found.command = "run"
-    return found
+# The requests of check, pairs, hunt and workload.
+
+_CHECK_MAX_TIME_S = 3.0  # per case
+_CHECK_SIZES = {"allreduce": (8, 4 << 20, 16 << 20, 64 << 20), "p2p_latency": (8,), "p2p_bandwidth": (4 << 20, 16 << 20)}  # bytes
+_CHECK_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a link of 1 Gb/s, and a few messages fill any link
 
 
-def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:
-    """Return the facts of the configuration file without the values that every sweep replaces."""
-    if configuration is None:
-        return None
-    replaced = [{(_TOGETHER | _ONE_BY_ONE).get(key, key) for key in table.values} for table in suite.sweeps]
-    values = {name: text for name, text in configuration["values"].items() if name.replace("-", "_") not in set.intersection(*replaced)}
-    return {**configuration, "values": values} if values else None
+def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
+    """Return the request of `collbench check`. Sizes that do not fit the memory are left out. Raises UsageError."""
+    kept = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
+    sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in _CHECK_SIZES.items()]
+    budget = Budget(_CHECK_MAX_TIME_S, total_s=arguments.total_time)
+    request = request_of(arguments, Sweeps(tuple(sweeps)), argv)
+    if not request.requested and not any(find_spec(name) for name in ("mpi4py", "torch", "cupy")):  # plain TCP needs no library
+        request = replace(request, backends=(*request.backends, "socket"))
+    return replace(request, budget=budget)
 
 
-def _word(name: str) -> str:
-    """Return the part of the run folder's name: "run-quick"."""
-    return f"run-{_NOT_FOR_NAMES.sub('-', name)[:60].strip('-') or 'suite'}"
+def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
+    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options, and for --resume."""
+    from collbench.measure.tasks.places import PairsRequest
+
+    if arguments.resume:
+        raise UsageError("pairs runs cannot be resumed, because all rounds are compared: start a new run, without --resume")
+    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
+        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
+    # Bytes, of any number, and fixed buffers, since every round creates new ones.
+    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window,
+                  seed=arguments.seed or 0, streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
+    request = request_of(arguments, sweep, argv, evidence="off")
+    size, latency_size = parse_size(arguments.size), parse_size(arguments.latency_size)
+    if arguments.command == "hunt":
+        return PairsRequest(request, arguments.by, size, latency_size, budget_s=arguments.budget)
+    return PairsRequest(
+        request, arguments.by, size, latency_size, arguments.concurrent, arguments.one_to_all, arguments.sample, arguments.budget,
+        requested_tools(arguments),
+    )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | list) else str(value)
+def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names of the requested external tools. Raises UsageError for an unknown name."""
+    if not arguments.tools:
+        return ()
+    from collbench.measure.wire_tools import tools_named
+
+    return tuple(tool.name for tool in tools_named(arguments.tools))
+
+
+def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
+    """Return the request of a hunt. Raises UsageError for invalid options, and for --resume."""
+    from collbench.deploy.drain import node_here, parse_cap
+    from collbench.measure.tasks.places import HuntRequest
+
+    if arguments.resume:
+        raise UsageError("hunt cannot be resumed: each round follows from those before it, and one launch measures them; start a new run, "
+                         "without --resume")  # fmt: skip
+    parse_cap(arguments.max_drain)
+    return HuntRequest(
+        pairs_request(arguments, argv), arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation,
+        node_here(os.environ),
+    )  # fmt: skip
+
+
+def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
+    """Return the request of `collbench workload`. Raises UsageError for invalid options, those that no training has, and --resume."""
+    from collbench.measure.tasks.training import WorkloadRequest
+
+    if arguments.resume:
+        raise UsageError("workload runs cannot be resumed: start a new run, without --resume")
+    trainings = _trainings(arguments)
+    dtype = dtype_named(trainings[0].shape((0,)).dtype)
+    sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)
+    return WorkloadRequest(request_of(arguments, sweep, argv), trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time)
+
+
+def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
+    """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
+    from collbench.measure.tasks.step import Training
+    from collbench.workloads.registry import regime_named, regimes
+    from collbench.workloads.shape import DEFAULT, shape_of, words
+
+    everything = arguments.names.strip().lower() == ALL
+    names = [name for name in arguments.names.split(",") if name.strip()] or [arguments.names]
+    by_name = regimes() if everything else {regime.name: regime for regime in map(regime_named, names)}
+    chosen = list(by_name.values())
+    owners = options_of_trainings()
+    typed = {name: str(value) for name in owners if (value := getattr(arguments, name)) is not None}
+    if not any(regime in owners["seed"] for regime in chosen):
+        typed.pop("seed", None)  # it belongs to the launch, too
+    for name in typed if len(chosen) > 1 else ():  # for one training `shape_of` refuses it
+        if not any(regime in owners[name] for regime in chosen):
+            those, these = (", ".join(regime.name for regime in each) for each in (owners[name], chosen))
+            raise UsageError(f"{long_option(name)} does not apply to {these}, only to {those}: remove it")
+    found = []
+    for regime in chosen:
+        own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in words(regime)}
+        shape_of(regime, own, (0,))  # invalid text is rejected before any rank is started
+        found.append(Training(regime, partial(shape_of, regime, own), typed.get("model", DEFAULT), optional=everything))
+    return tuple(found)
+
+
+# What GPUs mean for a request: the default backends, the number of processes, and the options of some backends.
+
+_ONE_EACH = ("srun", "kubernetes")
+
+
+def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return nccl with GPUs where it can run, else the CPU backends; with GPUs but without NCCL both, so that the reason is shown."""
+    if not visible_gpus(env):
+        return registry.DEFAULTS
+    from collbench.backends.backend import Unavailable
+
+    missing = isinstance(registry.backend_class("nccl").probe(), Unavailable)
+    return ("nccl", *registry.DEFAULTS) if missing else ("nccl",)
+
+
+def agree_on_backends(request: Request, world: World) -> Request:
+    """Return the request with the same default backends on all hosts: where only some have GPUs, all ranks report why nccl is missing."""
+    unnamed = () if request.requested else request.backends
+    default_names = request.sweep.default_backends if isinstance(request.sweep, Sweeps) else unnamed
+    if not default_names or world.info.launcher == "local":
+        return request
+    views = world.allgather(list(default_names), "choosing the backends")
+    names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.requested))))
+    sweep = replace(request.sweep, default_backends=names) if isinstance(request.sweep, Sweeps) else request.sweep
+    return replace(request, sweep=sweep, backends=backends)
+
+
+def check_options(request: Request, gdr_check: bool) -> None:
+    """Raise UsageError for options of nccl or socket if that backend is not measured."""
+    sweep = request.sweep
+    values_by_option = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
+             "-g": request.gpus_per_process > 1}  # fmt: skip
+    typed = next((option for option, value in values_by_option.items() if value), None)
+    if typed and not any(sweep.defaults(name).tuned for name in request.backends):
+        raise UsageError(_not_there(typed, request))
+    if gdr_check and not any(sweep.defaults(name).device == "cuda" for name in request.backends):
+        raise UsageError(_not_there("--gdr-check", request))
+    several = any((one.streams or 1) > 1 for one in sweep.each)
+    if several and not any(sweep.defaults(name).streamed for name in request.backends):
+        raise UsageError(_not_there("--streams", request, "socket"))
+
+
+def _not_there(option: str, request: Request, backend: str = "nccl") -> str:
+    backends = ", ".join(request.backends)
+    return f"{option} concerns {backend}, which is not among the backends ({backends}): add --backend {backend}, or remove {option}"
+
+
+def per_process(request: Request) -> int | None:
+    """Return how many GPUs each process drives; None if no backend needs GPUs of its own.
+
+    nccl may be a default backend only to report why it is missing. Then it needs none.
+    """
+    devices = {request.sweep.defaults(name).device for name in request.backends}
+    needed = "cuda" in devices and (bool(request.requested) or devices == {"cuda"})
+    return request.gpus_per_process if needed else None
+
+
+def local_ranks(request: Request, env: Mapping[str, str]) -> int:
+    """Return how many processes to start on this host. Raises UsageError if the GPUs cannot be divided evenly."""
+    from collbench.launch.spawn import default_ranks
+
+    if request.ranks:
+        return request.ranks
+    gpus = visible_gpus(env)
+    return default_ranks(gpus, per_process(request) if gpus else None)
+
+
+def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> int:
+    """Return how many processes a single task on a node (of srun), or a pod, starts to use all GPUs; 1: no others."""
+    from collbench.launch.spawn import default_ranks
+
+    if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
+        return 1
+    gpus = visible_gpus(env)
+    each = per_process(request) if gpus else None
+    return default_ranks(gpus, each) if each else 1
+
+
+def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
+    """Return the launch with a fact about the processes that this task starts, which rank 0 prints."""
+    from collbench.launch.advice import ProcessPerGpu
+
+    kept = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
+    return replace(info, advice=(ProcessPerGpu(info.launcher, ranks), *kept))

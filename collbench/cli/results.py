@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_view
-from collbench.cli.parser import positive
+from collbench.cli.options import add_some
+from collbench.cli.parser import add_command, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 # collbench compare A B: compare two runs, or two folders of launches.
 
 
-def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
+def add_compare(commands: Any) -> None:
+    """Add the command."""
     about = "ratio of time and bandwidth of two runs, case by case, and what else differs"
-    parser = commands.add_parser("compare", help=about, description=about)
+    parser = add_command(commands, "compare", about, call_compare, description=about)
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
     parser.add_argument(
@@ -33,14 +34,10 @@ def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--format", default="table", help="table, csv, jsonl or markdown (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    parser.set_defaults(call=call_compare)
-    return {"compare": parser}
 
 
 def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the comparison and return the exit code."""
-    import sys
-
     from collbench.report.compare import compare_runs
 
     margin = _margin(arguments.margin)
@@ -49,8 +46,6 @@ def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _margin(text: str) -> float:
     """Return the margin as a fraction. Raises UsageError for anything but a percentage above 0 and below 100."""
-    from collbench.errors import UsageError
-
     try:
         percent = float(text.strip().removesuffix("%")) if text.isascii() else 0.0
     except ValueError:
@@ -63,10 +58,10 @@ def _margin(text: str) -> float:
 # collbench report RUN…: print stored runs as a table, an HTML page, Markdown, or data for programs.
 
 
-def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
+def add_report(commands: Any) -> None:
+    """Add the command."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
-    parser = commands.add_parser("report", help=about, description=about)
+    parser = add_command(commands, "report", about, call_report, description=about)
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path,
                         help="a run's folder, or a folder of launches (default: the newest run in runs/)")  # fmt: skip
     page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
@@ -79,15 +74,11 @@ def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help="table, nccl-tests, csv or jsonl (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    add_view(parser)
-    parser.set_defaults(call=call_report)
-    return {"report": parser}
+    add_some(parser, "columns verbose")
 
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the runs and return the exit code."""
-    import sys
-
     from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
@@ -103,15 +94,13 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 # collbench runs: the stored runs, newest first.
 
 
-def add_runs(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
+def add_runs(commands: Any) -> None:
+    """Add the command."""
     about = "list stored runs, newest first: when, command, ranks, cases and the best figure"
-    parser = commands.add_parser("runs", help=about, description=about)
+    parser = add_command(commands, "runs", about, call_runs, description=about)
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
     parser.add_argument("--format", default="table", help="table, csv or json (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    parser.set_defaults(call=call_runs)
-    return {"runs": parser}
 
 
 def call_runs(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -135,10 +124,10 @@ _LISTED = 12  # folders that are listed; a log of nightly runs may have thousand
 _STDIN = Path("-")
 
 
-def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Add the command; return its parser by name."""
-    parser = commands.add_parser(
-        "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
+def add_import(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands, "import", "make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", call_import, description=_ABOUT
     )
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="output of a tool, with other lines in between; -: stdin")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
@@ -153,8 +142,6 @@ def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
                       help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
     group.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     group.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
-    parser.set_defaults(call=call_import)
-    return {"import": parser}
 
 
 def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -166,6 +153,7 @@ def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
+    from collbench.results.importers.rows import with_ceilings
     from collbench.results.importers.store import store, together
 
     job_of, topology = _machines(arguments)
@@ -173,7 +161,7 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     _refuse_copies([tables[0].source for tables in read])
     tables = [table for each in read for table in each]
     if job_of:
-        tables = [_with_ceilings(table, job_of) for table in tables]
+        tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
     runs = together(tables)
     paths = store(runs, arguments.out, argv, arguments.allocation, topology)
     _print_imported(paths, runs)
@@ -218,7 +206,8 @@ def _bytes(path: Path) -> bytes:
         if path == _STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            raise UsageError(f"{shown} is not a file: name what the tool printed{_instead(path)}")
+            taken = "; `collbench report` takes this folder as it is" if (path / "run.json").exists() else ""
+            raise UsageError(f"{shown} is not a file: name what the tool printed{'; a pipe is read as -' if path.is_fifo() else taken}")
         elif path.name in ("run.json", "cells.jsonl"):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
@@ -229,12 +218,6 @@ def _bytes(path: Path) -> bytes:
     if len(data) > _LARGEST:
         raise UsageError(f"{shown} is larger than {_LARGEST >> 20} MiB: cut out the part with the tables")
     return data
-
-
-def _instead(path: Path) -> str:
-    if (path / "run.json").exists():
-        return "; `collbench report` takes this folder as it is"
-    return "; a pipe is read as -" if path.is_fifo() else ""
 
 
 def _user_input(arguments: argparse.Namespace, name: str) -> UserInput:
@@ -249,27 +232,16 @@ def _user_input(arguments: argparse.Namespace, name: str) -> UserInput:
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
     """Return (the source of the rows' ceilings, the content of topology.json); None for each that was not given. Raises UsageError."""
-    from collbench.machine.peak.node import Job, parse_gigabytes
-
-    rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
-    if not arguments.sources:
-        return (None if rate is None else lambda ranks, nodes, device: Job((), ceiling_from_user=rate)), None
-    from collbench.cli.machine import job_on, read_machines
+    from collbench.cli.machine import given_rate, job_on, read_machines
+    from collbench.machine.peak.node import Job
     from collbench.machine.snapshot import topology_json
 
-    machines = read_machines(arguments.sources)
-    topology = topology_json(machines)
+    rate = given_rate("--ceiling", arguments.ceiling)
+    machines = read_machines(arguments.sources) if arguments.sources else []
+    topology = topology_json(machines) if arguments.sources else None
     if rate is not None:
         return lambda ranks, nodes, device: Job((), ceiling_from_user=rate), topology
-    return lambda ranks, nodes, device: job_on(machines, ranks, nodes, device), topology
-
-
-def _with_ceilings(table: FileTable, job_of: JobOf) -> FileTable:
-    from dataclasses import replace
-
-    from collbench.results.importers.rows import with_ceilings
-
-    return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
+    return (lambda ranks, nodes, device: job_on(machines, ranks, nodes, device)) if arguments.sources else None, topology
 
 
 def _refuse_copies(sources: Sequence[Source]) -> None:

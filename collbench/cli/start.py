@@ -7,13 +7,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
 from collbench.cli.launches import placed, repeat
-from collbench.cli.options import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
+from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 from collbench.units import plural
@@ -34,20 +35,14 @@ def write_error(text: str) -> None:
     try:
         from collbench.report.table import printable
     except OSError:  # a process that can open no file cannot import
-        printable = _plain
+
+        def printable(text: str) -> str:
+            return "".join(letter if letter.isprintable() else "?" for letter in text)
+
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def is_one(error: BaseException) -> bool:
-    """Return whether an error is unexpected. An error of the operating system may be a closed output."""
-    return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
 
 
 def report_exception(error: BaseException) -> None:
@@ -98,7 +93,23 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
         )
 
 
-Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]  # the listener is what `make_listener` makes, None off rank 0
+def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+    """Return the progress listener of a command at rank 0."""
+    from collbench.report import progress
+
+    if arguments.command == "hunt":
+        from collbench.cli.hunt_strategy import HuntProgressPrinter
+
+        return HuntProgressPrinter(arguments)
+    own = {"check": progress.CheckProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter}
+    if arguments.command in own:
+        return own[arguments.command](arguments)
+    if request.launches == 1:
+        return progress.ProgressPrinter(arguments)
+    return progress.LaunchProgressPrinter(arguments, first=request.launch_index == 0)
+
+
+Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]
 
 
 def run_cases(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
@@ -108,26 +119,17 @@ def run_cases(request: Request, world: World, listener: ProgressListener | None,
     return run(request, world, listener, ended)
 
 
-def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
-    """Return the progress listener at rank 0."""
-    from collbench.report.progress import LaunchProgressPrinter, ProgressPrinter
-
-    return ProgressPrinter(arguments) if request.launches == 1 else LaunchProgressPrinter(arguments, first=request.launch_index == 0)
-
-
 @dataclass(frozen=True)
 class Command:
     """A measuring command as typed.
 
     argv      the arguments, which started ranks repeat
     measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
-    make_listener  makes the listener of rank 0
     """
 
     arguments: argparse.Namespace
     argv: Sequence[str]
     measure: Measure = run_cases
-    make_listener: Callable[[Request, argparse.Namespace], ProgressPrinter] = make_progress
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
@@ -139,19 +141,13 @@ def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo 
 
 def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code. Raises CollbenchError."""
-    arguments = command.arguments
-    check_options(request, arguments.gdr_check)
-    if info is None:
-        return _start_here(request, arguments, command.argv)
-    request = placed(request, info, os.environ, launches.BY_HAND if arguments.gdr_check else "")
-    return _under_launcher(request, info, command)
-
-
-def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int:
-    """Run as a rank, or start all ranks of this node."""
     from collbench.launch.spawn import node_workers
 
     arguments, argv = command.arguments, command.argv
+    check_options(request, arguments.gdr_check)
+    if info is None:
+        return _start_here(request, arguments, argv)
+    request = placed(request, info, os.environ, launches.BY_HAND if arguments.gdr_check else "")
     if arguments.ranks_per_node and "worker" not in info.facts:
         _refuse_too_many(arguments.ranks_per_node, "--ranks-per-node", request, arguments)
         return node_workers(info, arguments.ranks_per_node, argv, os.environ)
@@ -161,16 +157,20 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+    from collbench.launch.spawn import find_mpiexec, start_local
+    from collbench.report.screen import announce
+
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
     check_installed(request)
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
-        from collbench.report.screen import announce
-
         announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
-        return _start(request, ranks, argv, env)
+        if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
+            return start_local([*argv, "--ranks", str(ranks)], 1, env=env)
+        mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
+        return start_local(argv, ranks, env=env, mpiexec=mpiexec)
 
     if arguments.gdr_check:
         return launches.check(request, arguments, argv, os.environ, start)
@@ -186,25 +186,20 @@ def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argpa
         refuse_too_many(ranks, option, torch=torch, oversubscribe=arguments.oversubscribe)
 
 
-def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Start the ranks on this host, and return the exit code. Virtual ranks need no processes."""
-    from collbench.launch.spawn import find_mpiexec, start_local
-
-    if set(request.backends) == {"simulated"}:
-        return start_local([*argv, "--ranks", str(ranks)], 1, mpi=False, mpiexec=None, env=env)
-    mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
-    return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=env)
-
-
 def check_installed(request: Request) -> None:
     """Raise UsageError for a requested backend that is not installed, before any rank is started."""
+    for name in request.requested - {"mpi"} if _has("mpi4py") else request.requested:
+        if why := missing_backend(name):
+            raise UsageError(f"backend {name} is not available: {why}")
+
+
+def missing_backend(name: str) -> str | None:
+    """Return why a backend is not installed, None if it is."""
     from collbench.backends.backend import Unavailable
     from collbench.backends.registry import backend_class
 
-    for name in request.requested - {"mpi"} if _has("mpi4py") else request.requested:
-        answer = backend_class(name).probe()
-        if isinstance(answer, Unavailable):
-            raise UsageError(f"backend {name} is not available: {answer}")
+    answer = backend_class(name).probe()
+    return str(answer) if isinstance(answer, Unavailable) else None
 
 
 def _has(module: str) -> bool:
@@ -215,6 +210,7 @@ def _has(module: str) -> bool:
 
 def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     """Run as a rank: join the others, measure, and exit with their code."""
+    from collbench.launch.detect import is_elastic, refusal_torchrun
     from collbench.launch.spawn import record_exit, record_start
     from collbench.launch.supervise import die_with_parent
 
@@ -222,29 +218,17 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         die_with_parent()
         record_start(os.environ)
 
-    def ended(code: int) -> None:
-        record_exit(code, os.environ)
-
     def work(world: World) -> int:
-        _refuse_restarted(info, world)
+        restarts = world.first_error(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
+        if restarts:  # samples of two starts do not belong to one run
+            world.refuse(refusal_torchrun(restarts))
         same_suite(request, world)
         same_configuration(request, world)
         meant = agree_on_backends(request, world)
-        if world.rank:
-            return command.measure(meant, world, None, ended)
-        with command.make_listener(meant, command.arguments) as listener:
-            return command.measure(meant, world, listener, ended)
+        with nullcontext() if world.rank else make_progress(meant, command.arguments) as listener:
+            return command.measure(meant, world, listener, partial(record_exit, env=os.environ))
 
     return together(info, request.timeout_s, work)
-
-
-def _refuse_restarted(info: LaunchInfo, world: World) -> None:
-    """Raise UsageError, on all ranks, if torchrun has restarted them."""
-    from collbench.launch.detect import is_elastic, refusal_torchrun
-
-    restarts = world.first_error(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
-    if restarts:
-        world.refuse(refusal_torchrun(restarts))
 
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
@@ -267,7 +251,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
         signals.settle()
         error = world.explained(out_of_files(caught) or caught)
         why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
-        if is_one(error):
+        if isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError):  # unexpected; OSError: a closed output, too
             report_exception(error)
         if world.rank == 0 and why is error:
             world.report_error(str(why), why.exit_code)  # first: mpiexec kills rank 0 as soon as one of the other ranks has ended

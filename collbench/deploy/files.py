@@ -80,17 +80,7 @@ def remark(text: str) -> Quoted:
 # The templates: kinds/templates/*.j2.
 
 _FOLDER = Path(__file__).parent / "kinds" / "templates"
-FILTERS = (
-    sh,
-    line,
-    yaml,
-    yamls,
-    python,
-    remark,
-    ansible,
-    pod,
-    pods,
-)
+FILTERS = (sh, line, yaml, yamls, python, remark, ansible, pod, pods)
 _ANGLES: dict[str, Any] = {
     "variable_start_string": "<<",
     "variable_end_string": ">>",

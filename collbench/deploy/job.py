@@ -71,11 +71,6 @@ class LaunchJob:
         return str(self["runs"])
 
     @property
-    def has_out(self) -> bool:
-        """Return whether the command sets its run folder itself."""
-        return self.out is not None
-
-    @property
     def out(self) -> str | None:
         """Return the run folder that the command sets; None if collbench or the file sets it."""
         return self.option("--out")
@@ -83,7 +78,7 @@ class LaunchJob:
     @property
     def wants_out(self) -> bool:
         """Return whether the file must set the run folder: not for probe and doctor, which write none, nor with --resume."""
-        return self.command[0] not in ("probe", "doctor") and not self.has_out and self.option("--resume") is None
+        return self.command[0] not in ("probe", "doctor") and self.out is None and self.option("--resume") is None
 
     @property
     def resumes(self) -> bool:
@@ -196,11 +191,6 @@ def submit(kind: LauncherKind, text: str, env: Mapping[str, str]) -> str:
 
 # The settings of all kinds; each kind adds its own.
 
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-# A registry's reference (host:port/path/name:tag@digest), or a path of a file (.sif, .sqsh)
-_IMAGE = re.compile(r"[A-Za-z0-9./][A-Za-z0-9._/:@+#-]*")
-_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/=-]*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _DIGITS = 9
 MOST_NODES = 100_000
 
@@ -217,39 +207,16 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def word(text: str) -> str:
-    """Return a name of letters, digits and - _ . + that begins with a letter or digit. Raises UsageError for anything else."""
-    return _matching(_WORD, text, "a valid name: use letters, digits and -_.+, with a letter or digit first")
+def matching(pattern: str, what: str) -> Callable[[str], str]:
+    """Return a parser of printable text that matches a pattern; `what` completes "'text' is not …" in its error."""
+    compiled = re.compile(pattern)
 
+    def parse(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise UsageError(f"{text!r} is not {what}")
+        return printable(text)
 
-def image(text: str) -> str:
-    """Return a container image: a registry's reference, or a file's path. Raises UsageError, e.g. for blanks and quotes."""
-    return _matching(_IMAGE, text, "a valid image: use registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes")
-
-
-def module(text: str) -> str:
-    """Return an environment module, such as openmpi/5.0. Raises UsageError."""
-    return _matching(_MODULE, text, "a valid module: use name/version, of letters, digits and -_.+/=, with a letter or digit first")
-
-
-def variable(text: str) -> str:
-    """Return NAME=VALUE. Raises UsageError."""
-    return printable(_matching(_VARIABLE, text, "NAME=VALUE, with a name of letters, digits and _"))
-
-
-def path(text: str) -> str:
-    """Return a path of printable characters. Raises UsageError for an empty one, one that looks like an option, and for ~ and $HOME."""
-    if not text or text.startswith("-"):
-        raise UsageError(f"'{text}' looks like an option: use ./{text} for a file of that name" if text else "missing path")
-    if text.startswith(("~", "$")):
-        raise UsageError(f"'{text}' is not expanded there: use the whole path")
-    return printable(text)
-
-
-def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
-    if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {what}")
-    return text
+    return parse
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -263,6 +230,24 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def path(text: str) -> str:
+    """Return a path of printable characters. Raises UsageError for an empty one, one that looks like an option, and for ~ and $HOME."""
+    if not text or text.startswith("-"):
+        raise UsageError(f"'{text}' looks like an option: use ./{text} for a file of that name" if text else "missing path")
+    if text.startswith(("~", "$")):
+        raise UsageError(f"'{text}' is not expanded there: use the whole path")
+    return printable(text)
+
+
+word = matching(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "a valid name: use letters, digits and -_.+, with a letter or digit first")
+_image = matching(  # a registry's reference (host:port/path/name:tag@digest), or a path of a file (.sif, .sqsh)
+    r"[A-Za-z0-9./][A-Za-z0-9._/:@+#-]*",
+    "a valid image: use registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes",
+)
+_module = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_.+/=-]*", "a valid module: use name/version, of letters, digits and -_.+/=, with a letter or digit first"
+)
+_variable = matching(r"[A-Za-z_][A-Za-z0-9_]*=.*", "NAME=VALUE, with a name of letters, digits and _")
 NODES = JobSetting("nodes", "N", "nodes", whole(1, MOST_NODES), 2)
 GPUS = JobSetting("gpus-per-node", "G", "GPUs of each node", whole(0, 64), 0)
 RANKS = JobSetting("ranks-per-node", "K", "ranks on each node (default: one per GPU, else 1)", whole(1, 1024))
@@ -271,9 +256,9 @@ MINUTES = JobSetting("minutes", "M", "time limit", whole(1, 60 * 24 * 30), 30)
 NAME = JobSetting("name", "NAME", "the job's name", word, "collbench")
 PROGRAM = JobSetting("program", "PATH", "path of collbench on the nodes", path, "collbench")
 RUNS = JobSetting("runs", "FOLDER", "folder of the run folders, on a file system that all nodes share", path, "runs")
-ENV = JobSetting("env", "NAME=VALUE", "an environment variable for all ranks; may be repeated", variable, many=True)
-MODULES = JobSetting("module", "NAME", "an environment module to load first; may be repeated", module, many=True)
-IMAGE = JobSetting("image", "IMAGE", "a container image with collbench: registry/name:tag, or a .sif or .sqsh file", image)
+ENV = JobSetting("env", "NAME=VALUE", "an environment variable for all ranks; may be repeated", _variable, many=True)
+MODULES = JobSetting("module", "NAME", "an environment module to load first; may be repeated", _module, many=True)
+IMAGE = JobSetting("image", "IMAGE", "a container image with collbench: registry/name:tag, or a .sif or .sqsh file", _image)
 PORT = JobSetting("port", "PORT", "port of rank 0's node, at which the ranks connect", whole(1024, 65535), 29500)
 HOSTS = JobSetting("hosts", "FILE", "a file with host names, one per line", path)
 

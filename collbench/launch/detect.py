@@ -7,15 +7,11 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
 
 from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
 from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
-
-if TYPE_CHECKING:
-    from collbench.reason import Fact
 
 # Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob without torchrun (PET_*). A pod is one task.
 #
@@ -61,18 +57,8 @@ def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None
     (rank, pods), (host, port) = of, at
     if pods > 1 and not any(env.get(name) for name in _SECRETS):
         raise UsageError(f"{_SECRETS[0]} is not set, and pods share no home directory that could hold a secret: {_REMEDY}")
-    return LaunchInfo(
-        launcher=LAUNCHER,
-        rank=rank,
-        ranks=pods,
-        local_rank=0,
-        local_ranks=1,
-        meeting=meeting_at(host),
-        token=f"{LAUNCHER}:{host}:{pods}",
-        port=port,
-        node=str(rank),
-        facts={"kubernetes": what},
-    )
+    token = f"{LAUNCHER}:{host}:{pods}"
+    return LaunchInfo(LAUNCHER, rank, pods, 0, 1, meeting_at(host), token, port, node=str(rank), facts={"kubernetes": what})
 
 
 def _port(env: Mapping[str, str]) -> int | None:
@@ -94,15 +80,8 @@ def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
     """Return this rank of collbench's own start, or None. Raises UsageError if its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
         return _worker(env["COLLBENCH_WORKER"])
-    return _local(env) if "COLLBENCH_LOCAL" in env else None
-
-
-def is_follower(env: Mapping[str, str]) -> bool:
-    """Return whether this is a rank other than 0 of a start on this host. All ranks get signals; rank 0 or the parent reports them."""
-    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
-
-
-def _local(env: Mapping[str, str]) -> LaunchInfo:
+    if "COLLBENCH_LOCAL" not in env:
+        return None
     folder = env["COLLBENCH_LOCAL"]
     name = next((n for n in _RANK_ORDER if n in env), None)
     if name is None or not folder:
@@ -114,6 +93,11 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
     return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
 
 
+def is_follower(env: Mapping[str, str]) -> bool:
+    """Return whether this is a rank other than 0 of a start on this host. All ranks get signals; rank 0 or the parent reports them."""
+    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
+
+
 def to_variable(info: LaunchInfo) -> str:
     """Return the text of COLLBENCH_WORKER for one rank."""
     from collbench.reason import as_json
@@ -122,31 +106,19 @@ def to_variable(info: LaunchInfo) -> str:
 
 
 def _worker(text: str) -> LaunchInfo:
-    from msgspec import ValidationError
+    import msgspec
 
     from collbench.launch.advice import ADVICE
     from collbench.reason import decode
 
     try:
-        values = json.loads(text)
-        advice: tuple[Fact, ...] = decode(values["advice"], tuple[ADVICE, ...])
-        info = LaunchInfo(**{**values, "hosts": tuple(values["hosts"]), "advice": advice})
-    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
-        raise _broken() from error
-    if not _sound(info):
-        raise _broken()
+        info = msgspec.json.decode(text, type=LaunchInfo)
+        info = replace(info, advice=decode(info.advice, tuple[ADVICE, ...]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        info = None
+    if info is None or not (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks):
+        raise UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
     return info
-
-
-def _sound(info: LaunchInfo) -> bool:
-    types: dict[str, Any] = {"str": str, "int": int, "int | None": int | None, "str | None": str | None, "dict[str, str]": dict}
-    typed = all(isinstance(getattr(info, f.name), types.get(str(f.type), tuple)) for f in fields(info))
-    texts = typed and all(isinstance(t, str) for t in (*info.hosts, *info.facts, *info.facts.values()))
-    return texts and 0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks
-
-
-def _broken() -> UsageError:
-    return UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.
@@ -184,12 +156,12 @@ def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] |
     descriptor = env.get("PMI_FD", "")
     if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
         return None
-    return lambda: _abort(int(descriptor))
 
+    def abort() -> None:
+        with suppress(OSError):
+            os.write(int(descriptor), f"cmd=abort exitcode={FAILED}\n".encode())
 
-def _abort(descriptor: int) -> None:
-    with suppress(OSError):
-        os.write(descriptor, f"cmd=abort exitcode={FAILED}\n".encode())
+    return abort
 
 
 def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:
@@ -198,35 +170,23 @@ def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], famil
     host, port = master(env)
     one_host = local_ranks == ranks
     meeting = meeting_at(host or "127.0.0.1") if host or one_host else "mpi"
+    token, node = _token(env, one_host, ranks), _daemon() or ""
     return LaunchInfo(
-        launcher="mpirun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting,
-        token=_token(env, one_host, ranks),
-        port=port,
-        mpi=manager,
-        node=_daemon() or "",
-        facts={"mpirun": family},
+        "mpirun", rank, ranks, local_rank, local_ranks, meeting, token, port, mpi=manager, node=node, facts={"mpirun": family}
     )
 
 
 def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
-        return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
+        parent = next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
+        return f"mpirun:{os.getuid()}:{job or _daemon() or parent}:{ranks}"
     # Across hosts hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
 def _daemon() -> str | None:
     return next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), None)
-
-
-def _parent() -> str:
-    return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
 
 
 # torchrun, and other launchers that set its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, or by hand).
@@ -242,19 +202,12 @@ def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
     local_rank, local_ranks = local_place(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", ranks)
     host, port = master(env)
     elastic = "TORCHELASTIC_RUN_ID" in env
-    return LaunchInfo(
-        launcher="torchrun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting_at(host),
-        # the restart count is left out: it differs between ranks
-        token=":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks))),
-        port=None if elastic else port,  # torchrun's own store listens at that port
-        node=env.get("GROUP_RANK", ""),
-        facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **_restarted(env)},
-    )
+    restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)  # agents of other nodes may count differently
+    token = ":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks)))  # the restart count differs between ranks
+    facts = {"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **({"restarts": str(restarts)} if restarts else {})}
+    port = None if elastic else port  # torchrun's own store listens at that port
+    node = env.get("GROUP_RANK", "")
+    return LaunchInfo("torchrun", rank, ranks, local_rank, local_ranks, meeting_at(host), token, port, node=node, facts=facts)
 
 
 def is_elastic(info: LaunchInfo) -> bool:
@@ -268,12 +221,6 @@ def refusal_torchrun(restarts: str) -> str:
         f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
         "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
     )
-
-
-def _restarted(env: Mapping[str, str]) -> dict[str, str]:
-    """Return how often this rank's agent has restarted it. Agents of other nodes may count differently."""
-    restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)
-    return {"restarts": str(restarts)} if restarts else {}
 
 
 _ORDER = (detect_torchrun, detect_mpirun, slurm.detect, detect_kubernetes)

@@ -12,9 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum, auto
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +22,23 @@ from collbench.errors import UsageError
 from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
-from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
-from collbench.launch.software import SoftwareDiffers, differing
+from collbench.launch.mpi import PMI_FLAGS, managers, mpi_mismatch, mpi_name
+from collbench.launch.software import SoftwareDiffers, differing, version_of
+
+Severity = Literal["severe", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem of the launch, with its severity.
+
+    "severe": the launch starts the wrong processes, or none. "warning": it works without MPI. "note": it may matter later.
+    `what` is one sentence with its remedy.
+    """
+
+    severity: Severity
+    what: str
+
 
 # The launchers that this shell finds, with their versions: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
 
@@ -92,19 +106,16 @@ def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
     """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     own = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
-    there = [path for path in inside if _runs(path)]
-    every = [*there, *(path for path in own if _runs(path))]
+    every = [path for path in (*inside, *own) if path.is_file() and os.access(path, os.X_OK)]
+    first = next((path for path in every if path in inside), None)
     found = {path.parent.resolve(): path for path in reversed(every)}
-    return [(path, path in there[:1]) for path in every if found[path.parent.resolve()] is path]
-
-
-def _runs(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    return [(path, path == first) for path in every if found[path.parent.resolve()] is path]
 
 
 def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> LauncherProgram:
-    if name == "torchrun":
-        return LauncherProgram(name, path, "PyTorch", _torch(path), first=first)
+    if name == "torchrun":  # it would import all of torch; its version is that of this Python's torch, if it belongs to it
+        own = path.parent.resolve() == Path(sys.prefix, "bin").resolve()
+        return LauncherProgram(name, path, "PyTorch", version_of("torch") if own else "", first=first)
     output = _output_of(path, _VERSION_ARGUMENTS.get(name, ("--version",)), env)
     family, version, manager = family_of(output)
     if not family:
@@ -123,14 +134,6 @@ def _output_of(program: Path, words: tuple[str, ...], env: Mapping[str, str]) ->
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).strip()
-
-
-def _torch(torchrun: Path) -> str:
-    """Return the version of this Python's torch, if that torchrun belongs to it. torchrun itself would import all of torch."""
-    try:
-        return metadata.version("torch") if torchrun.parent.resolve() == Path(sys.prefix, "bin").resolve() else ""
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 # The MPI library that mpi4py would load, found in a separate process, since a wrong library may end the process.
@@ -176,9 +179,8 @@ class MpiLibrary:
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
     """Return the library of this Python's mpi4py in that environment."""
-    try:
-        version = metadata.version("mpi4py")
-    except metadata.PackageNotFoundError:
+    version = version_of("mpi4py")
+    if not version:
         return MpiLibrary(
             problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"
         )
@@ -196,7 +198,6 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
 
 # Host names of this launch or allocation as this host resolves them, and the problems that affect how ranks connect.
 
-Severity = Literal["severe", "warning", "note"]
 _MOST_NAMES = 32  # each needs a look-up, which may take seconds if DNS does not answer
 _SHOWN = 4
 
@@ -221,103 +222,59 @@ class HostName:
         return families_of(self.reachable)
 
 
-class HostNameRemark(Enum):
-    """A finding about host names."""
-
-    OWN_NAME_IS_LOOPBACK = auto()
-    OWN_HOST_HAS_NO_ADDRESS = auto()
-    MEETING_IS_LOOPBACK = auto()
-    MEETING_DOES_NOT_RESOLVE = auto()
-    NO_ROUTE_TO_MEETING = auto()
-    IPV6_ONLY = auto()
-    NO_COMMON_FAMILY = auto()
-
-
 # By kind its severity, and its sentence with the remedy. {name} and {at} are of the first affected host, {names} of all.
-_RENDERED: Mapping[HostNameRemark, tuple[Severity, str]] = {
-    HostNameRemark.OWN_NAME_IS_LOOPBACK: (
+_OF_NAMES: Mapping[str, tuple[Severity, str]] = {
+    "own name is loopback": (
         "note",
         "this host's name '{name}' resolves to loopback here ({at}), as in Debian's /etc/hosts; a rank 0 on this host listens at every "
         "address, and other hosts connect to {used}; set MASTER_ADDR to choose one address",
     ),
-    HostNameRemark.OWN_HOST_HAS_NO_ADDRESS: (
+    "own host has no address": (
         "severe",
         "this host, '{name}', has only loopback addresses, so other hosts cannot reach it: bring up its network interface",
     ),
-    HostNameRemark.MEETING_IS_LOOPBACK: (
+    "meeting is loopback": (
         "warning",
         "rank 0's host '{name}' is a loopback address ({at}), by which each host reaches only itself; if ranks run on other hosts, set "
         "MASTER_ADDR to an address of rank 0's host in the network between the hosts",
     ),
-    HostNameRemark.MEETING_DOES_NOT_RESOLVE: (
+    "meeting does not resolve": (
         "severe",
         "rank 0's host '{name}' does not resolve on this host: set MASTER_ADDR to its address, or fix DNS or /etc/hosts",
     ),
-    HostNameRemark.NO_ROUTE_TO_MEETING: (
+    "no route to meeting": (
         "severe",
         "rank 0's host '{name}' ({at}) cannot be reached from this host: no route; set MASTER_ADDR to an address that has one",
     ),
-    HostNameRemark.IPV6_ONLY: (
+    "IPv6 only": (
         "note",
         "IPv6 addresses only: {names}; ranks meet and measure over IPv6, but MPICH's mpiexec needs IPv4 between hosts: start MPICH with "
         "srun --mpi=pmi2",
     ),
-    HostNameRemark.NO_COMMON_FAMILY: (
-        "severe",
-        "the hosts have no address family in common ({families}): give every host addresses of one family",
-    ),
+    "no common family": ("severe", "the hosts have no address family in common ({families}): give every host addresses of one family"),
 }
 
 
-@dataclass(frozen=True)
-class NameFinding:
-    """A finding about host names that affects how ranks connect.
-
-    hosts   the affected ones
-    used    the addresses at which other hosts connect, if they differ from those of the name on this host
-    """
-
-    kind: HostNameRemark
-    hosts: tuple[HostName, ...]
-    used: tuple[str, ...] = ()
-
-    @property
-    def severity(self) -> Severity:
-        """The severity. "severe": the launch fails; "warning": it may fail; "note": it works, but not in the usual way."""
-        return _RENDERED[self.kind][0]
-
-    def sentence(self) -> str:
-        """Return the finding with its remedy."""
-        shown = [host.name for host in self.hosts[:_SHOWN]]
-        more = [f"{len(self.hosts) - _SHOWN} more"] if len(self.hosts) > _SHOWN else []
-        return _RENDERED[self.kind][1].format(
-            name=self.hosts[0].name,
-            at=", ".join(self.hosts[0].addresses),
-            used=" or ".join(self.used),
-            names=", ".join([*shown, *more]),
-            families=", ".join(f"{host.name} has only {_families(host)}" for host in self.hosts),
-        )
-
-
-def _families(host: HostName) -> str:
-    return " and ".join(family.value for family in Family if family in host.families)
+def name_problem(kind: str, *hosts: HostName, used: Sequence[str] = ()) -> Problem:
+    """Return a problem of the names of these hosts. `used`: the addresses at which other hosts connect."""
+    severity, text = _OF_NAMES[kind]
+    names = [*(host.name for host in hosts[:_SHOWN]), *([f"{len(hosts) - _SHOWN} more"] if len(hosts) > _SHOWN else [])]
+    families = (f"{host.name} has only {' and '.join(each.value for each in Family if each in host.families)}" for host in hosts)
+    at = ", ".join(hosts[0].addresses)
+    filled = text.format(name=hosts[0].name, at=at, used=" or ".join(used), names=", ".join(names), families=", ".join(families))
+    return Problem(severity, filled)
 
 
 def host_names(env: Mapping[str, str]) -> tuple[HostName, ...]:
     """Return this host, and the other hosts of a Slurm allocation, with their addresses as this host resolves them."""
     here = socket.gethostname()
     own = HostName(here, resolve(here), own_addresses(), own=True)
-    others = [name for name in _nodes(env) if name.partition(".")[0] != here.partition(".")[0]]
-    return own, *(_other(name) for name in others[:_MOST_NAMES])
-
-
-def _nodes(env: Mapping[str, str]) -> Sequence[str]:
-    if not slurm.in_allocation(env):
-        return ()
-    try:
-        return slurm.hosts_of(env)
-    except UsageError:  # the detection of the launch reports it
-        return ()
+    nodes: Sequence[str] = ()
+    if slurm.in_allocation(env):
+        with suppress(UsageError):  # the detection of the launch reports it
+            nodes = slurm.hosts_of(env)
+    others = [name for name in nodes if name.partition(".")[0] != here.partition(".")[0]]
+    return own, *map(_other, others[:_MOST_NAMES])
 
 
 def _other(name: str) -> HostName:
@@ -325,22 +282,23 @@ def _other(name: str) -> HostName:
     return HostName(name, addresses, tuple(address for address in addresses if not is_loopback(address)))
 
 
-def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[NameFinding]:
-    """Yield the findings about these hosts' names, of which the first is this host, and about the name of rank 0's host."""
+def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the problems of these hosts' names, of which the first is this host, and of the name of rank 0's host."""
     own, others = hosts[0], hosts[1:]
-    across = bool(others) or (info is not None and info.local_ranks < info.ranks)
-    if across and not own.reachable and not _all_here(hosts):
-        yield NameFinding(HostNameRemark.OWN_HOST_HAS_NO_ADDRESS, (own,))
+    several = info is not None and info.local_ranks < info.ranks
+    if not own.reachable and any(host.reachable for host in others):  # otherwise the nodes are on one machine
+        yield name_problem("own host has no address", own)
     elif own.reachable and own.addresses and all(map(is_loopback, own.addresses)):
-        yield NameFinding(HostNameRemark.OWN_NAME_IS_LOOPBACK, (own,), _used(own, info, env))
-    if info is not None and info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
+        yield name_problem("own name is loopback", own, used=_used(own, info, env))
+    if info is not None and several and info.meeting.startswith("tcp://"):
         yield from _of_meeting(info.meeting.removeprefix("tcp://").strip("[]"), own)
-    yield from _of_families([host for host in hosts if host.reachable])
-
-
-def _all_here(hosts: Sequence[HostName]) -> bool:
-    """Return whether the nodes are on one machine, without addresses of their own."""
-    return not any(host.reachable for host in hosts[1:])
+    reachable = [host for host in hosts if host.reachable]
+    ipv6_only = [host for host in reachable if host.families == {Family.IPV6}]
+    ipv4_only = [host for host in reachable if host.families == {Family.IPV4}]
+    if ipv6_only and ipv4_only:
+        yield name_problem("no common family", ipv4_only[0], ipv6_only[0])
+    elif ipv6_only:
+        yield name_problem("IPv6 only", *ipv6_only)
 
 
 def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -350,24 +308,14 @@ def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tup
     return next((found for each in (resolved, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
 
 
-def _of_meeting(host: str, own: HostName) -> Iterator[NameFinding]:
+def _of_meeting(host: str, own: HostName) -> Iterator[Problem]:
     named = _other(host)
-    addresses = named.addresses
-    if not addresses:
-        yield NameFinding(HostNameRemark.MEETING_DOES_NOT_RESOLVE, (named,))
-    elif all(map(is_loopback, addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
-        yield NameFinding(HostNameRemark.MEETING_IS_LOOPBACK, (named,))
-    elif not any(map(route_to, addresses)):
-        yield NameFinding(HostNameRemark.NO_ROUTE_TO_MEETING, (named,))
-
-
-def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
-    ipv6_only = tuple(host for host in hosts if host.families == {Family.IPV6})
-    ipv4_only = tuple(host for host in hosts if host.families == {Family.IPV4})
-    if ipv6_only and ipv4_only:
-        yield NameFinding(HostNameRemark.NO_COMMON_FAMILY, (ipv4_only[0], ipv6_only[0]))
-    elif ipv6_only:
-        yield NameFinding(HostNameRemark.IPV6_ONLY, ipv6_only)
+    if not named.addresses:
+        yield name_problem("meeting does not resolve", named)
+    elif all(map(is_loopback, named.addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
+        yield name_problem("meeting is loopback", named)
+    elif not any(map(route_to, named.addresses)):
+        yield name_problem("no route to meeting", named)
 
 
 # The environment of this shell, by its variables: a launch, a Slurm job, a Kubernetes pod, or none of them.
@@ -376,7 +324,9 @@ def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
 def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
     """Return (the launch of this process or None, why its variables are invalid or "")."""
     try:
-        return detect(_outside(env)), ""
+        if waits_for_srun(env):  # an allocation in which no rank was started, which is not an error here
+            env = {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")}
+        return detect(env), ""
     except UsageError as error:
         return None, str(error)
 
@@ -394,14 +344,9 @@ def in_pod(env: Mapping[str, str]) -> bool:
     return bool(env.get("KUBERNETES_SERVICE_HOST"))
 
 
-def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables without the allocation if no rank was started in it, since here that is not an error."""
-    return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
-
-
 def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
     """Return a phrase for each environment of this shell; one phrase if there is none."""
-    found = [_launch(info)] if info else []
+    found = [_started(info)] if info else []
     if slurm.in_allocation(env):
         nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
         step = f"in step {env.get('SLURM_STEP_ID', '?')}" if info and info.launcher == "srun" else "not in a step of srun's"
@@ -412,25 +357,22 @@ def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
     return found or ["not started by a launcher, and not in a scheduler's job"]
 
 
-def _launch(info: LaunchInfo) -> str:
+def _started(info: LaunchInfo) -> str:
+    if info.launcher == "srun":
+        starter = f"srun --mpi={info.facts.get('srun_mpi', 'none')}"
+    elif info.launcher == "mpirun":
+        starter = f"mpirun of {info.facts.get('mpirun', 'an unknown MPI')}"
+    elif "kubernetes" in info.facts:
+        starter = f"Kubernetes ({info.facts['kubernetes']})"
+    else:
+        starter = info.facts.get("variables", info.launcher)
     manager = {"pmi": "PMI", "pmix": "PMIx"}.get(info.mpi or "", "")
     starts = f"it can start MPI by {manager}" if manager else "it cannot start MPI"
-    return f"{_starter(info)} started this as rank {info.rank} of {info.ranks}; {starts}"
-
-
-def _starter(info: LaunchInfo) -> str:
-    if info.launcher == "srun":
-        return f"srun --mpi={info.facts.get('srun_mpi', 'none')}"
-    if info.launcher == "mpirun":
-        return f"mpirun of {info.facts.get('mpirun', 'an unknown MPI')}"
-    if "kubernetes" in info.facts:
-        return f"Kubernetes ({info.facts['kubernetes']})"
-    return info.facts.get("variables", info.launcher)
+    return f"{starter} started this as rank {info.rank} of {info.ranks}; {starts}"
 
 
 # The commands to use in this shell: one for each way to start ranks, with the launcher that fits its MPI library.
 
-FLAG = {"pmi": "pmi2", "pmix": "pmix"}
 _EMITTED = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intel"}
 _MEASURED = ("allreduce",)
 
@@ -448,19 +390,28 @@ def typed(
 ) -> Iterator[CommandLine]:
     """Yield the commands to use, the most suitable first. serves: whether this process's launch, if any, starts all ranks."""
     program = _program(env)
-    if info and info.ranks > 1 and not serves:
-        yield from () if info.launcher == "srun" else _by_mpirun(program, loaded, found)
-    elif info and info.ranks > 1:
+    launched = info is not None and info.ranks > 1
+    if launched and serves:
         yield CommandLine("in this launch, as each of its ranks", shlex.join([*program, *_MEASURED]))
-    else:
+    if not launched:
         yield CommandLine("2 ranks on this host", shlex.join([*program, *_MEASURED, "--ranks", "2"]))
+    if not launched or not (serves or (info and info.launcher == "srun")):
         yield from _by_mpirun(program, loaded, found)
-        yield from _by_torchrun(program, found)
-    yield from _by_slurm(env, info, program, loaded, found)
+    torchrun = next((each for each in found if each.name == "torchrun"), None)
+    if torchrun and not launched:
+        words = [_spelled(torchrun), "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED, "--backend", "gloo"]
+        yield CommandLine("2 ranks on this host, started like a training", shlex.join(words))
+    srun = next((each for each in found if each.name == "srun" and each.family), None)
+    if srun:
+        yield from _by_slurm(env, info, program, ["srun", f"--mpi={_flag(loaded, srun)}", "--kill-on-bad-exit=1"])
     if in_pod(env) or any(each.name == "kubectl" for each in found):
-        yield CommandLine(
-            "pods of Kubernetes", shlex.join([*program, "emit", "kubernetes", "--nodes", "2", "--image", "IMAGE", "--", *_MEASURED])
-        )
+        words = [*program, "emit", "kubernetes", "--nodes", "2", "--image", "IMAGE", "--", *_MEASURED]
+        yield CommandLine("pods of Kubernetes", shlex.join(words))
+
+
+def _spelled(launcher: LauncherProgram) -> str:
+    """Return the word that starts it in this shell."""
+    return launcher.name if launcher.first else str(launcher.path)
 
 
 def _program(env: Mapping[str, str]) -> list[str]:
@@ -476,32 +427,20 @@ def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherP
     if not fitting:
         return
     one = next((each for each in fitting if each.first), fitting[0])
-    name = one.name if one.first else str(one.path)
-    yield CommandLine("2 ranks on this host, over MPI", shlex.join([name, "-n", "2", *program, *_MEASURED, "--backend", "mpi"]))
+    words = [_spelled(one), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
+    yield CommandLine("2 ranks on this host, over MPI", shlex.join(words))
     if one.family in _EMITTED:
         words = ["emit", "mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS", "--", *_MEASURED]
         yield CommandLine("hosts that ssh reaches, by a script", shlex.join([*program, *words]))
 
 
-def _by_torchrun(program: list[str], found: Sequence[LauncherProgram]) -> Iterator[CommandLine]:
-    for one in [each for each in found if each.name == "torchrun"][:1]:
-        name = one.name if one.first else str(one.path)
-        words = [name, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED]
-        yield CommandLine("2 ranks on this host, started like a training", shlex.join([*words, "--backend", "gloo"]))
-
-
-def _by_slurm(
-    env: Mapping[str, str], info: LaunchInfo | None, program: list[str], loaded: MpiLibrary, found: Sequence[LauncherProgram]
-) -> Iterator[CommandLine]:
-    there = next((each for each in found if each.name == "srun" and each.family), None)
-    if there is None:
-        return
-    srun = ["srun", f"--mpi={_flag(loaded, there)}", "--kill-on-bad-exit=1"]
+def _by_slurm(env: Mapping[str, str], info: LaunchInfo | None, program: list[str], srun: list[str]) -> Iterator[CommandLine]:
+    one_each = ["--ntasks-per-node=1", *program, *_MEASURED]
     if slurm.in_allocation(env):
         instead = ", in place of this step" if info and info.launcher == "srun" else ""
-        yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*srun, "--ntasks-per-node=1", *program, *_MEASURED]))
+        yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*srun, *one_each]))
     else:
-        yield CommandLine("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", "--ntasks-per-node=1", *program, *_MEASURED]))
+        yield CommandLine("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", *one_each]))
         yield CommandLine("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
 
 
@@ -515,7 +454,7 @@ def srun_line(env: Mapping[str, str]) -> list[str] | None:
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
-    flags = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
+    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers)] or ["none"]
     return next((flag for flag in flags if flag in srun.plugins), flags[0])
 
 
@@ -524,18 +463,6 @@ _SEVERITY: Mapping[str, Severity] = {
     "collbench": "severe", "torch": "warning", "mpi": "warning", "nccl": "warning", "python": "note", "native": "note",
 }  # fmt: skip
 _REMEDY = {"collbench": ": ranks of two builds do not join; install the same build on all nodes"}
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A problem of the launch, with its severity.
-
-    "severe": the launch starts the wrong processes, or none. "warning": it works without MPI. "note": it may matter later.
-    `what` is one sentence with its remedy.
-    """
-
-    severity: Severity
-    what: str
 
 
 @dataclass(frozen=True)
@@ -588,17 +515,12 @@ def explained(env: Mapping[str, str]) -> Explanation:
     info, broken = launch_of(env)
     found, loaded, names = launchers(env), library(env), host_names(env)
     of_launch = [*([Problem("severe", broken)] if broken else []), *_of_this_launch(info, loaded, env)]
-    of_names = [Problem(each.severity, each.sentence()) for each in findings(names, info, env)]
-    problems = (
-        *of_launch,
-        *of_names,
-        *_of_mpirun(found, loaded),
-        *_of_srun(found, loaded),
-        *_without_library(loaded),
-    )
+    problems = [*of_launch, *_of_host_names(names, info, env), *_of_mpirun(found, loaded), *_of_srun(found, loaded)]
+    if loaded.problem:
+        problems.append(Problem("warning" if loaded.mpi4py else "note", loaded.problem))
     serves = not any(problem.severity == "severe" for problem in of_launch)
     lines = tuple(typed(env, info, loaded, found, serves=serves))
-    return Explanation(tuple(places(env, info)), names, loaded, tuple(found), problems, lines)
+    return Explanation(tuple(places(env, info)), names, loaded, tuple(found), tuple(problems), lines)
 
 
 def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
@@ -639,7 +561,7 @@ def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[P
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return
-    flags = [FLAG[manager] for manager in sorted(loaded.managers)]
+    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers)]
     if not any(plugin.partition("/")[0].startswith(flag) for plugin in srun.plugins for flag in flags):
         has = ", ".join(srun.plugins)
         yield Problem(
@@ -647,8 +569,3 @@ def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[P
             f"this srun cannot start {loaded.name}: --mpi={flags[0]} is missing, it has {has}; use mpirun inside the job, "
             "or have the administrator install the plug-in",
         )
-
-
-def _without_library(loaded: MpiLibrary) -> Iterator[Problem]:
-    if loaded.problem:
-        yield Problem("warning" if loaded.mpi4py else "note", loaded.problem)

@@ -14,7 +14,6 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -141,14 +140,10 @@ def descendants(root: int) -> list[int]:
                 children.setdefault(int(parent), []).append(int(name))
                 if state in "ZX":
                     ended.add(int(name))
-    return [pid for pid in _below(root, children) if pid not in ended]
-
-
-def _below(root: int, children: dict[int, list[int]]) -> Collection[int]:
     found: list[int] = []
     left = [root]
     while left:
         own = children.get(left.pop(), [])
         found += own
         left += own
-    return found
+    return [pid for pid in found if pid not in ended]

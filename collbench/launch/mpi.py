@@ -23,6 +23,7 @@ from typing import Any
 
 from collbench.errors import RunFailed
 from collbench.launch.info import LaunchInfo
+from collbench.units import plural
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.
 #
@@ -56,7 +57,7 @@ def finalise(mpi: Any) -> None:
         ctypes.CDLL(mpi.__file__).MPI_Finalize()
 
 
-_FLAG = {"pmi": "pmi2", "pmix": "pmix"}
+PMI_FLAGS = {"pmi": "pmi2", "pmix": "pmix"}  # by process manager srun's --mpi=
 _LIBRARIES = (
     (re.compile(r"Open MPI v(\S+?),"), "Open MPI", "pmix"),
     (re.compile(r"Spectrum MPI v?(\S+)"), "Spectrum MPI", "pmix"),
@@ -81,7 +82,7 @@ def managers(library_version: str) -> frozenset[str]:
     for pattern, _, manager in _LIBRARIES:
         if pattern.search(library_version):
             return frozenset({manager, "pmix"} if "--with-pmix" in library_version else {manager})
-    return frozenset(_FLAG)
+    return frozenset(PMI_FLAGS)
 
 
 def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str]) -> str | None:
@@ -93,8 +94,12 @@ def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str])
     if info.ranks == 1 and not _traps_singleton(info, env, supported):
         return None
     if info.mpi in supported:
-        return _size_mismatch(info, env)
-    return _REMEDY.get(info.launcher, _local_remedy)(library, _FLAG[min(supported)], info)
+        name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
+        known = env.get(name, str(info.ranks)).strip()
+        if known == str(info.ranks):
+            return None
+        return f"{name}={known}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
+    return _remedy(library, PMI_FLAGS[min(supported)], info)
 
 
 def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
@@ -102,7 +107,7 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
     if communicator_size == info.ranks:
         return None
     return (
-        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher cannot "
+        f"MPI_COMM_WORLD has {plural(communicator_size, 'rank')}, but {info.launcher} started {info.ranks}: the launcher cannot "
         f"start this MPI library; use the library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
     )
 
@@ -114,58 +119,28 @@ def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], supported: frozen
     return any(name in env for name in ("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT"))
 
 
-def _size_mismatch(info: LaunchInfo, env: Mapping[str, str]) -> str | None:
-    name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
-    known = env.get(name, str(info.ranks)).strip()
-    if known == str(info.ranks):
-        return None
-    return f"{name}={known}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
-
-
-def _srun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    if info.facts.get("worker"):
-        return _worker_remedy(library, flag, info)
-    serves = {None: "starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}[info.mpi]
-    how = "srun (--mpi=none) " if info.mpi is None else "srun "
-    return f"{how}{serves}, but mpi4py uses {library}, which would not see {_count(info.ranks)}: use srun --mpi={flag}"
-
-
-def _mpirun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    if info.facts.get("worker"):
-        return _worker_remedy(library, flag, info)
-    started = info.facts.get("mpirun", "another MPI")
-    return f"started by {started}'s mpirun, but mpi4py uses {library}: use {_own_mpiexec(library)} -n {info.ranks}"
-
-
-def _torchrun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    if info.facts.get("worker"):
-        return _worker_remedy(library, flag, info)
-    by = info.facts.get("variables", "torchrun")
-    return f"{by} cannot start MPI ({library}): use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}, instead"
-
-
-def _kubernetes_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    return f"a pod of this kind starts no MPI ({library}): take an MPIJob, `collbench emit kubernetes --kind mpijob`"
-
-
-def _local_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    return f"these ranks were not started by the mpiexec of {library}: use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}"
-
-
-def _worker_remedy(library: str, flag: str, info: LaunchInfo) -> str:
-    return (
-        f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per GPU): "
-        f"use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
-    )
+def _remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    """Return why this launch cannot start the library, and the command that can; `flag`: the value of srun's --mpi= for it."""
+    if info.facts.get("worker") and info.launcher in ("srun", "mpirun", "torchrun"):
+        return (
+            f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per "
+            f"GPU): use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
+        )
+    own_mpiexec = f"{_own_mpiexec(library)} -n {info.ranks}"
+    if info.launcher == "srun":
+        serves = {None: "(--mpi=none) starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}
+        ranks = plural(info.ranks, "rank")
+        return f"srun {serves[info.mpi]}, but mpi4py uses {library}, which would not see {ranks}: use srun --mpi={flag}"
+    if info.launcher == "mpirun":
+        return f"started by {info.facts.get('mpirun', 'another MPI')}'s mpirun, but mpi4py uses {library}: use {own_mpiexec}"
+    if info.launcher == "torchrun":
+        by = info.facts.get("variables", "torchrun")
+        return f"{by} cannot start MPI ({library}): use {own_mpiexec}, or srun --mpi={flag}, instead"
+    if info.launcher == "kubernetes":
+        return f"a pod of this kind starts no MPI ({library}): take an MPIJob, `collbench emit kubernetes --kind mpijob`"
+    return f"these ranks were not started by the mpiexec of {library}: use {own_mpiexec}, or srun --mpi={flag}"
 
 
 def _own_mpiexec(library: str) -> str:
     path = Path(sys.prefix) / "bin" / "mpiexec"
     return str(path) if path.exists() else f"the mpiexec of {library}"
-
-
-def _count(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"
-
-
-_REMEDY = {"srun": _srun_remedy, "mpirun": _mpirun_remedy, "torchrun": _torchrun_remedy, "kubernetes": _kubernetes_remedy}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def remove_abandoned(folder: str = _FOLDER) -> list[str]:
     old = [name for name in _files(folder) if _is_own_and_old(f"{folder}/{name}")]
     if not old:
         return []
-    mapped = {name for pid in _processes() for name in _mapped(pid, folder)}
+    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
     return [name for name in old if name not in mapped and _remove(folder, name)]
 
 
@@ -56,10 +55,6 @@ def _sees_all_processes() -> bool:
         return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
     except OSError:
         return False
-
-
-def _processes() -> Iterator[str]:
-    return (path.name for path in Path("/proc").glob("[0-9]*"))
 
 
 def _mapped(pid: str, folder: str) -> set[str]:

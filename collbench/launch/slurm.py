@@ -35,19 +35,20 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     meets = host or _first_host(env, hosts, ranks)
     if ranks > local_ranks:
         _refuse_loopback(env, hosts, meets, "MASTER_ADDR" if host else "NodeAddr")
+    token = f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
     return LaunchInfo(
-        launcher="srun",
-        rank=rank,
-        ranks=ranks,
-        local_rank=local_rank,
-        local_ranks=local_ranks,
-        meeting=meeting_at(meets),
-        token=f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}",
-        port=port,
+        "srun",
+        rank,
+        ranks,
+        local_rank,
+        local_ranks,
+        meeting_at(meets),
+        token,
+        port,
         mpi=_manager(env),
         hosts=hosts,
-        node=env.get("SLURM_NODEID", ""),
         advice=_advice(env, ranks),
+        node=env.get("SLURM_NODEID", ""),
         facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
     )
 
@@ -105,14 +106,14 @@ def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] 
     if info.launcher != "srun" or env.get("SLURM_KILL_BAD_EXIT") == "1":
         return None
     step = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    return lambda: _cancel(step)
 
+    def cancel() -> None:
+        import subprocess
 
-def _cancel(step: str) -> None:
-    import subprocess
+        with suppress(OSError, subprocess.TimeoutExpired):  # without scancel here, Slurm's time limit ends the step
+            subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
 
-    with suppress(OSError, subprocess.TimeoutExpired):  # without scancel here, Slurm's time limit ends the step
-        subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
+    return cancel
 
 
 def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:

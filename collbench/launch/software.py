@@ -115,11 +115,12 @@ Software = dict[str, str]
 
 def installed() -> Software:
     """Return the packages installed for this Python, from metadata without imports. MPI is not included: it is not a Python package."""
-    found = {"python": platform.python_version(), "torch": _version("torch"), "nccl": next(filter(None, map(_version, _NCCL)), "")}
+    found = {"python": platform.python_version(), "torch": version_of("torch"), "nccl": next(filter(None, map(version_of, _NCCL)), "")}
     return {name: version for name, version in found.items() if version}
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Return the version of an installed package; "" without it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

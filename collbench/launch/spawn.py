@@ -97,16 +97,14 @@ def start_local(
     argv: Sequence[str],
     ranks: int,
     *,
-    mpi: bool,
-    mpiexec: Path | None,
     env: Mapping[str, str],
+    mpiexec: Path | None = None,
     program: Sequence[str] = PROGRAM,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run `program argv…` as `ranks` ranks on this host and return their common exit code; with `mpi`, through mpiexec.
+    """Run `program argv…` as `ranks` ranks on this host, as child processes or through mpiexec, and return their common exit code.
 
-    mpiexec None means the one that belongs to this Python. Each rank gets its place from COLLBENCH_LOCAL and
-    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError without mpiexec.
+    Each rank gets its place from COLLBENCH_LOCAL and COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: must be 1 or more")
@@ -115,9 +113,8 @@ def start_local(
         shared = {**env, **_terminal_variables(env), "COLLBENCH_LOCAL": str(folder), "COLLBENCH_RANKS": str(ranks)}
         for stale in ("COLLBENCH_RANK", "COLLBENCH_WORKER"):
             shared.pop(stale, None)
-        if mpi:
-            command = _mpi_command(mpiexec or find_mpiexec(env), ranks, [*program, *argv])
-            return _through_mpiexec(command, ranks, shared, folder, grace_s)
+        if mpiexec:
+            return _through_mpiexec(command(mpiexec, ranks, [*program, *argv]), ranks, shared, folder, grace_s)
         alone = without_manager(shared)
         children = [SupervisedProcess(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
         supervisor = Supervisor(children, grace_s=grace_s)
@@ -130,13 +127,7 @@ def start_local(
 
 
 def node_workers(
-    info: LaunchInfo,
-    k: int,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    program: Sequence[str] = PROGRAM,
-    grace_s: float = GRACE_S,
+    info: LaunchInfo, k: int, argv: Sequence[str], env: Mapping[str, str], *, program: Sequence[str] = PROGRAM, grace_s: float = GRACE_S
 ) -> int:
     """Run this node's `k` ranks under one task per node, and return their exit code.
 
@@ -171,15 +162,12 @@ def default_ranks(gpus: int, per_process: int | None = None) -> int:
         return max(2, gpus)
     if gpus < per_process:
         raise UsageError(
-            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: use a smaller number"
+            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {'is' if gpus == 1 else 'are'} visible: use a "
+            "smaller number"
         )
     if gpus % per_process:
         raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: use a divisor of {gpus}, or --ranks N")
     return gpus // per_process
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True)
@@ -282,12 +270,6 @@ def _private_folder() -> Path:
     secret.touch(mode=0o600)
     secret.write_text(secrets.token_hex(32), encoding="ascii")
     return folder
-
-
-def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
-    if mpiexec is None:
-        raise UsageError("mpiexec is not installed, and MPI ranks need it: pip install 'collbench[mpich]', or load the site's MPI module")
-    return command(mpiexec, ranks, line)
 
 
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:

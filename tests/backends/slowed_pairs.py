@@ -94,12 +94,13 @@ def _ratio(loops: list[Loop], asked: dict[str, Any], world: World, batch: int) -
 def main(argv: list[str]) -> int:
     """A rank, or the start of two."""
     from collbench.launch.detect import detect
-    from collbench.launch.spawn import record_exit, start_local
+    from collbench.launch.spawn import find_mpiexec, record_exit, start_local
 
     asked, info = json.loads(argv[1]), detect(os.environ)
     if info is None:
         program = [sys.executable, __file__]
-        return start_local(argv[1:], 2, mpi=asked["backend"] == "mpi", mpiexec=None, env=os.environ, program=program)
+        mpiexec = find_mpiexec(os.environ) if asked["backend"] == "mpi" else None
+        return start_local(argv[1:], 2, env=os.environ, mpiexec=mpiexec, program=program)
     world = World(info, 30)
     found = ratios(asked, world)
     if world.rank == 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import one_sentence, run, run_here
+from tests.cli.command import run, run_here
 from tests.results.rows import make_row, make_times, store
 
 
@@ -24,17 +24,3 @@ def test_a_slower_run_is_not_a_failure(runs: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "slower 2.00× (1.97–2.03×)" in done.stdout
     assert json.loads(run_here(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["outcome"] == "slower"
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("a", ": B "),
-        ("a a", "a and a "),
-        ("a nowhere", "nowhere "),
-        ("a b --margin 0", "--margin '0'"),
-        ("a b --margin some", "--margin 'some'"),
-    ],
-)
-def test_bad_input_is_one_sentence(words: str, value: str, runs: Path) -> None:
-    assert value in one_sentence(run_here(runs, "compare", *words.split()))

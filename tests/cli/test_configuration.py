@@ -8,28 +8,22 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
+from collbench.cli import start
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
-from tests.cli.command import environment, one_sentence, run, run_here
+from tests.cli.command import one_sentence, run, run_here
 
 SUITE = "schema = 1\n[run]\nmax_time = 3\n[[sweeps]]\noperations = 'allreduce'\nsizes = 64\n"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that makes the request of a command line with a configuration file, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-    monkeypatch.chdir(tmp_path)
+def asked(request_of: Any, tmp_path: Path) -> Any:
+    """Return a function that makes the request of a command line with a configuration file."""
 
     def ask(line: str, text: str, **variables: str) -> Request:
-        Path("config.toml").write_text(text, encoding="utf-8")
-        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
-        monkeypatch.setattr("os.environ", {**plain, "COLLBENCH_CONFIG": "config.toml", **variables})
-        assert main.run(line.split()) == 0
-        return made[-1]
+        (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+        return request_of(line, COLLBENCH_CONFIG="config.toml", **variables)
 
     return ask
 

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.backends import registry
 from collbench.backends.backend import Available, Unavailable
-from collbench.cli import options
+from collbench.cli import request as requests
 from collbench.errors import UsageError
 from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
 from collbench.launch.info import LaunchInfo
@@ -33,7 +33,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that sets the number of visible GPUs, and whether nccl can be opened on them."""
 
     def set_to(number: int, answer: Available | Unavailable | None = None) -> None:
-        monkeypatch.setattr(options, "visible_gpus", lambda env: number)
+        monkeypatch.setattr(requests, "visible_gpus", lambda env: number)
         monkeypatch.setattr(registry, "backend_class", lambda name: SimpleNamespace(probe=lambda: answer))
 
     return set_to
@@ -49,7 +49,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
     seen(number, answer)
-    assert options.default_backends({}) == backends
+    assert requests.default_backends({}) == backends
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, 
 )
 def test_hosts_with_and_without_gpus_use_the_same_backends(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
-    assert options.agree_on_backends(request(*views[0], default=True), world).backends == agreed
-    assert options.agree_on_backends(request("mpi"), world).backends == ("mpi",)
+    assert requests.agree_on_backends(request(*views[0], default=True), world).backends == agreed
+    assert requests.agree_on_backends(request("mpi"), world).backends == ("mpi",)
 
 
 def test_ranks_of_one_host_exchange_no_backends() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert options.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
+    assert requests.agree_on_backends(request("mpi", default=True), world).backends == ("mpi",)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_ranks_of_one_host_exchange_no_backends() -> None:
 )
 def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, seen: Any) -> None:
     seen(number)
-    assert options.local_ranks(asked, {}) == ranks
+    assert requests.local_ranks(asked, {}) == ranks
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, see
 )
 def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, number: int, info: LaunchInfo, ranks: int, seen: Any) -> None:
     seen(number)
-    assert options.node_ranks(asked, info, {}) == ranks
+    assert requests.node_ranks(asked, info, {}) == ranks
 
 
 def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
-    assert options.with_ranks(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
-    assert options.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (
+    assert requests.with_ranks(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
+    assert requests.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (
         ProcessPerGpu("srun", 8),
     )
-    assert options.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
+    assert requests.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
 )
 def test_options_of_nccl_are_rejected_without_nccl(asked: Request, gdr_check: bool, option: str) -> None:
     with pytest.raises(UsageError) as refused:
-        options.check_options(asked, gdr_check)
+        requests.check_options(asked, gdr_check)
     assert str(refused.value).startswith(f"{option} ") and f"({', '.join(asked.backends)})" in str(refused.value)
 
 
 def test_options_of_nccl_are_accepted_with_nccl() -> None:
-    options.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
-    options.check_options(request("torch-nccl"), True)
+    requests.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
+    requests.check_options(request("torch-nccl"), True)

@@ -18,7 +18,6 @@ import pytest
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredHunt, read_hunt
 from tests.cli.command import Finished, one_sentence, run, run_here, start, until
-from tests.conftest import sample
 
 BRIEF = ("--out", "run", "--size", "16K", "--window", "2")
 SICK = "by=100% ranks={}"
@@ -124,21 +123,6 @@ def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
     found = stored(tmp_path)
     assert sum(one.stage == "sweep" for one in found.rounds) == 4 and not any(one.stage == "growing" for one in found.rounds)
     assert found.about["seed"] == 3
-
-
-REFUSED = [
-    (("--resume", "run"), "without --resume"),
-    (("--backend", "mpi,gloo"), "mpi and gloo"),
-    (("--rounds", "0"), "--rounds: '0'"),
-    (("--ranks", "1"), "--ranks 2"),
-    (("--size", "0"), "size '0'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("typed", "value"), sample(REFUSED, 3), ids=lambda value: value[0].strip("-") if isinstance(value, tuple) else "")
-def test_bad_input_is_one_sentence(typed: tuple[str, ...], value: str, tmp_path: Path) -> None:
-    done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "8", *typed)
-    assert value in one_sentence(done) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,7 @@ def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "about", "value"),
-    [
-        (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"),
-        (typed(slowed=["by=10%"]), ABOUT, "--slowed"),
-    ],
+    [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=["by=10%"]), ABOUT, "--slowed")],
     ids=["simulated", "slowed"],
 )
 def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespace, about: Any, value: str, tmp_path: Path) -> None:
@@ -105,14 +102,7 @@ def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespac
     assert value in actual["no_drain"] and actual["drains"] == []
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("oversubscribed", "more ranks than cores"),
-        ("shared_gpu", "one GPU"),
-        ("few_samples", None),
-    ],
-)
+@pytest.mark.parametrize(("flag", "value"), [("oversubscribed", "more ranks than cores"), ("shared_gpu", "one GPU"), ("few_samples", None)])
 def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
     listening = HuntProgressPrinter(typed())
     listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))

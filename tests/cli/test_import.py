@@ -147,10 +147,6 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "value"),
     [
-        (["nothing.log"], "nothing.log "),
-        (["other.txt"], "--as"),
-        (["other.txt", "--as", "word"], "--as 'word'"),
-        (["other.txt", "--as", "nccl-tests"], "nccl-tests"),
         (["a.log", "--operation", "sum"], "--operation 'sum'"),
         (["a.log", "--dtype", "float3"], "dtype 'float3'"),
         (["a.log", "--ranks", "4"], "--ranks 4"),
@@ -160,7 +156,6 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence_and_writes_nothing(argv: list[str], value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     log(tmp_path / "a.log")
-    (tmp_path / "other.txt").write_text("hello\n")
     with pytest.raises(UsageError) as said:
         call(*argv, "--out", "out")
     assert value in str(said.value)

@@ -8,32 +8,16 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.measure.request import Budget, Request
-from tests.cli.command import environment, run_here
+from collbench.measure.request import Budget
+from tests.cli.command import run_here
 
 K, M = 1024, 1024**2
 UNSET = dict.fromkeys(("COLLBENCH_SIZES", "COLLBENCH_MAX_TIME", "COLLBENCH_ITERATIONS", "COLLBENCH_WARMUP"), "")
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes the request of a command line under some variables, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-
-    def ask(line: str, **variables: str) -> Request:
-        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
-        monkeypatch.setattr("os.environ", {**plain, **variables})
-        assert main.run(line.split()) == 0
-        return made[-1]
-
-    return ask
-
-
-def test_the_defaults(asked: Any) -> None:
-    request = asked("allreduce")
+def test_the_defaults(request_of: Any) -> None:
+    request = request_of("allreduce")
     sweep = request.sweep
     assert (sweep.sizes, sweep.step, sweep.device, sweep.mode, sweep.buffers, sweep.in_place) == (None, "x2", "auto", None, None, None)
     cases = list(sweep.cases("simulated", 2))
@@ -48,28 +32,28 @@ def test_the_defaults(asked: Any) -> None:
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
 
-def test_full_measures_every_size_without_a_total_time(asked: Any) -> None:
-    for request in (asked("allreduce --full"), asked("allreduce", COLLBENCH_FULL="1")):
+def test_full_measures_every_size_without_a_total_time(request_of: Any) -> None:
+    for request in (request_of("allreduce --full"), request_of("allreduce", COLLBENCH_FULL="1")):
         assert [case.size_bytes for case in request.sweep.cases("mpi", 2)] == [8 << power for power in range(24)]
         assert request.budget == Budget(5.0)
 
 
 @pytest.mark.parametrize("typed", ["--sizes 8-64M", "-b 8 -e 64M", "-e 64M", "-f 2", "--max-time 5", "-n 9", "--precision 1"])
-def test_sizes_and_durations_replace_the_fast_default(asked: Any, typed: str) -> None:
-    request = asked(f"allreduce {typed}")
+def test_sizes_and_durations_replace_the_fast_default(request_of: Any, typed: str) -> None:
+    request = request_of(f"allreduce {typed}")
     assert (request.sweep.sparse, request.budget.total_s) == (False, None)
 
 
 @pytest.mark.parametrize("typed", ["--dtype int8", "--backend gloo", "--in-place", "--mode batched", "--ranks 3", "-w 2", "-c 0"])
-def test_other_options_keep_the_fast_default(asked: Any, typed: str) -> None:
-    request = asked(f"allreduce {typed}")
+def test_other_options_keep_the_fast_default(request_of: Any, typed: str) -> None:
+    request = request_of(f"allreduce {typed}")
     assert (request.sweep.sparse, request.budget.total_s) == (True, 8.0)
 
 
-def test_the_total_time_can_be_set_for_any_sizes_and_suites(asked: Any) -> None:
-    assert asked("allreduce --sizes 8,1K --total-time 2").budget == Budget(5.0, total_s=2.0)
-    assert asked("barrier").budget.total_s == 8.0
-    assert asked("run quick").budget.total_s is None and asked("run quick --total-time 7").budget.total_s == 7.0
+def test_the_total_time_can_be_set_for_any_sizes_and_suites(request_of: Any) -> None:
+    assert request_of("allreduce --sizes 8,1K --total-time 2").budget == Budget(5.0, total_s=2.0)
+    assert request_of("barrier").budget.total_s == 8.0
+    assert request_of("run quick").budget.total_s is None and request_of("run quick --total-time 7").budget.total_s == 7.0
 
 
 def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
@@ -82,26 +66,26 @@ def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["allreduce", "p2p", "barrier", "run quick", "pairs"])
-def test_wrong_data_ends_the_run_only_with_the_option(asked: Any, line: str) -> None:
-    assert [asked(line).stop_on_wrong, asked(f"{line} --stop-on-wrong").stop_on_wrong] == [False, True]
-    assert [asked(line, COLLBENCH_STOP_ON_WRONG=word).stop_on_wrong for word in ("1", "no")] == [True, False]
+def test_wrong_data_ends_the_run_only_with_the_option(request_of: Any, line: str) -> None:
+    assert [request_of(line).stop_on_wrong, request_of(f"{line} --stop-on-wrong").stop_on_wrong] == [False, True]
+    assert [request_of(line, COLLBENCH_STOP_ON_WRONG=word).stop_on_wrong for word in ("1", "no")] == [True, False]
 
 
-def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
-    request = asked("allreduce -b 1K -e 16K -f 4 -n 7 -w 2 -c 3 -d float64,int8 -o max,min")
+def test_the_short_forms_of_nccl_tests(request_of: Any) -> None:
+    request = request_of("allreduce -b 1K -e 16K -f 4 -n 7 -w 2 -c 3 -d float64,int8 -o max,min")
     assert request.sweep.sizes == (K, 4 * K, 16 * K)
     assert ([d.name for d in request.sweep.dtypes], request.sweep.redops) == (["float64", "int8"], ("max", "min"))
     assert (request.budget.iterations, request.budget.warmup, request.check) == (7, 2, 3)
-    assert asked("broadcast -r 0,1").sweep.roots == (0, 1)
-    assert asked("allreduce -b 1K -e 4K -i 1K").sweep.sizes == (K, 2 * K, 3 * K, 4 * K)
-    assert asked("allreduce -b 4K").sweep.sizes == (4 * K,)
-    assert asked("allreduce -e 32").sweep.sizes == (8, 16, 32)
-    assert (asked("allreduce -f 4").sweep.sizes, asked("allreduce -f 4").sweep.step) == (None, "x4")
-    assert (asked("allreduce -i 1K").sweep.sizes, asked("allreduce -i 1K").sweep.step) == (None, "+1K")
+    assert request_of("broadcast -r 0,1").sweep.roots == (0, 1)
+    assert request_of("allreduce -b 1K -e 4K -i 1K").sweep.sizes == (K, 2 * K, 3 * K, 4 * K)
+    assert request_of("allreduce -b 4K").sweep.sizes == (4 * K,)
+    assert request_of("allreduce -e 32").sweep.sizes == (8, 16, 32)
+    assert (request_of("allreduce -f 4").sweep.sizes, request_of("allreduce -f 4").sweep.step) == (None, "x4")
+    assert (request_of("allreduce -i 1K").sweep.sizes, request_of("allreduce -i 1K").sweep.step) == (None, "+1K")
 
 
-def test_the_long_forms(asked: Any) -> None:
-    request = asked(
+def test_the_long_forms(request_of: Any) -> None:
+    request = request_of(
         "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
         " --launches 4"
         " --device cuda --telemetry 2.5 --evidence off"
@@ -116,8 +100,8 @@ def test_the_long_forms(asked: Any) -> None:
     assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, "off")
 
 
-def test_every_long_option_has_a_variable(asked: Any) -> None:
-    request = asked(
+def test_every_long_option_has_a_variable(request_of: Any) -> None:
+    request = request_of(
         "broadcast", COLLBENCH_SIZES="64", COLLBENCH_BACKEND="gloo", COLLBENCH_DTYPE="int8", COLLBENCH_ROOT="1", COLLBENCH_IN_PLACE="1",
         COLLBENCH_MAX_TIME="0.5", COLLBENCH_CHECK="0", COLLBENCH_OUT="o", COLLBENCH_RANKS="3", COLLBENCH_QUIET="no",
     )  # fmt: skip
@@ -126,25 +110,25 @@ def test_every_long_option_has_a_variable(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])
-def test_a_typed_option_wins_over_the_variable(typed: str, asked: Any) -> None:
-    assert asked(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
+def test_a_typed_option_wins_over_the_variable(typed: str, request_of: Any) -> None:
+    assert request_of(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
 
 
 @pytest.mark.parametrize("typed", ["-n 5", "-n5", "--iterations 5", "--iterations=5"])
-def test_a_short_form_wins_over_the_variable(typed: str, asked: Any) -> None:
-    assert asked(f"allreduce {typed}", COLLBENCH_ITERATIONS="9").budget.iterations == 5
+def test_a_short_form_wins_over_the_variable(typed: str, request_of: Any) -> None:
+    assert request_of(f"allreduce {typed}", COLLBENCH_ITERATIONS="9").budget.iterations == 5
 
 
-def test_a_typed_placement_wins_over_the_variable_of_the_other_one(asked: Any) -> None:
-    assert asked("allreduce --out-of-place", COLLBENCH_IN_PLACE="1").sweep.in_place is False
+def test_a_typed_placement_wins_over_the_variable_of_the_other_one(request_of: Any) -> None:
+    assert request_of("allreduce --out-of-place", COLLBENCH_IN_PLACE="1").sweep.in_place is False
 
 
-def test_an_empty_variable_is_none(asked: Any) -> None:
-    assert asked("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
+def test_an_empty_variable_is_none(request_of: Any) -> None:
+    assert request_of("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
 
 
-def test_options_that_only_nccl_has(asked: Any) -> None:
-    request = asked("broadcast --backend nccl,gloo --algorithms Ring,tree,ring --protocols LL128 --registration none,symmetric -g 4")
+def test_options_that_only_nccl_has(request_of: Any) -> None:
+    request = request_of("broadcast --backend nccl,gloo --algorithms Ring,tree,ring --protocols LL128 --registration none,symmetric -g 4")
     sweep = request.sweep
     assert (sweep.algorithms, sweep.protocols, sweep.registrations) == (("ring", "tree"), ("ll128",), ("none", "symmetric"))
     assert (request.gpus_per_process, request.backends) == (4, ("nccl", "gloo"))
@@ -157,36 +141,36 @@ def test_options_that_only_nccl_has(asked: Any) -> None:
     ]  # fmt: skip
 
 
-def test_the_defaults_of_nccl_are_those_of_nccl_tests(asked: Any) -> None:
-    cases = list(asked("allreduce --full --backend nccl").sweep.cases("nccl", 2))
+def test_the_defaults_of_nccl_are_those_of_nccl_tests(request_of: Any) -> None:
+    cases = list(request_of("allreduce --full --backend nccl").sweep.cases("nccl", 2))
     assert (cases[0].size_bytes, cases[-1].size_bytes, len(cases)) == (8, 1024 * M, 28)
     (habit,) = {(case.device, case.mode, case.buffers, case.registration, case.algorithm, case.protocol) for case in cases}
     assert habit == ("cuda", "pipelined", "rotating", "none", None, None)
 
 
-def test_the_gdr_check_has_at_least_two_launches_a_side(asked: Any) -> None:
-    assert asked("allreduce --backend nccl --gdr-check").launches == 2
-    assert asked("allreduce --backend nccl --gdr-check --launches 5").launches == 5
+def test_the_gdr_check_has_at_least_two_launches_a_side(request_of: Any) -> None:
+    assert request_of("allreduce --backend nccl --gdr-check").launches == 2
+    assert request_of("allreduce --backend nccl --gdr-check --launches 5").launches == 5
 
 
-def test_a_variable_is_as_strict_as_an_option(asked: Any) -> None:
+def test_a_variable_is_as_strict_as_an_option(request_of: Any) -> None:
     with pytest.raises(UsageError, match="--iterations: 'x'"):
-        asked("allreduce", COLLBENCH_ITERATIONS="x")
+        request_of("allreduce", COLLBENCH_ITERATIONS="x")
 
 
-def test_repeated_names_count_once(asked: Any) -> None:
-    request = asked("allreduce --backend gloo,gloo --dtype int8,int8 --redop max,max --sizes 8,8")
+def test_repeated_names_count_once(request_of: Any) -> None:
+    request = request_of("allreduce --backend gloo,gloo --dtype int8,int8 --redop max,max --sizes 8,8")
     assert (request.backends, len(request.sweep.dtypes), request.sweep.redops, request.sweep.sizes) == (("gloo",), 1, ("max",), (8,))
 
 
 @pytest.mark.parametrize(
     ("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2"), ("p2p", "--protocols ll")]
 )
-def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, asked: Any) -> None:
+def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, request_of: Any) -> None:
     with pytest.raises(UsageError, match=f"^{command} .* {option.split(maxsplit=1)[0]}: "):
-        asked(f"{command} {option}")
+        request_of(f"{command} {option}")
 
 
-def test_options_are_never_abbreviated(asked: Any) -> None:
+def test_options_are_never_abbreviated(request_of: Any) -> None:
     with pytest.raises(UsageError, match=r"--iter: .*--iterations"):
-        asked("allreduce --iter 3")
+        request_of("allreduce --iter 3")

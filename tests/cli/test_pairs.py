@@ -15,7 +15,7 @@ import pytest
 from collbench.measure.tasks.places import PairsSampled
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredPairs, read_pairs
-from tests.cli.command import BIN, one_sentence, run
+from tests.cli.command import BIN, run
 from tests.conftest import sample
 
 pytestmark = pytest.mark.in_turn
@@ -75,29 +75,3 @@ def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(pair for one in stored(tmp_path).rounds for pair in one.pairs) == [(2, 0), (2, 1), (2, 3)]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["order_seed"] == 3
-
-
-REFUSED = [
-    (("--backend", "mpi,gloo"), "mpi and gloo"),
-    (("--concurrent", "0"), "--concurrent: '0'"),
-    (("--size", "0"), "size '0'"),
-    (("--ranks", "1"), "--ranks 2"),
-    (("--sample", "4"), "--sample 4 "),
-    (("--one-to-all", "4"), "--one-to-all 4: "),
-    (("--device", "cuda"), "cuda"),
-    (
-        ("--streams", "2"),
-        "--streams ",
-    ),
-]
-
-
-@pytest.mark.parametrize(("typed", "value"), sample(REFUSED, 2), ids=lambda value: value[0].strip("-") if isinstance(value, tuple) else "")
-def test_bad_input_is_one_sentence(typed: tuple[str, ...], value: str, tmp_path: Path) -> None:
-    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "4", *typed)
-    assert value in one_sentence(done) and list(tmp_path.iterdir()) == []
-
-
-def test_by_node_needs_several(tmp_path: Path) -> None:
-    said = one_sentence(run(tmp_path, "pairs", "--backend", "simulated", "--by", "node"))
-    assert said.startswith("--by node ") and "--by rank" in said

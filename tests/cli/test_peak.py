@@ -133,33 +133,6 @@ def test_several_nodes_without_nics(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.startswith("no ceiling: ") and "--nic" in first
 
 
-@pytest.mark.parametrize(
-    ("argv", "value"),
-    [
-        (("allsum",), "'allsum'"),
-        (("allreduce", "--nic", "-4x100Gb"), "--nic"),
-        (("allreduce", "--nic", "4x1000000000000000000Gb"), "--nic '4x1000000000000000000Gb'"),
-        (("allreduce", "--nvlink", "1e18"), "--nvlink '1e18'"),
-        (("allreduce", "--measured", "nan"), "--measured 'nan'"),
-        (("allreduce", "--ceiling", "0"), "--ceiling '0'"),
-        (("allreduce", "--nodes", "0"), "--nodes: '0'"),
-        (("allreduce", "--nodes", "1000000000000"), "1000000 --nodes"),
-        (
-            ("allreduce", "--nodes", "4", "--gpus-per-node", "4", "--nvlink", "900", "--nvlink-domain", "70"),
-            "--nvlink-domain 70",
-        ),
-        (("allreduce", "--nodes", "4", "--gpus-per-node", "4", "--pcie", "gen5x16", "--nvlink-domain", "8"), "--nvlink-domain"),
-        (("allreduce", "--pcie", "gen9x16"), "--pcie 'gen9x16'"),
-        (("allreduce", "--oversubscription", "0.5"), "--oversubscription: '0.5'"),
-    ],
-)
-def test_bad_input_is_one_sentence(argv: tuple[str, ...], value: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        call(*argv)
-    assert value in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
 def test_more_gpus_than_the_file_has(file: Path) -> None:
     pytest.importorskip("collbench.machine.sources")
     with pytest.raises(UsageError, match=r"2 GPUs, .* 8 "):

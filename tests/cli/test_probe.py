@@ -12,7 +12,7 @@ import pytest
 
 from collbench.machine.model import Gpu, GpuLink, Machine, System
 from collbench.machine.snapshot import topology_json
-from tests.cli.command import one_sentence, run, run_here
+from tests.cli.command import run, run_here
 
 ALONE = {"SLURM_JOB_ID": ""}
 GPUS = tuple(Gpu(f"gpu{n}", n, vendor="nvidia", model="H100") for n in range(8))
@@ -92,28 +92,6 @@ def test_gathered_files_read_back(tmp_path: Path) -> None:
     assert [device["address"] for device in sent["pci"]] == [device["address"] for device in live["pci"]]
     names = [[nic["name"] for nic in machine["nics"] if not re.match(r"cb\d+(br|h)", nic["name"])] for machine in (sent, live)]
     assert names[0] == names[1]  # without the interfaces of test beds, which may start or end meanwhile
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("--from nowhere.xml", "nowhere.xml "),
-        ("--from empty", "empty "),
-        ("--from binary", "binary "),
-        ("--from /dev/zero", "/dev/zero "),
-        ("--from nccl.log", "collbench doctor --log"),
-        ("--from", "--from: "),
-        ("--from empty --gather x.tar", "--gather: "),
-        ("--gather machine.zip", "machine.zip"),
-        ("--format yaml", "'yaml'"),
-        ("--timeout 0", "--timeout: '0'"),
-    ],
-)
-def test_bad_input_is_one_sentence(words: str, value: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    (tmp_path / "binary").write_bytes(b"\x00\x01")
-    (tmp_path / "nccl.log").write_text("node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n")
-    assert value in one_sentence(run_here(tmp_path, "probe", *words.split(), env=ALONE))
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, cluster: str) -> None:

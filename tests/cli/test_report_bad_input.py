@@ -69,10 +69,7 @@ def test_several_unreadable_folders_are_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("finished", "value"),
-    [(True, "cells.jsonl"), (False, "first case")],
-)
+@pytest.mark.parametrize(("finished", "value"), [(True, "cells.jsonl"), (False, "first case")])
 def test_a_run_without_rows_is_reported(finished: bool, value: str, tmp_path: Path) -> None:
     folder = store(tmp_path / "run", [])
     if not finished:
@@ -175,11 +172,7 @@ def _no_number(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("change", "code", "value", "count"),
-    [
-        (_none, USAGE, "has no results", "0 of 56 "),
-        (_half, FINE, "line 5", "32 of 56 "),
-        (_no_number, FINE, "pairs.jsonl", "all 56 "),
-    ],
+    [(_none, USAGE, "has no results", "0 of 56 "), (_half, FINE, "line 5", "32 of 56 "), (_no_number, FINE, "pairs.jsonl", "all 56 ")],
 )
 def test_pairs_that_are_cut_or_not_numbers(change: Callable[[bytes], bytes], code: int, value: str, count: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(HOST_0, tmp_path / "run"))

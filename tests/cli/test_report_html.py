@@ -9,7 +9,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.runs import report_run
-from tests.cli.command import ROOT, one_sentence, run, run_here
+from tests.cli.command import ROOT, run, run_here
 from tests.cli.test_help import imported
 from tests.results.rows import make_row, store
 
@@ -40,18 +40,6 @@ def test_a_table_needs_no_library_of_charts(tmp_path: Path) -> None:
 def test_a_variable_sets_the_option(tmp_path: Path) -> None:
     done = run_here(tmp_path, "report", FIRST_RUN, env={"COLLBENCH_HTML": "", "COLLBENCH_CSV": "-"})
     assert done.stdout.startswith("run,operation,")
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("--html -", "--html "),
-        ("--csv --markdown", "--csv and --markdown "),
-        ("--html", "--html: "),
-    ],
-)
-def test_invalid_options_are_rejected_before_any_output(words: str, value: str, tmp_path: Path) -> None:
-    assert value in one_sentence(run_here(tmp_path, "report", FIRST_RUN, *words.split()))
 
 
 def test_the_error_of_a_page_that_cannot_be_written(tmp_path: Path) -> None:

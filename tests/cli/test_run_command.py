@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
-from collbench.cli.request import _ONE_BY_ONE, _TOGETHER
+from collbench.cli import main
 from collbench.cli.start import compare
+from collbench.cli.suite import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.suite import schema
@@ -40,21 +40,12 @@ in_place = "both"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that makes the request of `run two.toml …` under some variables, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-    monkeypatch.chdir(tmp_path)
+def asked(request_of: Any, tmp_path: Path) -> Any:
+    """Return a function that makes the request of `run two.toml …` under some variables."""
 
     def ask(line: str = "", text: str = SUITE, **variables: str) -> Request:
         (tmp_path / "two.toml").write_text(text)
-        for name in [*environment(), *variables]:
-            if name.startswith("COLLBENCH_"):
-                monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        assert main.run(["run", "two.toml", *line.split()]) == 0
-        return made[-1]
+        return request_of(f"run two.toml {line}", **variables)
 
     return ask
 
@@ -123,19 +114,9 @@ def test_the_request_has_the_suite(asked: Any) -> None:
 def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     keys = schema()["properties"]
     assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
-    from collbench.cli import measure as command
     from collbench.cli.parser import actions_of
 
-    parsers: dict[str, Any] = {}
-
-    class Commands:
-        def add_parser(self, name: str, **_: Any) -> Any:
-            from collbench.cli.parser import Parser
-
-            return parsers.setdefault(name, Parser(prog="collbench run"))
-
-    command.add_run(Commands())
-    there = {action.dest for action in actions_of(parsers["run"])}
+    there = {action.dest for action in actions_of(main._parsers()[1]["run"])}
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 
 
@@ -238,11 +219,7 @@ def test_all_ranks_stop_if_one_cannot_read_the_suite(first: str | None, sentence
 
 
 @pytest.mark.parametrize(
-    ("second", "sentence"),
-    [
-        (SUITE + "# more\n", "suite two "),
-        (SUITE + "[run]\n", "suite two.toml, line 21, column 5: "),
-    ],
+    ("second", "sentence"), [(SUITE + "# more\n", "suite two "), (SUITE + "[run]\n", "suite two.toml, line 21, column 5: ")]
 )
 def test_under_a_launcher_every_rank_reads_the_file_of_its_host(second: str, sentence: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.cli.command import one_sentence, run
+from tests.cli.command import run
 from tests.helpers import OF_THE_MACHINE
 
 # collbench's variable counts; those of nccl-tests may be left in an environment.
@@ -26,20 +26,6 @@ def test_groups_run_at_the_same_time_and_the_row_has_each_of_them(tmp_path: Path
     assert set(row.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
     assert row.busbw_bytes_per_s == min(row.groups["busbw_bytes_per_s"])
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * row.busbw_bytes_per_s, rel=0.05)  # until the last was done
-
-
-REFUSED = {
-    "--split 'MOD 8'": "choose MOD 2",
-    "--split 'XOR 1'": "--split 'XOR 1'",
-    "--split 'DIV 2' --root 2": "root 2 ",
-}
-
-
-@pytest.mark.parametrize("typed", REFUSED)
-def test_bad_splits_end_in_one_sentence(tmp_path: Path, typed: str) -> None:
-    done = run(tmp_path, *shlex.split(f"broadcast --backend simulated --ranks 4 {typed}"))
-    assert REFUSED[typed] in one_sentence(done)
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.long

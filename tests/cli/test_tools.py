@@ -144,23 +144,6 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-REFUSED: list[tuple[tuple[str, ...], str]] = [
-    ((*PAIRS, "--tools", "iperf"), "--tools 'iperf'"),
-    (("probe", "--tools", "iperf3"), "--measure"),
-    (("probe", "--measure", "--tools", "x,iperf3"), "--tools 'x'"),
-    (
-        ("pairs", "--backend", "simulated", "--ranks", "4", "--tools", "iperf3"),
-        "--backend",
-    ),
-]
-
-
-@pytest.mark.in_turn
-@pytest.mark.parametrize(("typed", "value"), REFUSED, ids=["pairs", "probe", "measure", "simulated"])
-def test_bad_input_is_one_sentence(typed: tuple[str, ...], value: str, tmp_path: Path) -> None:
-    assert value in one_sentence(run(tmp_path, *typed)) and not list(tmp_path.iterdir())
-
-
 @pytest.mark.in_turn
 @pytest.mark.parametrize("typed", [PAIRS, ("probe", "--measure", "--max-time", "0.1")], ids=["pairs", "probe"])
 def test_the_error_of_a_missing_tool_has_its_package(typed: tuple[str, ...], tmp_path: Path) -> None:

@@ -8,37 +8,22 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.measure.request import Request
 from collbench.measure.tasks.cases import check_traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from tests.cli.command import environment
 
 MATRIX = "0 60 12\n8 0 0\n4 4 4\n"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that makes the request of a command line in a folder with the file m, without a start."""
-    made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
-    monkeypatch.chdir(tmp_path)
+def asked(request_of: Any, tmp_path: Path) -> Any:
+    """Return a function that makes the sweep of a command line in a folder with the file m."""
     (tmp_path / "m").write_text(MATRIX)
-
-    def ask(line: str, **variables: str) -> Sweep:
-        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
-        monkeypatch.setattr("os.environ", {**plain, **variables})
-        assert main.run(line.split()) == 0
-        sweep = made[-1].sweep
-        assert isinstance(sweep, Sweep)
-        return sweep
-
-    return ask
+    return lambda line, **variables: request_of(line, **variables).sweep
 
 
 def names(sweep: Sweep) -> set[str]:
@@ -66,25 +51,6 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
     for option in ("--sizes 8", "-b 8", "-d int8", "--in-place", "--buffers fixed", "--redop sum", "--root 0", "--skew 2"):
         with pytest.raises(UsageError, match=r"barrier .*option"):
             asked(f"barrier {option}")
-
-
-@pytest.mark.parametrize(("line", "text", "value"), [
-    ("--skew 0.5", "", "--skew: '0.5'"),
-    ("--skew x", "", "--skew: 'x'"),
-    ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks"),
-    ("--skew 2 --traffic m", MATRIX, "--traffic"),
-    ("--traffic m --ranks 2", MATRIX, "3 ranks"),
-    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1'"),
-    ("--traffic absent", "", "traffic file 'absent'"),
-])  # fmt: skip
-def test_bad_traffic_is_one_sentence(line: str, text: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    if text:
-        (tmp_path / "m").write_text(text)
-    with pytest.raises(UsageError) as refused:
-        main.run(["alltoallv", "--backend", "simulated", *line.split()])
-    assert value in str(refused.value) and "\n" not in str(refused.value)
-    assert not (tmp_path / "runs").exists()
 
 
 def world(*names: list[str]) -> Any:

@@ -19,7 +19,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.results.steps import StepRow, read_workload
 from collbench.workloads.registry import regimes
-from tests.cli.command import BIN, one_sentence, run, run_here
+from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
 
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
@@ -98,24 +98,6 @@ def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
     typed = {"COLLBENCH_TENSOR": "4", "COLLBENCH_RANKS": "8"}
     done = run_here(tmp_path, "workload", "tensor-parallel", "--dry-run", "--format", "json", env=typed)
     assert [json.loads(line)["group_ranks"] for line in done.stdout.splitlines()] == [4, 4]
-
-
-REFUSED = [
-    (("nothing",), "'nothing'"), (("",), "''"), ((), "NAME"), (("fsdp", "--model", "bert"), "'bert'"),
-    (("data-parallel", "--bucket", "0"), "--bucket: size '0'"), (("data-parallel", "--ranks", "1"), "1 rank:"),
-    (("fsdp", "--update", "sharded"), "--update "), (("fsdp,pipeline", "--tensor", "2"), "--tensor "),
-    (("fsdp", "--step-time", "0"), "--step-time: '0'"), (("fsdp", "--resume", "x"), "--resume"),
-    (("fsdp", "--format", "nccl-tests"), "'nccl-tests'"),
-    (("fsdp", "--steps", "0"), "--steps: '0'"), (("pipeline", "--model", "resnet50"), "'resnet50'"),
-    (("hierarchical", "--ranks", "4"), "one host"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("typed", "value"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["", "dry"])
-def test_bad_input_is_one_sentence(typed: tuple[str, ...], value: str, dry: tuple[str, ...], tmp_path: Path) -> None:
-    assert value in one_sentence(run_here(tmp_path, "workload", *typed, *dry))
-    assert list(tmp_path.iterdir()) == []
 
 
 def stored(folder: Path) -> list[StepRow]:

@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     """A rank, or the start of all."""
     from collbench.launch.detect import detect
     from collbench.launch.info import LaunchInfo
-    from collbench.launch.spawn import start_local
+    from collbench.launch.spawn import find_mpiexec, start_local
 
     asked = json.loads(argv[1])
     if asked["backend"] == "simulated":
@@ -92,7 +92,8 @@ def main(argv: list[str]) -> int:
     info = detect(os.environ)
     if info is None:
         program = [sys.executable, __file__]
-        return start_local(argv[1:], asked["ranks"], mpi=asked["backend"] == "mpi", mpiexec=None, env=os.environ, program=program)
+        mpiexec = find_mpiexec(os.environ) if asked["backend"] == "mpi" else None
+        return start_local(argv[1:], asked["ranks"], env=os.environ, mpiexec=mpiexec, program=program)
     return take_part(asked, info)
 
 

@@ -47,7 +47,7 @@ def test_the_last_value_of_a_repeated_variable_counts() -> None:
 )
 def test_the_run_folder_of_the_command(words: str, out: str | None) -> None:
     found = job(*words.split())
-    assert (found.out, found.has_out) == (out, out is not None)
+    assert found.out == out
     assert found.wants_out == (out is None)
 
 

@@ -168,11 +168,7 @@ class TestReFrameItself:
 
     @pytest.mark.parametrize(
         ("rows", "says", "why"),
-        [
-            ([{**RIGHT, "wrong": 3}], "", "wrong data"),
-            ([], "", "no rows"),
-            ([RIGHT], "collbench: rank 1 {died}: see\n", "exit code 4 "),
-        ],
+        [([{**RIGHT, "wrong": 3}], "", "wrong data"), ([], "", "no rows"), ([RIGHT], "collbench: rank 1 {died}: see\n", "exit code 4 ")],
     )
     def test_anything_else_fails_with_the_reason(self, rows: list[dict[str, Any]], says: str, why: str, tmp_path: Path) -> None:
         done, case = self.played(tmp_path, rows, says)

@@ -150,9 +150,9 @@ class TestBroken:
             code = BROKEN.format(rank=str(rank), module=module, name=name, action=action)
             started = (
                 "import sys; from collbench.launch import spawn; from pathlib import Path; import os\n"
-                f"mpi = {backend == 'mpi'}\n"
+                f"mpiexec = spawn.find_mpiexec(os.environ) if {backend == 'mpi'} else None\n"
                 f"program = [sys.executable, '-c', {code!r}]\n"
-                "sys.exit(spawn.start_local(sys.argv[1:], 2, mpi=mpi, mpiexec=None, env=os.environ, program=program))\n"
+                "sys.exit(spawn.start_local(sys.argv[1:], 2, mpiexec=mpiexec, env=os.environ, program=program))\n"
             )
             words = ("allreduce", "--sizes", "8", "--backend", backend, "--out", "run", "--timeout", "10")
             return run(tmp_path, *words, program=(PROGRAM[0], "-c", started))

@@ -40,7 +40,7 @@ START = """
 import os, sys
 from collbench.launch.spawn import start_local
 program = [sys.executable, "-c", {code!r}]
-sys.exit(start_local(sys.argv[1:], {ranks}, mpi=False, mpiexec=None, env=os.environ, program=program))
+sys.exit(start_local(sys.argv[1:], {ranks}, env=os.environ, program=program))
 """
 SIMULATED = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-64", "--seed", "1")
 GLOO = ("allreduce", "--backend", "gloo", "--sizes", "8-64", "--seed", "1")

@@ -190,11 +190,7 @@ class TestHostNames:
 
     @pytest.mark.parametrize(
         ("master", "severity", "host"),
-        [
-            ("localhost", "warning", "'localhost'"),
-            ("nowhere", "severe", "'nowhere'"),
-            ("six", "severe", "'six' (fd00::6)"),
-        ],
+        [("localhost", "warning", "'localhost'"), ("nowhere", "severe", "'nowhere'"), ("six", "severe", "'six' (fd00::6)")],
     )
     def test_a_master_address_that_cannot_be_reached(
         self, master: str, severity: str, host: str, problems: Callable[..., list[tuple[str, str]]]

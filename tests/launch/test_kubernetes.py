@@ -75,10 +75,7 @@ class TestPod:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        "missing",
-        ["COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX"],
-    )
+    @pytest.mark.parametrize("missing", ["COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX"])
     def test_a_pod_that_would_measure_alone(self, missing: str) -> None:
         env = {name: value for name, value in POD.items() if name != missing}
         with pytest.raises(UsageError, match=f"{missing} is not"):

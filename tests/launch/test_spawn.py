@@ -44,7 +44,7 @@ sys.exit(int(todo))
 
 def start(folder, todo, ranks=2, *, mpi=False, grace_s=0.3, more=()):
     argv = [str(folder), todo, *more]
-    return start_local(argv, ranks, mpi=mpi, mpiexec=None, env=os.environ, program=[sys.executable, "-c", RANK], grace_s=grace_s)
+    return start_local(argv, ranks, mpiexec=MPIEXEC if mpi else None, env=os.environ, program=[sys.executable, "-c", RANK], grace_s=grace_s)
 
 
 def launch_of(folder, rank):
@@ -87,26 +87,25 @@ class TestOwnChildren:
         stubborn = "import signal, time, sys\nfrom pathlib import Path\nimport os\nready = Path(sys.argv[1])\n"
         stubborn += "if os.environ['COLLBENCH_RANK'] == '1':\n while not ready.exists(): time.sleep(0.02)\n sys.exit(2)\n"
         stubborn += "signal.signal(15, signal.SIG_IGN); ready.touch(); time.sleep(60)"
-        code = start_local(
-            [str(tmp_path / "ready")], 2, mpi=False, mpiexec=None, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3
-        )
+        code = start_local([str(tmp_path / "ready")], 2, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3)
         assert code == 2
         assert "rank 0 did not end within 0.6 s" in capfd.readouterr().err
 
     def test_children_have_no_stdin_and_no_process_manager_of_an_outer_launcher(self):
         program = [sys.executable, "-c", "import os, sys; sys.exit(2 if sys.stdin.read() or 'PMI_FD' in os.environ else 0)"]
-        assert start_local([], 2, mpi=False, mpiexec=None, env={**os.environ, "PMI_FD": "9"}, program=program) == 0
+        assert start_local([], 2, env={**os.environ, "PMI_FD": "9"}, program=program) == 0
 
     def test_a_missing_program_is_a_usage_error(self):
         with pytest.raises(UsageError, match="/nowhere/python"):
-            start_local([], 2, mpi=False, mpiexec=None, env=os.environ, program=["/nowhere/python"])
+            start_local([], 2, env=os.environ, program=["/nowhere/python"])
 
 
 PARENT = """
 import os, sys
-from collbench.launch.spawn import start_local
+from collbench.launch.spawn import find_mpiexec, start_local
 program = [sys.executable, "-c", sys.argv[4]]
-sys.exit(start_local(sys.argv[1:3], 2, mpi=sys.argv[3] == "mpi", mpiexec=None, env=os.environ, program=program, grace_s=2))
+mpiexec = find_mpiexec(os.environ) if sys.argv[3] == "mpi" else None
+sys.exit(start_local(sys.argv[1:3], 2, mpiexec=mpiexec, env=os.environ, program=program, grace_s=2))
 """
 
 
@@ -141,10 +140,10 @@ def test_a_lost_terminal_ends_the_ranks_as_sigterm_does(parent):
 
 MANY = """
 import os, sys
-from collbench.launch.spawn import start_local
+from collbench.launch.spawn import find_mpiexec, start_local
 rank = "import os, sys, time; open(os.path.join(sys.argv[1], os.environ['PMI_RANK']), 'w').close(); time.sleep(90)"
 program = [sys.executable, "-S", "-c", rank]
-sys.exit(start_local([sys.argv[1]], 64, mpi=True, mpiexec=None, env=os.environ, program=program))
+sys.exit(start_local([sys.argv[1]], 64, mpiexec=find_mpiexec(os.environ), env=os.environ, program=program))
 """
 
 
@@ -237,12 +236,6 @@ class TestMpiexec:
     def test_a_killed_rank_is_reported(self, tmp_path, capfd):
         assert start(tmp_path, "k9,0", mpi=True, more=["no record"]) == 4
         assert "SIGKILL" in capfd.readouterr().err
-
-
-def test_the_error_without_mpiexec_has_the_remedy(monkeypatch):
-    monkeypatch.setattr(mpi_start, "find_mpiexec", lambda env: None)
-    with pytest.raises(UsageError, match=r"collbench\[mpich\]"):
-        start_local([], 2, mpi=True, mpiexec=None, env=os.environ)
 
 
 @pytest.mark.parametrize(

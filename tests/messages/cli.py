@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from collbench.backends.backend import Unavailable
-from collbench.cli import dry_run, hunt_strategy, launches, main, options, start
+from collbench.cli import dry_run, hunt_strategy, launches, main, request, start
 from collbench.cli.machine import job_on, repeated
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.advice import RanksNotEnded
@@ -72,7 +72,7 @@ def unavailable() -> None:
 
 
 def advised(info: LaunchInfo) -> Message:
-    return lambda: "; ".join(each.render() for each in options.with_ranks(info, 8).advice)
+    return lambda: "; ".join(each.render() for each in request.with_ranks(info, 8).advice)
 
 
 def hunting(method: str, **about: Any) -> Message:
@@ -237,7 +237,7 @@ emit slurm -- allredcue
 emit slurm -- allreduce --sise 8
 emit slurm -- allreduce --ranks 8
 emit slurm -- run gate --ranks-per-node=8
-completion fish
+completion tcsh
 probe --tools iperf3
 probe --from nowhere.xml
 probe --from empty --gather x.tar
@@ -298,8 +298,76 @@ run nix
 run two.toml --sizes x
 run two.toml --backend mpx
 run two.toml --backend simulated --root 1
+allreduce --total-time 0
+allreduce --launches 0
+run
+run quick --full
+report run --format yaml
+report run --html -
+report run --csv --markdown
+report run --html
+runs run
+pairs --backend simulated --ranks 4 --size 0
+pairs --backend simulated --ranks 4 --streams 2
+pairs --tools iperf
+hunt --backend mpi,gloo
+hunt --rounds 0
+hunt --size 0
+peak allreduce --nic 4x1000000000000000000Gb
+peak allreduce --nodes 0
+peak allreduce --oversubscription 0.5
+probe --from empty
+probe --from binary
+probe --from /dev/zero
+probe --from nccl.log
+probe --from
+probe --gather machine.zip
+probe --timeout 0
+doctor --launch --log nccl.log
+doctor --launch --since run.json
+workload fsdp --steps 0
+workload data-parallel --ranks 1 --dry-run
+broadcast --backend simulated --ranks 4 --split 'MOD 8'
+broadcast --backend simulated --ranks 4 --split 'DIV 2' --root 2
+alltoallv --skew x
+alltoallv --backend simulated --traffic three.txt --ranks 2
+alltoallv --backend simulated --traffic negative.txt
+gate --self-test --seed -1
+gate --self-test --noise calm
+gate --self-test --baseline nowhere
+emit kubernetes -- allreduce
+emit kubernetes --image 'a b' -- allreduce
+emit kubernetes --image ./c.sif -- allreduce
+emit kubernetes --image a/b --name Bench_1 -- allreduce
+emit kubernetes --image a/b --name 1bench -- allreduce
+emit kubernetes --image a/b --namespace a/b -- allreduce
+emit kubernetes --image a/b --volume 'a b' -- allreduce
+emit kubernetes --image a/b --rdma hca -- allreduce
+emit kubernetes --image a/b --rdma a/b=1 --rdma a/b=2 -- allreduce
+emit kubernetes --image a/b --hugepages 2Mi=1Gi -- allreduce
+emit kubernetes --image a/b --hugepages 2Mi -- allreduce
+emit kubernetes --image a/b --shm lots -- allreduce
+emit kubernetes --image a/b --kind pod -- allreduce
+emit kubernetes --image a/b --kind trainjob --pull-policy Never -- allreduce
+emit kubernetes --image a/b --runtime torch -- allreduce
+emit kubernetes --image a/b --env MASTER_ADDR=x -- allreduce
+emit kubernetes --image a/b --nodes 0 -- allreduce
+emit slurm --container pyxis -- allreduce
+emit slurm --image a/b:1 --container apptainer -- allreduce
+emit slurm --image a.sif --container pyxis -- allreduce
+emit slurm --image oras://a/b -- allreduce
+emit slurm --image a/b -- allreduce --out /x
+emit slurm --image a/b --runs a:b -- allreduce
+emit slurm --image a.sif --runs a,b -- allreduce
+emit slurm --array 0 -- allreduce
+emit slurm --minutes 0 -- allreduce
+emit slurm --mpi openmpi -- allreduce
+emit slurm --gpu-type h100 -- allreduce
 """
-FILES = {"two.toml": TWO, "m": "0 60\n8 0\n", "other.txt": "hello\n", "run/run.json": RUN, "run.json": RUN}
+FILES = {
+    "two.toml": TWO, "m": "0 60\n8 0\n", "three.txt": "0 1 2\n1 0 2\n1 2 0\n", "negative.txt": "1 -1\n1 1\n", "other.txt": "hello\n",
+    "run/run.json": RUN, "run.json": RUN, "empty": "", "binary": "\0\1", "nccl.log": "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n",
+}  # fmt: skip
 MESSAGES: dict[str, Message] = {
     **{line: typed(line, FILES) for line in LINES.splitlines()},
     "import with --strict": typed("import two.log --out out --strict", {"two.log": UNKNOWN_RANKS}),

@@ -22,11 +22,10 @@ from collbench.launch.explain import (
     CommandLine,
     Explanation,
     HostName,
-    HostNameRemark,
     LauncherProgram,
     MpiLibrary,
-    NameFinding,
     library,
+    name_problem,
     places,
     typed,
     with_hosts,
@@ -111,11 +110,6 @@ def of_processes() -> None:
         refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
 
 
-def without_mpiexec() -> None:
-    with patch.object(spawn, "find_mpiexec", lambda env: None):
-        start_local([], 2, mpi=True, mpiexec=None, env=os.environ)
-
-
 def reported(by: Callable[[], object]) -> Message:
     """What a function prints to stderr."""
 
@@ -173,11 +167,11 @@ def loaded_without(version: str | None, answer: str = "", error: str = "") -> Me
     def problem() -> str:
         def versioned(name: str) -> str:
             if version is None:
-                raise explain.metadata.PackageNotFoundError
+                raise software.metadata.PackageNotFoundError
             return version
 
         done = SimpleNamespace(stdout=answer, stderr=error, returncode=1)
-        with patch.object(explain.metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
+        with patch.object(software.metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
             return library({}).problem
 
     return problem
@@ -201,8 +195,8 @@ def commands(env: Mapping[str, str], loaded: MpiLibrary, *programs: LauncherProg
     return described
 
 
-def remark(kind: HostNameRemark, *hosts: HostName, used: tuple[str, ...] = ()) -> Message:
-    return lambda: NameFinding(kind, hosts, used).sentence()
+def of_names(kind: str, *hosts: HostName, used: tuple[str, ...] = ()) -> Message:
+    return lambda: name_problem(kind, *hosts, used=used).what
 
 
 def problems(*hosts: dict[str, object], silent: int = 0) -> Message:
@@ -252,10 +246,9 @@ MESSAGES: dict[str, Message] = {
     "limit, one core": too_many(17, 1),
     "limit, memory": of_memory,
     "limit, processes": of_processes,
-    "start, no ranks": lambda: start_local([], 0, mpi=False, mpiexec=None, env={}),
-    "start, no mpiexec": without_mpiexec,
+    "start, no ranks": lambda: start_local([], 0, env={}),
     "start, mpiexec does not run": lambda: mpiexec_family(Path("/nowhere/mpiexec")),
-    "start, no program": lambda: start_local([], 2, mpi=False, mpiexec=None, env={}, program=["/nowhere/python"]),
+    "start, no program": lambda: start_local([], 2, env={}, program=["/nowhere/python"]),
     "workers, none": lambda: node_workers(TASK, 0, [], {}),
     "workers, several tasks": lambda: node_workers(replace(TASK, local_ranks=2), 2, [], {}),
     "workers, no address": lambda: node_workers(replace(TASK, launcher="mpirun", meeting="mpi"), 2, [], {}),
@@ -308,11 +301,11 @@ MESSAGES: dict[str, Message] = {
         )
     ),
     "explain, srun without PMIx": lambda: "\n".join(each.what for each in explain._of_srun([SRUN], LOADED_OPEN_MPI)),
-    "name, own at loopback": remark(HostNameRemark.OWN_NAME_IS_LOOPBACK, host("n1", "127.0.1.1"), used=("10.0.0.1", "fd00::1")),
-    "name, no address": remark(HostNameRemark.OWN_HOST_HAS_NO_ADDRESS, host("n1")),
-    "name, rank 0 at loopback": remark(HostNameRemark.MEETING_IS_LOOPBACK, host("localhost", "127.0.0.1")),
-    "name, rank 0 does not resolve": remark(HostNameRemark.MEETING_DOES_NOT_RESOLVE, host("nowhere")),
-    "name, no route": remark(HostNameRemark.NO_ROUTE_TO_MEETING, host("six", "fd00::6")),
-    "name, IPv6 only": remark(HostNameRemark.IPV6_ONLY, *IPV6),
-    "name, no common family": remark(HostNameRemark.NO_COMMON_FAMILY, host("n1", "10.0.0.1"), host("n2", "fd00::2")),
+    "name, own at loopback": of_names("own name is loopback", host("n1", "127.0.1.1"), used=("10.0.0.1", "fd00::1")),
+    "name, no address": of_names("own host has no address", host("n1")),
+    "name, rank 0 at loopback": of_names("meeting is loopback", host("localhost", "127.0.0.1")),
+    "name, rank 0 does not resolve": of_names("meeting does not resolve", host("nowhere")),
+    "name, no route": of_names("no route to meeting", host("six", "fd00::6")),
+    "name, IPv6 only": of_names("IPv6 only", *IPV6),
+    "name, no common family": of_names("no common family", host("n1", "10.0.0.1"), host("n2", "fd00::2")),
 }

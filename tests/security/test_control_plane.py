@@ -33,7 +33,7 @@ LOOK = (
 
 def test_9_the_folder_of_a_launch_is_private(tmp_path: Path) -> None:
     program = [sys.executable, "-c", LOOK, str(tmp_path / "seen")]
-    assert start_local([], 1, mpi=False, mpiexec=None, env=os.environ, program=program) == 0
+    assert start_local([], 1, env=os.environ, program=program) == 0
     modes, name = json.loads((tmp_path / "seen").read_text())
     assert modes.pop(name) == 0o700 and modes and set(modes.values()) <= {0o600, 0o700}
 

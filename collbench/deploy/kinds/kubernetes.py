@@ -6,16 +6,11 @@ import re
 from dataclasses import dataclass
 
 from collbench.deploy.files import Quoted, filled, pod, pods
-from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, JobSetting, LauncherKind, LaunchJob, one_of
+from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, JobSetting, LauncherKind, LaunchJob, matching, one_of
 from collbench.errors import UsageError
 from collbench.operations.registry import commands
 from collbench.results.importers.pod_log import BEGIN, END
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_SIZE = re.compile(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|k|M|G|T)?")
-_PAGES = re.compile(r"[1-9][0-9]{0,5}(Ki|Mi|Gi)=[1-9][0-9]{0,8}(Ki|Mi|Gi)")
-_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?=[1-9][0-9]{0,3}")
 _LONGEST_NAME = 63  # of a DNS label, RFC 1035
 _RESULTS = "/results"  # the mount point of the volume
 LOST = "/tmp/collbench-run"  # the run folder without a volume: any user may write there, and it is lost with the pod
@@ -50,34 +45,21 @@ _FLAVOURS = {
 }
 
 
-def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
-    if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {what}")
-    return text
-
-
-def _namespace(text: str) -> str:
-    return _matching(_LABEL, text, "a valid namespace: use at most 63 lower-case letters, digits and -, not beginning or ending with -")
-
-
-def _claim(text: str) -> str:
-    return _matching(_CLAIM, text, "a valid name of a PersistentVolumeClaim: use lower-case letters, digits, - and .")
-
-
-def _size(text: str) -> str:
-    return _matching(_SIZE, text, "a valid size: use e.g. 512Mi or 16Gi")
-
-
-def _resource(text: str) -> str:
-    return _matching(_RESOURCE, text, "NAME=COUNT: use the resource name of the device plug-in, like rdma/hca_shared_devices_a=1")
-
-
-def _pages(text: str) -> str:
-    return _matching(_PAGES, text, "PAGE=SIZE: use 2Mi=1Gi for 1 GiB of 2-MiB pages")
-
-
+_label = matching(
+    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    "a valid namespace: use at most 63 lower-case letters, digits and -, not beginning or ending with -",
+)
+_claim = matching(
+    "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a valid name of a PersistentVolumeClaim: use lower-case letters, digits, - and ."
+)
+_size = matching("[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|k|M|G|T)?", "a valid size: use e.g. 512Mi or 16Gi")
+_resource = matching(
+    "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?=[1-9][0-9]{0,3}",
+    "NAME=COUNT: use the resource name of the device plug-in, like rdma/hca_shared_devices_a=1",
+)
+_pages = matching("[1-9][0-9]{0,5}(Ki|Mi|Gi)=[1-9][0-9]{0,8}(Ki|Mi|Gi)", "PAGE=SIZE: use 2Mi=1Gi for 1 GiB of 2-MiB pages")
 KIND_OF_JOB = JobSetting("kind", "KIND", "job, jobset, trainjob or mpijob", one_of(*_FLAVOURS), "job")
-NAMESPACE = JobSetting("namespace", "NAME", "Kubernetes namespace (default: kubectl's)", _namespace)
+NAMESPACE = JobSetting("namespace", "NAME", "Kubernetes namespace (default: kubectl's)", _label)
 PULL = JobSetting(
     "pull-policy", "WHEN", "when a node fetches the image: Always, IfNotPresent or Never", one_of("Always", "IfNotPresent", "Never")
 )
@@ -94,7 +76,8 @@ def _render(job: LaunchJob) -> str:
     flavour = _FLAVOURS[kind]
     _check_name(job, flavour)
     _check(job, kind)
-    marked = _is_marked(job)
+    formatted = any(each == "--format" or each.startswith("--format=") for each in job.command)
+    marked = not job["volume"] and not formatted and job.command[0] in (*commands(), "run")  # rows are in the log, between two marks
     return filled(
         f"kubernetes.{kind}.j2",
         job=job,
@@ -111,9 +94,9 @@ def _render(job: LaunchJob) -> str:
         why_bound=Quoted(_WHY_BOUND[bool(job.gpus)]),
         limits=_limits(job),
         seconds=int(job["minutes"]) * 60,
-        patience=_patience(job),
+        patience=0 if job.nodes == 1 or _has_timeout(job) else min(_PATIENCE_S, int(job["minutes"]) * 60),
         shm=job["shm"] if job.ranks > 1 or "shm" in job.explicit else "",
-        folder=_folder(job),
+        folder=job.runs if job.runs.startswith("/") else _RESULTS,  # the mount point
         runs=_runs(job),
         runtime=job["runtime"] or "torch-distributed",
     )
@@ -145,25 +128,10 @@ def _check(job: LaunchJob, kind: str) -> None:
         raise UsageError("--pull-policy does not apply to a TrainJob, because its runtime sets it: omit it, or use another --kind")
     if kind != "trainjob" and job["runtime"]:
         raise UsageError(f"--runtime applies to a TrainJob only: omit it, or use --kind trainjob instead of {kind}")
-    _check_environment(job, kind)
-
-
-def _check_environment(job: LaunchJob, kind: str) -> None:
     own = {"COLLBENCH_PODS", "COLLBENCH_SECRET", "MASTER_ADDR", "JOB_COMPLETION_INDEX", "POD_NAME"} if kind != "mpijob" else {"POD_NAME"}
     for name in job.environment:
         if name in own or name.startswith("PET_"):
             raise UsageError(f"--env {name}=… is set by the manifest or by Kubernetes: omit it")
-
-
-def _is_marked(job: LaunchJob) -> bool:
-    """Return whether the rows are written to the log, between two marks."""
-    formats = [each for each in job.command if each == "--format" or each.startswith("--format=")]
-    return not job["volume"] and not formats and job.command[0] in (*commands(), "run")
-
-
-def _folder(job: LaunchJob) -> str:
-    """Return where the volume is mounted."""
-    return job.runs if job.runs.startswith("/") else _RESULTS
 
 
 def _words(job: LaunchJob, marked: bool) -> Quoted:
@@ -212,10 +180,8 @@ def _why(resource: str) -> str:
     return "the RDMA devices; without them NCCL and UCX use TCP" if "/" in resource and "gpu" not in resource else ""
 
 
-def _patience(job: LaunchJob) -> int:
-    """Return how long pods wait for each other, in seconds; 0 if the command sets it, or there is one pod."""
-    own = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
-    return 0 if own or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
+def _has_timeout(job: LaunchJob) -> bool:
+    return any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
 
 
 _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import re
 
 from collbench.deploy.files import filled, line, sh
-from collbench.deploy.job import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS, JobSetting, LauncherKind, LaunchJob
-from collbench.errors import UsageError
+from collbench.deploy.job import (
+    CPUS,
+    ENV,
+    GPUS,
+    MINUTES,
+    MODULES,
+    NAME,
+    NODES,
+    PROGRAM,
+    RANKS,
+    JobSetting,
+    LauncherKind,
+    LaunchJob,
+    matching,
+)
 
-_SYSTEM = re.compile(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*")
 _ALONE = ("probe", "doctor")
 _OWN_FOLDER = "run"  # in ReFrame's stage folder
 
 
-def system(text: str) -> str:
-    """Return where ReFrame may run a check: a system, system:partition, *, or +feature. Raises UsageError."""
-    if not _SYSTEM.fullmatch(text):
-        raise UsageError(f"{text!r} is not a valid system of ReFrame: use SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
-    return text
-
-
+system = matching(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*", "a valid system of ReFrame: use SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
 SYSTEM = JobSetting("system", "SYSTEM", "where ReFrame may run the check: system:partition of its configuration, or +feature", system, "*")
 
 

@@ -11,10 +11,7 @@ ACCOUNT = JobSetting("account", "NAME", "the account to charge", word)
 QOS = JobSetting("qos", "NAME", "Slurm's quality of service", word)
 GPU_TYPE = JobSetting("gpu-type", "TYPE", "type of GPU, such as h100, if a partition has several", word)
 MPI = JobSetting(
-    "mpi",
-    "HOW",
-    "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: Slurm's)",
-    one_of("pmix", "pmi2", "cray_shasta", "none"),
+    "mpi", "HOW", "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: Slurm's)", one_of("pmix", "pmi2", "cray_shasta", "none")
 )
 ARRAY = JobSetting("array", "K", "submit K jobs, one allocation each, one after the other", whole(1, 1000))
 CONTAINER = JobSetting("container", "HOW", "container runtime: pyxis or apptainer (default: by the image)", one_of("pyxis", "apptainer"))

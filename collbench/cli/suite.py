@@ -1,0 +1,135 @@
+"""Make the request of `collbench run` from a suite and the command line.
+
+Keys of the suite become the options of the same name. They have the lowest precedence: COLLBENCH_* variables and typed
+options replace them in every sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from collbench.backends.registry import backend_class, backend_names
+from collbench.cli import launches
+from collbench.cli.configuration import parse_configured, read_configuration
+from collbench.cli.parser import Parser, from_environment, options_typed
+from collbench.cli.request import default_backends, make_sweep, request_of
+from collbench.errors import UsageError
+from collbench.measure.request import Request
+from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
+from collbench.operations.sweep import Sweep, Sweeps
+
+# Keys of a sweep with values that one option takes together. Values of other keys are combined with each other.
+_TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
+             "protocols": "protocols", "registrations": "registration"}  # fmt: skip
+_ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "window": "window", "split": "split", "traffic": "traffic",
+               "skew": "skew", "streams": "streams"}  # fmt: skip
+_PLACED = {True: [("in_place", True)], False: [("out_of_place", True)], "both": [("out_of_place", True), ("in_place", True)]}
+_SHORT_SIZES = ("minimum", "maximum", "factor", "increment")
+_OF_A_SWEEP = frozenset({*_TOGETHER.values(), *_ONE_BY_ONE.values(), *_SHORT_SIZES, "in_place", "out_of_place"})
+_MOST_COMBINATIONS = 2000
+_NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
+
+
+def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
+    """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
+    make_sweep(arguments, ())  # raises for invalid typed options, before an error can name the suite
+    for name in arguments.backend or ():
+        backend_class(name)
+    suite = read_suite(arguments.suite)
+    check_names(suite, backend_names())
+    _check_number(suite)
+    typed = options_typed(parser, argv[1:]) & _OF_A_SWEEP
+    _check_use(typed, suite)
+    whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
+    whole.configuration = _in_use(whole.configuration, suite)
+    if whole.gdr_check:
+        whole.launches = launches.pairs(whole.launches, os.environ)
+    sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
+    default_names = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
+    named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
+    values, plain = {name: getattr(arguments, name) for name in sorted(typed)}, (bool, int, float, list, type(None))
+    facts = suite.as_json() | {"typed": {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}}
+    word = _NOT_FOR_NAMES.sub("-", suite.name)[:60].strip("-") or "suite"
+    request = request_of(
+        whole, Sweeps(tuple(sweeps), default_names, once=bool(typed)), argv, command=f"run-{word}", suite=facts,
+        backends=tuple(dict.fromkeys((*default_names, *named))), requested=frozenset(named),
+    )  # fmt: skip
+    return request, whole
+
+
+def _check_number(suite: Suite) -> None:
+    """Raise UsageError for a suite that would need hours of preparation before the first measurement."""
+    lists = ([each for key, each in table.values.items() if key in _ONE_BY_ONE] for table in suite.sweeps)
+    number = sum(prod(map(len, each)) for each in lists)
+    if number > _MOST_COMBINATIONS:
+        raise UsageError(
+            f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, but at most {_MOST_COMBINATIONS:,} are "
+            "supported: shorten its lists"
+        )
+
+
+def _check_use(typed: set[str], suite: Suite) -> None:
+    """Raise UsageError for an option that applies to no sweep. A variable may have been set for other commands."""
+    chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
+    for key, option in (_TOGETHER | _ONE_BY_ONE).items():
+        if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):
+            raise UsageError(f"--{option} is for {operations_with(key)}, but suite {suite.name} has none: remove it")
+
+
+def _sweeps_of(table: SuiteSweep, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
+    """Yield the sweeps of a table: all combinations of its lists. Values from [defaults] that its operations do not have are left out."""
+    operations = operations_of(table.values["operations"])
+    values = {key: value for key, value in table.values.items() if concerns(key, operations)}
+    for options in _combinations(values):
+        arguments = _parsed(parser, argv, _variables([*suite.run.items(), *options]), suite, table)
+        try:
+            sweep = make_sweep(arguments, operations)
+        except UsageError as error:
+            raise UsageError(f"suite {table.file}, {table.where}: {error}") from error
+        yield replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), where=table.where, place=table.place)
+
+
+def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the options and values of each combination."""
+    fixed = [(_TOGETHER[key], ",".join(map(_text, each))) for key, each in values.items() if key in _TOGETHER]
+    choices = [[(_ONE_BY_ONE[key], one) for one in each] for key, each in values.items() if key in _ONE_BY_ONE]
+    if "in_place" in values:
+        choices.append(_PLACED[values["in_place"][0]])
+    return ([*fixed, *chosen] for chosen in product(*choices))
+
+
+def _variables(options: Any) -> dict[str, str]:
+    """Return options as text, as COLLBENCH_* variables have them."""
+    return {f"COLLBENCH_{name.upper()}": _text(value) for name, value in options}
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: SuiteSweep | str) -> argparse.Namespace:
+    """Return the options, in which typed ones replace the suite's. Raises UsageError with the place in the suite."""
+    try:
+        typed = from_environment(parser, argv[1:], variables)
+        found = parse_configured(read_configuration(argv[1:], os.environ), "run", parser, typed, parser.parse_args)
+    except UsageError as error:
+        place = f"{where.file}, {where.where}" if isinstance(where, SuiteSweep) else f"{suite.files[0]}, {where}"
+        raise UsageError(f"suite {place}: {error}") from error
+    found.command = "run"
+    return found
+
+
+def _in_use(configuration: Mapping[str, Any] | None, suite: Suite) -> Mapping[str, Any] | None:
+    """Return the facts of the configuration file without the values that every sweep replaces."""
+    if configuration is None:
+        return None
+    replaced = [{(_TOGETHER | _ONE_BY_ONE).get(key, key) for key in table.values} for table in suite.sweeps]
+    values = {name: text for name, text in configuration["values"].items() if name.replace("-", "_") not in set.intersection(*replaced)}
+    return {**configuration, "values": values} if values else None
