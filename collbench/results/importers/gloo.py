@@ -8,21 +8,11 @@ they are not used.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import (
-    ConcurrentThreads,
-    Doubt,
-    ElementSizeMismatch,
-    InputBuffers,
-    MissingItem,
-    SkippedLines,
-    SkippedReason,
-    lacks,
-)
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import ConcurrentThreads, Doubt, ElementSizeMismatch, InputBuffers, MissingItem, lacks
 from collbench.results.importers.rows import (
     JobExtent,
     Quantiles,
@@ -30,7 +20,6 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     ranks_and_nodes,
     short,
@@ -90,15 +79,9 @@ _ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
 
 
 @dataclass
-class _GlooTable:
+class _GlooTable(TextTable):
     """One benchmark's output."""
 
-    name: str
-    number: int
-    facts: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
 
 
@@ -111,25 +94,22 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per benchmark. Raises UsageError if neither the output nor --ranks gives the number of processes."""
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
-    return nonempty(read_tables(tables, lambda table: [_run(table, user_input)], lambda table: table.number), "Gloo's benchmark")
+    return read_tables(tables, lambda table: [_run(table, user_input)], tool="Gloo's benchmark")
 
 
 GLOO = Importer("gloo", "gloo's benchmark", knows, read)
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_GlooTable]:
-    table: _GlooTable | None = None
+def _tables(lines: Sequence[str]) -> list[_GlooTable]:
+    tables: list[_GlooTable] = []
     for at, line in enumerate(lines, start=1):
         name = _NAME.match(line)
-        if name and name[1] not in (_RESULTS, _ERRORS) and not (table and table.columns and not table.lines):
-            if table:
-                yield table
-            table = _GlooTable(name[1].lower(), at)
-        elif table or _COLUMN.search(line):
-            table = table or _GlooTable("unnamed", at)
-            _take(table, line, at)
-    if table:
-        yield table
+        if name and name[1] not in (_RESULTS, _ERRORS) and not (tables and tables[-1].columns and not tables[-1].lines):
+            tables.append(_GlooTable(at, name[1].lower()))
+        elif tables or _COLUMN.search(line):
+            tables = tables or [_GlooTable(at, "unnamed")]
+            _take(tables[-1], line, at)
+    return tables
 
 
 def _take(table: _GlooTable, line: str, at: int) -> None:
@@ -141,9 +121,7 @@ def _take(table: _GlooTable, line: str, at: int) -> None:
     elif found := _MISMATCH.search(line):
         table.mismatches.append(found[0])
     elif table.columns and line.strip()[:1].isdigit():
-        words = line.split()
-        complete = len(words) == len(table.columns)
-        (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
+        table.add(at, line.split())
 
 
 def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
@@ -227,7 +205,7 @@ def _failed(row: Row, mismatches: Sequence[str]) -> Row:
 
 
 def _doubts(table: _GlooTable, meaning: _GlooMeaning) -> list[Doubt]:
-    doubts: list[Doubt] = [SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0])] if table.bad else []
+    doubts = table.doubts()
     if meaning.width:
         doubts.append(ElementSizeMismatch(table.name, meaning.width))
     if (threads := whole(table.facts.get("threads", "1")) or 1) > 1:

@@ -7,12 +7,12 @@ t_avg their mean. The row's time is t_max, from which IMB computes its Mbytes/se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
@@ -21,7 +21,6 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     short,
     type_name,
@@ -39,21 +38,25 @@ _TURNED_ROUND = 2017  # the version that changed both defaults
 
 
 @dataclass
-class ImbBlock:
-    """One benchmark's part of the output.
+class ImbBlock(TextTable):
+    """One benchmark's part of the output. A failed case has its reason in the column "failed".
 
     ranks       that took part, in all groups together; group_size: in each group
     groups      the ranks of each group, if several ran at the same time
-    lines       (number of the line in the file, its words)
     """
 
-    name: str
-    number: int
     ranks: int = 0
     group_size: int = 0
     groups: list[list[int]] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def add(self, number: int, words: Sequence[str]) -> None:
+        """Add a line of figures, or one of a failed case, which has only its first columns and the reason."""
+        leading = [title for title in self.columns if title in ("Group", "#bytes")]
+        rest = words[len(leading) :]
+        if len(words) != len(self.columns) and rest and rest[0].rstrip(".;") in ("time-out", "int-overflow", "out-of-mem"):
+            self.lines.append((number, {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}))
+        else:
+            super().add(number, words)
 
     @property
     def concurrent(self) -> int:
@@ -103,16 +106,15 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
     meaning, statistic = _meaning(block.name), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
     by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
-    bad = []
-    for line, words in block.lines:
-        found = _named(block, words)
-        size = None if found is None else 0 if "#bytes" not in found else whole(found["#bytes"])
-        if found is None or size is None or not (size == 0 or is_size(size)):
+    bad = list(block.bad)
+    for line, found in block.lines:
+        size = whole(found.get("#bytes", "0"))
+        if size is None or not (size == 0 or is_size(size)):
             bad.append(line)
         else:
             by_case.setdefault(size, []).append((line, found))
     rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_case.items()]
-    return rows, statistic, bad
+    return rows, statistic, sorted(bad)
 
 
 def _meaning(name: str) -> _Meaning:
@@ -181,18 +183,6 @@ def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
         return {**traffic, "group": f"MOD {count}"}
     names = ["-".join(map(str, group[:4])) for group in block.groups[:8]]
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
-
-
-def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
-    """Return the words by their column; a failed case has its reason under "failed". None if they do not fit the columns."""
-    columns = block.columns
-    if len(words) == len(columns):
-        return dict(zip(columns, words, strict=True))
-    leading = [title for title in columns if title in ("Group", "#bytes")]
-    rest = words[len(leading) :]
-    if not rest or rest[0].rstrip(".;") not in ("time-out", "int-overflow", "out-of-mem"):
-        return None
-    return {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}
 
 
 def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
@@ -287,7 +277,7 @@ class _State:
     version: str | None = None
     part: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    block: ImbBlock | None = None
+    blocks: list[ImbBlock] = field(default_factory=list)
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -299,43 +289,41 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per block. Raises UsageError if no block has the number of --ranks."""
-    state = _State()
-    blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
+    state = _state(without_prefixes(lines))
+    blocks = [block for block in state.blocks if block.lines or block.bad]
     if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
         raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
     contexts = Contexts(lines)
-    reading = read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], lambda block: block.number)
-    return nonempty(reading, "IMB")
+    return read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], "IMB")
 
 
 IMB = Importer("imb", "Intel MPI Benchmarks", knows, read)
 
 
-def _blocks(state: _State, lines: Sequence[str]) -> Iterator[ImbBlock]:
+def _state(lines: Sequence[str]) -> _State:
+    """Return what the lines hold."""
+    state = _State()
     for number, line in enumerate(lines, start=1):
-        if line[:1] == "#":
-            begun = _BENCHMARK.match(line)
-            if begun:
-                if state.block:
-                    yield state.block
-                state.block = ImbBlock(short(begun[2]), number)
-            elif not (state.block and _head_of_block(state.block, line)):
-                _head(state, line)
-        elif state.block:
-            _body(state.block, line, number)
-    if state.block:
-        yield state.block
-
-
-def _head(state: _State, line: str) -> None:
-    if found := _VERSION.match(line):
-        part = _PART.search(line)
-        state.version, state.part = found[1], part[1] if part else None
-    elif found := _FACT.match(line):
-        state.facts[found[1]] = short(found[2].strip())
-    elif found := _SEQUENCE.match(line):
-        state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
+        block = state.blocks[-1] if state.blocks else None
+        if line[:1] != "#":
+            words = line.split()
+            if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
+                block.columns = _TITLES.findall(line)
+            elif block and words and block.columns and words[0].isdigit():
+                block.add(number, words)
+        elif begun := _BENCHMARK.match(line):
+            state.blocks.append(ImbBlock(number, short(begun[2])))
+        elif block and _head_of_block(block, line):
+            continue
+        elif found := _VERSION.match(line):
+            part = _PART.search(line)
+            state.version, state.part = found[1], part[1] if part else None
+        elif found := _FACT.match(line):
+            state.facts[found[1]] = short(found[2].strip())
+        elif found := _SEQUENCE.match(line):
+            state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
+    return state
 
 
 def _head_of_block(block: ImbBlock, line: str) -> bool:
@@ -352,16 +340,6 @@ def _head_of_block(block: ImbBlock, line: str) -> bool:
     else:
         return False
     return True
-
-
-def _body(block: ImbBlock, line: str, number: int) -> None:
-    words = line.split()
-    if not words:
-        return
-    if not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
-        block.columns = _TITLES.findall(line)
-    elif block.columns and words[0].isdigit():
-        block.lines.append((number, words))
 
 
 def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogContext) -> ImportedTable:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from collbench.errors import UsageError
 from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.notes import CallRateMismatch, Doubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import MOST_RANKS, RowKind, Samples, is_size, is_time, sampled, short
@@ -52,6 +51,14 @@ class _Calls:
     unlike: int = 0
 
 
+@dataclass
+class _Communicator:
+    """The calls of one communicator, with the number of their first line."""
+
+    number: int
+    calls: list[tuple[_Key, _Calls]] = field(default_factory=list)
+
+
 def knows(lines: Sequence[str]) -> bool:
     """Return whether the lines have keys that only the Inspector writes."""
     return any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines) and any(
@@ -68,12 +75,11 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
             bad += not _take(calls, number, parse_object(text.encode()))
         except ValueError:
             bad += 1
-    communicators: dict[str, list[tuple[_Key, _Calls]]] = {}
+    communicators: dict[str, _Communicator] = {}
     for key, each in calls.items():
-        communicators.setdefault(key.communicator, []).append((key, each))
-    if not communicators:
-        raise UsageError("no object with an operation, a size and a time found: the program ended before the Inspector wrote them")
-    return read_tables(communicators.values(), lambda each: [_run(each, user_input, bad)], lambda each: each[0][1].line)
+        communicators.setdefault(key.communicator, _Communicator(each.line)).calls.append((key, each))
+    empty = "no object with an operation, a size and a time found: the program ended before the Inspector wrote them"
+    return read_tables(communicators.values(), lambda each: [_run(each.calls, user_input, bad)], empty=empty)
 
 
 def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:

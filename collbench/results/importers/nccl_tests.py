@@ -482,6 +482,11 @@ class NcclTestsBlock:
     context: LogContext = field(default_factory=LogContext)
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
 
+    @property
+    def number(self) -> int:
+        """Return the number of the first line of the table in its file."""
+        return self.lines[0].number if self.lines else 0
+
 
 def runs_of(block: NcclTestsBlock, user_input: UserInput) -> Iterator[ImportedTable]:
     """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
@@ -739,10 +744,8 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
             table.append(line)
             samples.update(_samples(number, each, head))
     block = NcclTestsBlock(head, table, samples=samples)
-    reading = read_tables([block], lambda one: runs_of(one, user_input), lambda one: 0)
-    if not reading.runs:
-        raise UsageError("no results in the file: the program was stopped before its first line")
-    return reading
+    empty = "no results in the file: the program was stopped before its first line"
+    return read_tables([block], lambda one: runs_of(one, user_input), empty=empty)
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
@@ -912,10 +915,8 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
-    reading = read_tables(_blocks(lines), lambda block: runs_of(block, user_input), lambda block: block.lines[0].number)
-    if not reading.runs:
-        raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
-    return reading
+    empty = "no line of nccl-tests' table with a size and a time found: use the whole output of the program"
+    return read_tables(_blocks(lines), lambda block: runs_of(block, user_input), empty=empty)
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:

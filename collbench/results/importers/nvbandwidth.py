@@ -61,7 +61,7 @@ def knows_json(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per test case. Raises UsageError if none has a figure."""
     head = _NvbandwidthHead()
-    return _reading(list(_in_text(without_prefixes(lines), head)), head, user_input)
+    return _reading(_in_text(without_prefixes(lines), head), head, user_input)
 
 
 def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
@@ -81,41 +81,31 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
 
 
 def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, user_input: UserInput) -> Reading:
-    found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
-    if not found:
-        raise UsageError("no test case with a figure found: all were waived, or the program was stopped")
-    return read_tables(found, lambda matrix: [_run(matrix, head, user_input)], lambda matrix: matrix.number)
+    empty = "no test case with a figure found: all were waived, or the program was stopped"
+    return read_tables(matrices, lambda matrix: [_run(matrix, head, user_input)], empty=empty)
 
 
-def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> Iterator[_Matrix]:
-    matrix: _Matrix | None = None
+def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> list[_Matrix]:
+    matrices: list[_Matrix] = []
     name = ""
     for at, line in enumerate(lines, 1):
         if found := _RUNNING.search(line):
             name = found[1]
         elif found := _SUM.match(line.strip()):
-            if matrix is not None:
-                matrix.name = found[1]
+            if matrices:
+                matrices[-1].name = found[1]
         elif found := _DESCRIPTION.match(line.strip()):
-            if matrix is not None:
-                yield matrix
             part = _PART.search(found[0])
-            matrix = _Matrix(f"{name}_{part[1].lower()}" if part else name or "nvbandwidth", at, found[0])
-        elif matrix is not None:
-            _take(matrix, line, at)
-        else:
-            _learn(head, line)
-    if matrix is not None:
-        yield matrix
-
-
-def _learn(head: _NvbandwidthHead, line: str) -> None:
-    if found := _VERSION.search(line):
-        head.version = found[1]
-    elif found := _PROCESS.search(line):
-        head.hosts[int(found[1])] = short(found[2])
-    elif found := _DEVICE.search(line):
-        head.devices.append(_device(found.groups()))
+            matrices.append(_Matrix(f"{name}_{part[1].lower()}" if part else name or "nvbandwidth", at, found[0]))
+        elif matrices:
+            _take(matrices[-1], line, at)
+        elif found := _VERSION.search(line):
+            head.version = found[1]
+        elif found := _PROCESS.search(line):
+            head.hosts[int(found[1])] = short(found[2])
+        elif found := _DEVICE.search(line):
+            head.devices.append(_device(found.groups()))
+    return matrices
 
 
 def _device(fields: Sequence[str]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ Percentiles are of the iterations' means over the ranks. That is not a quantile 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
 from collbench.results.importers.notes import (
     Doubt,
@@ -23,8 +23,6 @@ from collbench.results.importers.notes import (
     MissingItem,
     MixedMemory,
     NotInOutput,
-    SkippedLines,
-    SkippedReason,
 )
 from collbench.results.importers.rows import (
     JobExtent,
@@ -32,7 +30,6 @@ from collbench.results.importers.rows import (
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     short,
     type_name,
@@ -148,10 +145,7 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
 def _named(test: Test, before: str, after: str) -> Test:
     """Return the test with text before and after its name; it moves the same bytes."""
     program = test.program.removeprefix("osu_")
-    return Test(
-        f"osu_{before}{program}{after}", f"{before}{test.operation}{after}", test.like, test.measure,
-        test.parts, test.even, test.pairs, test.both_ways,
-    )  # fmt: skip
+    return replace(test, program=f"osu_{before}{program}{after}", operation=f"{before}{test.operation}{after}")
 
 
 def _unknown(words: str) -> Test:
@@ -182,68 +176,50 @@ _GRAPH = ("Dimensions size", "Time took to create topology graph")  # lines befo
 _MESSAGE_RATES = "# Message Rate Profile"
 
 
-@dataclass
-class OsuTable:
+@dataclass(kw_only=True)
+class OsuTable(TextTable):
     """Lines of figures under one line of column titles, and the lines before it.
 
-    columns   titles, each without the blank before its unit; of -V the windows, as numbers
-    lines     (number of the line in the file, its words)
-    bad       numbers of lines of figures that do not have one word per column
+    columns   titles, each without the blank before its unit; of -V the size and the windows, as numbers
     """
 
     test: Test
     library: str
     memory: str | None
     version: str | None
-    number: int
-    facts: dict[str, Any]
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, list[str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
 
     @property
     def windows(self) -> bool:
         """Whether the columns are windows, with a rate in each."""
-        return bool(self.columns) and self.columns[0].isdigit()
+        return len(self.columns) > 1 and self.columns[1].isdigit()
 
 
-def is_title(line: str) -> bool:
-    """Return whether the line is the title of an OSU test."""
-    return _title(line) is not None
-
-
-def tables_in(lines: Sequence[str]) -> Iterator[OsuTable]:
+def tables_in(lines: Sequence[str]) -> list[OsuTable]:
     """Return all tables of the output, without those of message rates, which repeat the rates."""
-    table: OsuTable | None = None
-    neighbours = False
+    tables: list[OsuTable] = []
+    graph = False  # whether the next test is one of neighbors
     for number, line in enumerate(lines, start=1):
-        if line[:1] == "#" or "OSU" in line:
-            following = _heads(table, line, (number, neighbours))
-            if table is not None and following is not table:
-                yield table
-            table, neighbours = following, neighbours and following is table
+        table = tables[-1] if tables else None
+        if title := _title(line):
+            tables.append(_titled(title, number, graph))
+            graph = False
         elif line.startswith(_GRAPH):
-            neighbours = True
-        elif table is not None and table.columns:
-            _figures(table, line, number)
-        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap prints titles without #
+            graph = True
+        elif table is None:
+            continue
+        elif line[:1] == "#" or "OSU" in line:
+            if table.lines or table.bad:
+                if not (_DATATYPE.match(line) or _columns_in(line) or line.startswith(_MESSAGE_RATES)):
+                    continue
+                table = replace(table, number=number, facts=dict(table.facts), columns=[], lines=[], bad=[])
+                tables.append(table)
+                graph = False
             _learn(table, line)
-    if table is not None:
-        yield table
-
-
-def _heads(table: OsuTable | None, line: str, at: tuple[int, bool]) -> OsuTable | None:
-    """Return the table of a line of the head, a new one if the line begins one. at: (number of the line, whether ranks are neighbors)."""
-    if title := _title(line):
-        return _titled(title, *at)
-    if table is None:
-        return None
-    if (table.lines or table.bad) and not _DATATYPE.match(line) and not _columns_in(line) and not line.startswith(_MESSAGE_RATES):
-        return table
-    if table.lines or table.bad:
-        table = replace(table, number=at[0], facts=dict(table.facts), columns=[], lines=[], bad=[])
-    _learn(table, line)
-    return table
+        elif table.columns:
+            _figures(table, line, number)
+        elif _columns_in(line):  # osu_ibarrier with overlap prints titles without #
+            _learn(table, line)
+    return tables
 
 
 def _title(line: str) -> re.Match[str] | None:
@@ -254,7 +230,8 @@ def _titled(title: re.Match[str], number: int, neighbours: bool) -> OsuTable:
     library, words = title["library"], title["title"]
     if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
         library, words = "MPI", f"{library[4:]} {words}"
-    return OsuTable(test_of(words, neighbours), library.upper(), title["memory"], title["version"], number, {})
+    test = test_of(words, neighbours)
+    return OsuTable(number=number, test=test, library=library.upper(), memory=title["memory"], version=title["version"])
 
 
 def _learn(table: OsuTable, line: str) -> None:
@@ -274,7 +251,7 @@ def _learn(table: OsuTable, line: str) -> None:
 
 def _columns_in(line: str) -> list[str]:
     if _WINDOWS.match(line):
-        return line[1:].split()
+        return ["Size", *line[1:].split()]
     found = [title.replace(" (", "(") for title in _COLUMN.findall(line)]
     return found if any("(" in title or title == "MB/s" for title in found) else []
 
@@ -285,8 +262,7 @@ def _figures(table: OsuTable, line: str, number: int) -> None:
         if line.startswith("DATA VALIDATION ERROR"):
             table.facts["failed"] = FailedValidation(number, short(line))
         return
-    complete = len(words) == len(table.columns) + table.windows
-    (table.lines.append((number, words)) if complete else table.bad.append(number))
+    table.add(number, words)
 
 
 # The rows of one OSU table: the column with the time, and the other columns.
@@ -310,8 +286,16 @@ def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
     """Return (rows in the order of the lines, the statistic of a time)."""
     statistic = _statistic(table)
     kind = _kind(table, extent, statistic)
-    make = _by_window if table.windows else _by_column
-    return [row for number, words in table.lines for row in make(_Line(table, kind, number), words)], statistic
+    rows: list[Row] = []
+    for number, figures in table.lines:
+        line, size = _Line(table, kind, number), whole(figures.get("Size", "0"))
+        if table.windows:  # -V: the rate with each window
+            made = [(row, window) for window in table.columns[1:] if (row := _row(line, size, figures[window], {"MB/s": figures[window]}))]
+            rows += [replace(row, window=whole(window)) for row, window in made]
+        elif name := next((name for name in (*_TIMES, *_RATES) if name in figures), None):
+            row = _row(line, size, figures[name], figures)
+            rows += [row] if row else []
+    return rows, statistic
 
 
 def _statistic(table: OsuTable) -> str:
@@ -364,23 +348,6 @@ def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
     if table.test.like == "reducescatter":
         return printed, printed // width // kind.ranks
     return printed * (kind.ranks if table.test.parts else 1), printed // width
-
-
-def _by_window(line: _Line, words: list[str]) -> list[Row]:
-    """Return the rows of one line of -V: its size, then the rate with each window."""
-    rows = []
-    for window, figure in zip(line.table.columns, words[1:], strict=True):
-        row = _row(line, whole(words[0]), figure, {"MB/s": figure})
-        rows += [replace(row, window=whole(window))] if row else []
-    return rows
-
-
-def _by_column(line: _Line, words: list[str]) -> list[Row]:
-    by_name = dict(zip(line.table.columns, words, strict=True))
-    figure = next((by_name[name] for name in (*_TIMES, *_RATES) if name in by_name), None)
-    size = whole(by_name["Size"]) if "Size" in by_name else 0
-    row = _row(line, size, figure, by_name) if figure else None
-    return [row] if row else []
 
 
 def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str]) -> Row | None:
@@ -436,15 +403,14 @@ def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines is the title of an OSU test."""
-    return any(is_title(line) for line in without_prefixes(lines))
+    return any(_title(line) for line in without_prefixes(lines))
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
-    reading = read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], lambda table: table.number)
-    return nonempty(reading, "OSU's tests")
+    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], "OSU's tests")
 
 
 OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
@@ -480,9 +446,7 @@ def _missing(table: OsuTable) -> list[Missing]:
 
 
 def _doubts(table: OsuTable) -> list[Doubt]:
-    doubts: list[Doubt] = [table.facts["failed"]] if "failed" in table.facts else []
-    if table.bad:
-        doubts.append(SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0]))
+    doubts = [*([table.facts["failed"]] if "failed" in table.facts else []), *table.doubts()]
     if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
         doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))
     return doubts

@@ -90,6 +90,7 @@ class _Head:
 class _Table:
     """The lines of one collective and type: (number of the line, its figures)."""
 
+    number: int
     collective: str
     dtype: str
     lines: list[tuple[int, list[str]]] = field(default_factory=list)
@@ -117,24 +118,22 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
                 number,
                 found[5].split(),
             )
-    reading = read_tables(tables, lambda table: _runs(head, table, user_input, quantised), lambda table: table.lines[0][0])
-    if not reading.runs:
-        what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
-        raise UsageError(f"{what}: use the output of a complete run of comms.py")
-    return reading
+    what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
+    empty = f"{what}: use the output of a complete run of comms.py"
+    return read_tables(tables, lambda table: _runs(head, table, user_input, quantised), empty=empty)
 
 
 def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
     """Add a line to its table. A size that occurs again begins another table."""
     last = tables[-1] if tables and (tables[-1].collective, tables[-1].dtype) == (collective, dtype) else None
     if last is None or any(figures[0] == earlier[0] for _, earlier in last.lines):
-        last = _Table(collective, dtype)
+        last = _Table(number, collective, dtype)
         tables.append(last)
     last.lines.append((number, figures))
 
 
 def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> Iterator[ImportedTable]:
-    first = table.lines[0][0]
+    first = table.number
     if not table.collective or not table.dtype:
         raise UsageError(f"line {first}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
     operation = _OPERATIONS.get(table.collective, table.collective)

@@ -11,24 +11,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Doubt, MessageRateMismatch, MissingItem, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import (
-    Quantiles,
-    RowKind,
-    is_size,
-    is_time,
-    missing,
-    nonempty,
-    parse_number,
-    short,
-    whole,
-    without_figures,
-)
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import Doubt, MessageRateMismatch, MissingItem, lacks
+from collbench.results.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, short, whole, without_figures
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -54,18 +42,12 @@ _US = 1e-6
 
 
 @dataclass
-class _Test:
-    """One program's output: its title, the values of its head, and the lines of figures."""
+class _Test(TextTable):
+    """One program's output. name: the verb of its title; words: what follows it."""
 
-    verb: str
-    words: str
-    latency: bool
-    number: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    words: str = ""
+    latency: bool = False
     device: str = "cpu"
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
 
     @property
     def both_ways(self) -> bool:
@@ -82,9 +64,9 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
     if user_input.ranks not in (None, 2):
         raise UsageError(f"--ranks {user_input.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
-    tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
+    tests = list(_in_json(lines)) if _is_json(lines) else _in_text(without_prefixes(lines))
     found = [test for test in tests if test.lines or test.bad]
-    return nonempty(read_tables(found, lambda test: [_run(test, user_input)], lambda test: test.number), "perftest")
+    return read_tables(found, lambda test: [_run(test, user_input)], tool="perftest")
 
 
 def _is_json(lines: Sequence[str]) -> bool:
@@ -94,34 +76,25 @@ def _is_json(lines: Sequence[str]) -> bool:
 PERFTEST = Importer("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
 
 
-def _in_text(lines: Sequence[str]) -> Iterator[_Test]:
-    test, cuda = None, False
+def _in_text(lines: Sequence[str]) -> list[_Test]:
+    tests, cuda = list[_Test](), False
     for at, line in enumerate(lines, start=1):
         if title := _TITLE.match(line) if "Test" in line else None:
-            if test:
-                yield test
-            test = _Test(title[1], title[2], title[3] == "Latency", at, device="cuda" if cuda else "cpu")
+            tests.append(_Test(at, title[1], words=title[2], latency=title[3] == "Latency", device="cuda" if cuda else "cpu"))
             cuda = False
-        elif test is None or "#bytes" not in line:
-            cuda = cuda or "initializing CUDA" in line
-            _take(test, line, at)
-        else:
+            continue
+        cuda = cuda or "initializing CUDA" in line
+        if not tests:
+            continue
+        test, words = tests[-1], line.split()
+        if "#bytes" in line:
             test.columns = _COLUMNS.findall(line)
-    if test:
-        yield test
-
-
-def _take(test: _Test | None, line: str, at: int) -> None:
-    if test is None:
-        return
-    if not test.columns:
-        test.facts |= {name: short(value.strip()) for name, value in _FACT.findall(line)}
-        test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
-        return
-    words = line.split()
-    if words and all(parse_number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
-        complete = len(words) == len(test.columns)
-        (test.lines.append((at, dict(zip(test.columns, words, strict=True)))) if complete else test.bad.append(at))
+        elif not test.columns:
+            test.facts |= {name: short(value.strip()) for name, value in _FACT.findall(line)}
+            test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
+        elif words and all(parse_number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
+            test.add(at, words)
+    return tests
 
 
 def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
@@ -157,7 +130,8 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
         raise UsageError(f'line {line}: "test_info" with a known test, or "results", is missing in the JSON of perftest')
     named = {_JSON_FACTS.get(name, name): short(user_input) for name, user_input in info.items() if name != "test"}
     device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
-    test = _Test(title[1], title[2].replace("_", " "), title[3] == "Latency", line, named, device)
+    words = title[2].replace("_", " ")
+    test = _Test(line, title[1], named, words=words, latency=title[3] == "Latency", device=device)
     figures = {_JSON_COLUMNS[name]: user_input for name, user_input in results.items() if name in _JSON_COLUMNS}
     if not test.latency:
         title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
@@ -192,7 +166,7 @@ def _agree(rate: float, messages: float, size: float) -> bool:
 def _run(test: _Test, user_input: UserInput) -> ImportedTable:
     kind = _kind(test, user_input)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
-    program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
+    program = f"ib_{_PROGRAMS[test.name]}_{'lat' if test.latency else 'bw'}"
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=unknown, doubts=_doubts(test))
 
@@ -204,14 +178,14 @@ def _kind(test: _Test, user_input: UserInput) -> RowKind:
     return RowKind(
         operation, "verbs", "verbs", "uint8", 2, user_input.nodes, _statistic(test), device=test.device, mode="batched",
         window=None if test.latency else depth,
-        also={"protocol": test.verb, "streams": pairs, "flags": (IMPORTED, "unverified")},
+        also={"protocol": test.name, "streams": pairs}, verified=False,
     )  # fmt: skip
 
 
 def _statistic(test: _Test) -> str:
     if not test.latency:
         return "mean per message: the rate over all messages, turned into a time"
-    half = "of whole round trips" if test.verb in ("RDMA_Read", "Atomic") else "of half the round trips"
+    half = "of whole round trips" if test.name in ("RDMA_Read", "Atomic") else "of half the round trips"
     return f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
 
 
@@ -244,7 +218,7 @@ def _spread(figures: Mapping[str, str]) -> Quantiles:
 
 
 def _doubts(test: _Test) -> list[Doubt]:
-    doubts: list[Doubt] = [SkippedLines(len(test.bad), SkippedReason.INCOMPLETE, test.bad[0])] if test.bad else []
+    doubts = test.doubts()
     inconsistent = [line for line, figures in test.lines if not _consistent(figures)]
     if inconsistent:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))

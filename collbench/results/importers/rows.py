@@ -21,7 +21,7 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Reading, UserInput
+from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, UserInput
 from collbench.results.importers.notes import Missing, MissingItem, RankMismatch, RateMismatch, lacks
 from collbench.results.row import Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
@@ -114,6 +114,7 @@ class RowKind:
     operation   collbench's name, or another one; then there is a bus bandwidth only if it moves as much as the operation `like`
     ranks       all that took part; for pairs twice the number of pairs
     statistic   the statistic of a time, in each row
+    verified    whether the tool can compare received with sent data
     evidence    other values for each row, JSON-ready: {"iterations": 20}
     also        further fields of the rows, by their name: {"protocol": "RDMA_Write"}
     """
@@ -133,6 +134,7 @@ class RowKind:
     buffers: str = "fixed"
     window: int | None = None
     like: str | None = None
+    verified: bool = True
     evidence: Mapping[str, Any] = field(default_factory=dict)
     also: Mapping[str, Any] = field(default_factory=dict)
 
@@ -168,8 +170,9 @@ class RowKind:
 
     @cached_property
     def _same(self) -> Row:
-        same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), "flags": (IMPORTED,)}
-        return Row(**{**same, **self.also, "size_bytes": 0, "count": 0})
+        same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), **self.also}
+        flags = (IMPORTED,) if self.verified else (IMPORTED, "unverified")
+        return Row(**same, flags=flags, size_bytes=0, count=0)
 
     @cached_property
     def _evidence(self) -> dict[str, Any]:
@@ -269,14 +272,6 @@ def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
 def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) -> RankMismatch:
     """Return the doubt about a number of ranks that these figures do not fit."""
     return RankMismatch(figures, ranks, operation, fitting.low, fitting.high)
-
-
-def nonempty(reading: Reading, tool: str) -> Reading:
-    """Return the reading without empty runs. Raises UsageError if no run has rows, or lines that could not be read."""
-    found = [run for run in reading.runs if run.rows or run.doubts]
-    if not found:
-        raise UsageError(f"no results of {tool} found: use the output from its title on, with the lines of figures")
-    return Reading(found, reading.skipped)
 
 
 def parse_number(text: str) -> float | None:

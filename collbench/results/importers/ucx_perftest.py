@@ -6,15 +6,15 @@ MB are 2**20 bytes. The latency of a ping-pong is half the round trip; of a stre
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
 from collbench.results.importers.notes import MissingItem, SizeMismatch, lacks
-from collbench.results.importers.rows import RowKind, is_size, is_time, missing, nonempty, parse_number, short, with_digits
+from collbench.results.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
 from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
@@ -50,32 +50,27 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         raise UsageError(f"--ranks {user_input.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
     contexts = Contexts(lines)
     tests = [test for test in _tests(without_prefixes(lines)) if test.final]
-    reading = read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], lambda test: test.number)
-    return nonempty(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
+    tool = "ucx_perftest (the client prints it, in a line 'Final:')"
+    return read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], tool)
 
 
-def _tests(lines: Sequence[str]) -> Iterator[_UcxTest]:
-    test = _UcxTest(1)
+def _tests(lines: Sequence[str]) -> list[_UcxTest]:
+    tests = [_UcxTest(1)]
     for at, line in enumerate(lines, 1):
-        if fact := _FACT.match(line.strip()):
-            if test.final:
-                yield test
-                test = _UcxTest(at)
-            test.facts[fact[1]] = short(fact[2])
-        elif kind := _KIND.search(line):
-            if test.final:
-                yield test
-                test = _UcxTest(at)
-            test.latency = kind[1] == "latency"
+        fact, kind = _FACT.match(line.strip()), _KIND.search(line)
+        if (fact or kind) and tests[-1].final:
+            tests.append(_UcxTest(at))
+        if fact:
+            tests[-1].facts[fact[1]] = short(fact[2])
+        elif kind:
+            tests[-1].latency = kind[1] == "latency"
         elif columns := _COLUMNS.search(line):
-            test.percentile = columns[1]
+            tests[-1].percentile = columns[1]
         elif final := _FINAL.match(line):
-            if test.final:  # the same head above several sizes
-                yield test
-                test = replace(test, final=None)
-            test.number, test.final = at, (at, final[1].replace(",", "").split())
-    if test.final:
-        yield test
+            if tests[-1].final:  # the same head above several sizes
+                tests.append(replace(tests[-1]))
+            tests[-1].number, tests[-1].final = at, (at, final[1].replace(",", "").split())
+    return tests
 
 
 def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> ImportedTable:
@@ -106,7 +101,7 @@ def _kind(test: _UcxTest, user_input: UserInput, latency: bool) -> RowKind:
         "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes,
         statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
         window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
-        also={"protocol": test.facts.get("Test"), "flags": (IMPORTED, "unverified")},
+        also={"protocol": test.facts.get("Test")}, verified=False,
     )  # fmt: skip
 
 
