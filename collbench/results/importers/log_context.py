@@ -38,6 +38,19 @@ _LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its 
 _MOST_PROCESSES = 10**7
 
 
+def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> str | None:
+    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"; None without one."""
+    found: str | None = None
+    for word, after in zip(arguments, (*arguments[1:], ""), strict=False):
+        if word in (short_name, long_name):
+            found = after
+        elif word.startswith(f"{long_name}="):
+            found = word.partition("=")[2]
+        elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
+            found = word[len(short_name) :]
+    return found
+
+
 @dataclass(frozen=True)
 class LogContext:
     """The known values of one start.
@@ -61,14 +74,7 @@ class LogContext:
 
     def option(self, short_name: str, long_name: str) -> int | None:
         """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
-        found: str | None = None
-        for word, after in zip(self.arguments, (*self.arguments[1:], ""), strict=False):
-            if word in (short_name, long_name):
-                found = after
-            elif word.startswith(f"{long_name}="):
-                found = word.partition("=")[2]
-            elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
-                found = word[len(short_name) :]
+        found = last_option(self.arguments, short_name, long_name)
         return int(found) if found and found.isdecimal() and len(found) < 16 else None
 
 

@@ -25,7 +25,7 @@ from collbench.results.importers.importer import (
     read_tables,
     split_prefix,
 )
-from collbench.results.importers.log_context import Contexts, LogContext, with_hosts
+from collbench.results.importers.log_context import Contexts, LogContext, last_option, with_hosts
 from collbench.results.importers.notes import (
     AveragedGroups,
     Doubt,
@@ -47,6 +47,11 @@ from collbench.results.importers.rows import (
     RankRange,
     RowKind,
     Samples,
+    as_count,
+    as_list,
+    as_object,
+    as_objects,
+    contradiction,
     is_size,
     is_time,
     operation_named,
@@ -172,15 +177,10 @@ class Head:
             self.program = program[1].strip()
         elif bad := _OUT_OF_BOUNDS.search(text):
             self.bad = int(bad[1][:18])
-        else:
-            self._take_rest(text)
-
-    def _take_rest(self, text: str) -> None:
-        words = text.split()
-        if "Blocking Enabled" in text:
+        elif "Blocking Enabled" in text:
             self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
-        elif "algbw" in words and "busbw" in words:
-            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, not {"error", "res"}.isdisjoint(words)
+        elif {"algbw", "busbw"} <= (words := set(text.split())):
+            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, bool({"error", "res"} & words)
         elif text.rstrip().endswith("...") and self.devices:
             self.cut = True
 
@@ -320,25 +320,30 @@ class DecidedRanks(NamedTuple):
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
     """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
+    listed = ", ".join(possible) or "any"
     if head.program is not None:
         printed = program_operation(head.program)
         if printed is not None:
-            return NamedOperation(operation_named(printed), NameSource.PRINTED, _contradiction(where, user_input, printed))
+            return NamedOperation(
+                operation_named(printed), NameSource.PRINTED, contradiction(where, "operation", user_input.operation, printed)
+            )
         if user_input.operation is None:
             raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     typed = program_operation(context.program) if context.program is not None else None
     if typed is not None and typed in possible and head.program is None:
-        return NamedOperation(operation_named(typed), NameSource.COMMAND, _contradiction(where, user_input, typed))
+        return NamedOperation(operation_named(typed), NameSource.COMMAND, contradiction(where, "operation", user_input.operation, typed))
     if user_input.operation is not None:
         if user_input.operation not in possible:
-            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {_listed(possible)}): omit it")
+            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {listed}): omit it")
         return NamedOperation(operation_named(user_input.operation), NameSource.OPTION)
     if len(possible) == 1:
         return NamedOperation(operation_named(possible[0]), NameSource.COLUMNS)
-    hint = _in_name(user_input.file)
+    # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
+    file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
+    hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
         return NamedOperation(operation_named(hint), NameSource.FILE)
-    raise UsageError(f"{where}: the operation is unknown ({_listed(possible)}): use --operation NAME")
+    raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
 
 
 def program_operation(program: str) -> str | None:
@@ -386,7 +391,7 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
     """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
-    best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
+    best = sorted(bodies, key=lambda body: parse_number(body.algbw) or 0.0, reverse=True)[:_MOST_LINES]
     pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
     return [PrintedRates(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
 
@@ -396,12 +401,6 @@ def parts_of(line: TableLine) -> int | None:
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
     return line.size // whole if whole and line.size % whole == 0 else None
-
-
-def _contradiction(where: str, user_input: UserInput, printed: str) -> tuple[Contradiction, ...]:
-    if user_input.operation is None or user_input.operation == printed:
-        return ()
-    return (Contradiction(where, "--operation", user_input.operation, printed),)
 
 
 def _launched(head: Head, context: LogContext) -> int | None:
@@ -441,26 +440,12 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
     return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
 
 
-def _in_name(file: str) -> str:
-    """Return the operation in a file's name, the longest one: "nccl_reduce_scatter.log" also contains reduce and scatter."""
-    plain = "".join(letter for letter in file.lower() if letter.isalnum())
-    return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
-
-
 def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
     """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
     if operation.parts(4) == 1 or operation.uneven:
         return None
     found = {parts_of(line) for line in lines if line.size and line.elements}
     return found.pop() if len(found) == 1 else None
-
-
-def _listed(possible: Sequence[str]) -> str:
-    return ", ".join(possible) or "any"
-
-
-def _rate(body: Body) -> float:
-    return parse_number(body.algbw) or 0.0
 
 
 # Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
@@ -542,11 +527,8 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
         rows[0].evidence["statistic"], rows,
         _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
-        [*_missing(head, named, ranks, lines, arrays), *_left_out(block, passes)],
-        [
-            *_doubts(head, named.operation, proven, ranks.extent.ranks),
-            *_disagreements(lines, named.operation, ranks.extent.ranks), *_of_passes(head, passes),
-        ],
+        [*_missing(head, named, ranks, lines, arrays), *_skipped(block, passes)],
+        list(_doubts(block, lines, (named.operation, proven, ranks.extent.ranks), passes)),
         (*named.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
@@ -667,40 +649,32 @@ def _missing(
         yield NotInOutput(MissingItem.VERIFICATION)
 
 
-def _left_out(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
-    empty = sum(1 for line in block.lines if not is_size(line.size))
-    if empty:
+def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
+    moved = [line for line in block.lines if is_size(line.size)]
+    if empty := len(block.lines) - len(moved):
         yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
-    kept = len({line.cell for line in block.lines if is_size(line.size)})
-    twice = len(block.lines) - empty - kept
+    twice = len(moved) - len({line.cell for line in moved})
     if passes == 1 and twice:
         yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
 
 
-def _doubts(head: Head, operation: Operation, proven: Ranks, ranks: int) -> Iterator[Doubt]:
-    groups = len({device.group for device in head.devices})
-    contradicted = proven.factor if proven.factor is not None and not proven.factor.holds(ranks) else None
-    if contradicted is not None:
-        yield rank_mismatch("busbw / algbw", contradicted, ranks, operation.name)
+def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[Doubt]:
+    head, (operation, proven, ranks) = block.head, about
+    contradicted = proven.factor is not None and not proven.factor.holds(ranks)
+    if contradicted and proven.factor is not None:
+        yield rank_mismatch("busbw / algbw", proven.factor, ranks, operation.name)
     if proven.counts is not None and proven.counts != ranks:
         yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
-    if ranks == 1 and contradicted is None:
+    if ranks == 1 and not contradicted:
         yield SingleRankTable()
-    if groups > 1:
+    if (groups := len({device.group for device in head.devices})) > 1:
         yield AveragedGroups(groups)
     if head.bad:
         yield OutOfBoundsValues(head.bad)
-
-
-def _disagreements(lines: Sequence[TableLine], operation: Operation, ranks: int) -> Iterator[Doubt]:
-    """Compare the algbw of the fastest line with size / time."""
     placed = [(line, body) for line in lines for body in line.placed if body]
     line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
     if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
         yield mismatch
-
-
-def _of_passes(head: Head, passes: int) -> Iterator[Doubt]:
     if head.starts > 1:
         yield InterleavedJobs(head.starts)
     elif passes > 1:
@@ -719,7 +693,6 @@ _JSON_NUMBERS = {
 }  # fmt: skip
 _PLACES = ("out_of_place", "in_place")
 _PER_ITERATION = ("min_us", "max_us", "p99_us", "cv_pct", "p95_us")
-_MOST_NUMBER = 2**62
 
 
 def knows_json(lines: Sequence[str]) -> bool:
@@ -739,7 +712,7 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
     table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
-    for number, each in enumerate(_objects(document.get("results")), 1):
+    for number, each in enumerate(as_objects(document.get("results")), 1):
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
@@ -752,13 +725,13 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
     """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
-        place_json = _object(each.get(f"{place}_per_iter"))
-        skipped = _whole(place_json.get("skipped_iterations")) or 0
+        place_json = as_object(each.get(f"{place}_per_iter"))
+        skipped = as_count(place_json.get("skipped_iterations")) or 0
         slowest = _times(place_json.get("times_us"), skipped, calls)
-        iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        iterations = as_count(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
         if len(slowest) < 2 or len(slowest) != iterations - skipped:
             continue  # without them the printed summary is still right
-        processes = [_times(one, skipped, calls) for one in _list(place_json.get("per_process_max_times_us"))]
+        processes = [_times(one, skipped, calls) for one in as_list(place_json.get("per_process_max_times_us"))]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
         of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
         per_rank = np.array(processes) if of_ranks and processes else None
@@ -769,33 +742,36 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
     """Return seconds per call; [] if one of them is not a valid time."""
-    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in as_list(value)[skipped:]]
     return times if all(is_time(time) for time in times) else []
 
 
 def _head(document: Mapping[str, Any]) -> Head:
-    config = _object(document.get("config"))
-    arguments = [word for word in _list(document.get("args")) if isinstance(word, str)]
+    config = as_object(document.get("config"))
+    arguments = [word for word in as_list(document.get("args")) if isinstance(word, str)]
     head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
-    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := _whole(config.get(key))) is not None}
-    head.cpu_time = any("cpu_time" in _object(each.get(place)) for each in _objects(document.get("results")) for place in _PLACES)
-    head.blocking = _blocking(arguments) if config.get("blocking_collectives") == "true" else 0
-    head.averaged = _AVERAGES.get(_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
-    head.devices = [device for each in _objects(config.get("devices")) if (device := _device(each))]
-    head.bad = _whole(_object(document.get("out_of_bounds")).get("count"))
-    code = _whole(document.get("nccl_version"))
+    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := as_count(config.get(key))) is not None}
+    head.cpu_time = any("cpu_time" in as_object(each.get(place)) for each in as_objects(document.get("results")) for place in _PLACES)
+    if config.get("blocking_collectives") == "true":  # JSON has only whether -z was given
+        blocking = last_option(arguments, "-z", "--blocking")
+        head.blocking = int(blocking) if blocking in ("1", "2", "3") else 1
+    head.averaged = _AVERAGES.get(last_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
+    head.devices = [device for each in as_objects(config.get("devices")) if (device := _device(each))]
+    head.bad = as_count(as_object(document.get("out_of_bounds")).get("count"))
+    code = as_count(document.get("nccl_version"))
     head.library = dotted(code) if code else None
-    head.environment = recorded_environment(_variables(document.get("env")))
+    pairs = (word.partition("=") for word in as_list(document.get("env")) if isinstance(word, str))
+    head.environment = recorded_environment({name: text for name, _, text in pairs if name})
     return head
 
 
 def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
-    size, count, dtype = _whole(each.get("size")), _whole(each.get("count")), each.get("type")
+    size, count, dtype = as_count(each.get("size")), as_count(each.get("count")), each.get("type")
     if size is None or count is None or not isinstance(dtype, str):
         return None
     redop, root = each.get("redop"), str(each.get("root")).strip()
     named = redop if isinstance(redop, str) and redop not in ("", "none") else None
-    placed = [_body_json(_object(each.get(place)), _object(each.get(f"{place}_per_iter"))) for place in _PLACES]
+    placed = [_body_json(as_object(each.get(place)), as_object(each.get(f"{place}_per_iter"))) for place in _PLACES]
     return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
 
 
@@ -813,51 +789,11 @@ def _figure(value: Any) -> str:
 
 
 def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
-    numbers = [_whole(each.get(name)) for name in ("rank", "group", "device")]
+    numbers = [as_count(each.get(name)) for name in ("rank", "group", "device")]
     host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
     if numbers[0] is None or not host:
         return None
     return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
-
-
-def _blocking(arguments: Sequence[str]) -> int:
-    """Return the value of -z; JSON has only whether -z was given."""
-    value = _option(arguments, "-z", "--blocking")
-    return int(value) if value in ("1", "2", "3") else 1
-
-
-def _option(arguments: Sequence[str], short: str, long: str) -> str | None:
-    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
-    found = None
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=False):
-        if word in (short, long):
-            found = after
-        elif word.startswith(f"{long}="):
-            found = word.partition("=")[2]
-        elif word.startswith(short) and word[len(short) :].isdecimal():
-            found = word[len(short) :]
-    return found
-
-
-def _variables(value: Any) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _list(value) if isinstance(word, str))
-    return {name: text for name, _, text in pairs if name}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER else None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (each for each in _list(value) if isinstance(each, dict))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
@@ -930,7 +866,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
             continue
         stream = streams.setdefault(found[0], _Stream())
         if found[1][:1] == "#":
-            _refuse_own_output(found[1], number)
+            if found[1].startswith(_OWN_HEADER):
+                raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
             stream.comment(found[1])
         else:
             stream.line(number, found[1])
@@ -939,11 +876,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
         stream.close()
         for head, table in stream.blocks:
             yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
-
-
-def _refuse_own_output(text: str, number: int) -> None:
-    if text.startswith(_OWN_HEADER):
-        raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
 
 
 NCCL_TESTS = Importer("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)

@@ -13,7 +13,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.notes import MissingItem, NotInOutput, lacks
-from collbench.results.importers.rows import RowKind, is_time, parse_number, short
+from collbench.results.importers.rows import RowKind, as_list, as_object, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -71,10 +71,9 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
     except ValueError as error:
         raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
-    known = document.get("nvbandwidth")
-    known = known if isinstance(known, dict) else {}
+    known = as_object(document.get("nvbandwidth"))
     head = _NvbandwidthHead(short(str(known["version"])) if known.get("version") else None)
-    for each in _list(known.get("GPU Device list")):
+    for each in as_list(known.get("GPU Device list")):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
     return _reading(list(_in_json(known)), head, user_input)
@@ -124,11 +123,11 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
 
 
 def _in_json(fields: Mapping[str, Any]) -> Iterator[_Matrix]:
-    for at, case in enumerate(_list(fields.get("testcases")), 1):
-        if not isinstance(case, dict) or not isinstance(case.get("name"), str):
+    for at, case in enumerate(as_list(fields.get("testcases")), 1):
+        if not isinstance(as_object(case).get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
-        table = [[parse_number(str(value)) for value in row] for row in _list(case.get("bandwidth_matrix")) if isinstance(row, list)][
+        table = [[parse_number(str(value)) for value in row] for row in as_list(case.get("bandwidth_matrix")) if isinstance(row, list)][
             :_MOST
         ]
         columns = max((len(row) for row in table), default=0)
@@ -176,10 +175,6 @@ def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int |
                 like=None if latency else "p2p_bandwidth", also={"group": group},
             )  # fmt: skip
             yield kind.row(0 if latency else _SIZE, time_s, count=0 if latency else _SIZE, line=at)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 NVBANDWIDTH = Importer("nvbandwidth", "nvbandwidth, text", knows, read)

@@ -12,11 +12,12 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Contradiction, ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
 from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
     PrintedRates,
     RowKind,
+    contradiction,
     is_size,
     is_time,
     rank_mismatch,
@@ -25,6 +26,7 @@ from collbench.results.importers.rows import (
     rate_mismatch,
     short,
     type_name,
+    whole,
     width_of,
     with_digits,
 )
@@ -141,8 +143,8 @@ def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> 
     part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
     nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
     ranks, nodes, contradicted = ranks_and_nodes(user_input, len(part) or None, nodes, f"the table at line {first}")
-    if user_input.operation and user_input.operation != operation and table.collective != "pt2pt":
-        contradicted = (*contradicted, Contradiction(f"the table at line {first}", "--operation", user_input.operation, short(operation)))
+    if table.collective != "pt2pt":
+        contradicted = (*contradicted, *contradiction(f"the table at line {first}", "operation", user_input.operation, operation))
     base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
     if table.collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
@@ -174,11 +176,11 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
         root=0 if operation and operation.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
     )  # fmt: skip
     for number, figures in table.lines:
-        size, time_s = _whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
+        size, time_s = whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
         if size is None or time_s is None or not (is_size(size) or name == "barrier"):
             continue
         across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
-        row = kind.row(size, time_s, count=_whole(figures[1]) or 0, line=number)
+        row = kind.row(size, time_s, count=whole(figures[1]) or 0, line=number)
         row.evidence["across_ranks"] = across
         yield row
 
@@ -192,7 +194,7 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
         (RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
     ]
     for number, figures in table.lines:
-        size = _whole(figures[0])
+        size = whole(figures[0])
         if len(figures) not in _PAIR_COLUMNS or size is None or not is_size(size):
             continue
         both = _seconds(figures[4])
@@ -207,19 +209,15 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
 def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
     """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
-    whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
-    known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
+    complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
+    known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in complete]
     printed = [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
     found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
-    best = max(whole, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
-    if best and (mismatch := rate_mismatch(_whole(best[0]) or 0, best[7], best[2])):
+    best = max(complete, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
+    if best and (mismatch := rate_mismatch(whole(best[0]) or 0, best[7], best[2])):
         yield mismatch
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def _seconds(text: str) -> float | None:

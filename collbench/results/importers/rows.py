@@ -222,13 +222,12 @@ def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None,
     )
 
 
-def contradiction(where: str, what: str, user_input: int | None, printed: int | None) -> tuple[Contradiction, ...]:
+def contradiction(where: str, what: str, user_input: int | str | None, printed: int | str | None) -> tuple[Contradiction, ...]:
     """Return the contradiction between the option --`what` and the output, if there is one."""
-    return (
-        ()
-        if user_input is None or printed is None or user_input == printed
-        else (Contradiction(where, f"--{what}", str(user_input), f"{printed} {what}"),)
-    )
+    if user_input is None or printed is None or user_input == printed:
+        return ()
+    found = f"{printed} {what}" if isinstance(printed, int) else printed
+    return (Contradiction(where, f"--{what}", str(user_input), found),)
 
 
 def type_name(name: str) -> str:
@@ -261,6 +260,7 @@ def _group(name: str, ranks: int) -> str:
 # Common parts of readers of tables: numbers in text, rows without figures, and values that most tools do not print.
 
 _LONGEST_DIGITS = 18
+_MOST_COUNT = 2**62
 
 
 def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
@@ -286,6 +286,26 @@ def parse_number(text: str) -> float | None:
 def whole(text: str) -> int | None:
     """Return the integer from 0 to below 10**18 in a text; None for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
+
+
+def as_count(value: Any) -> int | None:
+    """Return a JSON value that is an integer from 0 to below 2**62; None for another one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT else None
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON value that is an object; an empty one for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a JSON value that is a list; an empty one for another value."""
+    return value if isinstance(value, list) else []
+
+
+def as_objects(value: Any) -> list[Mapping[str, Any]]:
+    """Return the objects in a JSON value that is a list."""
+    return [each for each in as_list(value) if isinstance(each, dict)]
 
 
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
