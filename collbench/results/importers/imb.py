@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.operations.registry import operations
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
     RowKind,
+    groups_of_pairs,
     is_size,
     is_time,
     missing,
@@ -146,10 +148,11 @@ def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[
     reducing = meaning.like in _REDUCING
     name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
+    redop = short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
     return RowKind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
-        ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
+        ranks, nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
@@ -164,10 +167,6 @@ def _switched(option: str, facts: Mapping[str, Any]) -> bool:
         return name[0].lower() in ("1", "on", "yes", "true", "enable")
     year = whole(str(facts.get("version") or "").partition(".")[0])
     return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
-
-
-def _redop(facts: Mapping[str, Any]) -> str:
-    return short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
 
 
 def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
@@ -189,36 +188,26 @@ def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, lis
     """Return the row of one size; of several groups it is that of the slowest one."""
     printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
-    count = _count(printed, kind, block, meaning)
+    width, split = width_of(kind.dtype) or 1, meaning.like == "reducescatter" and not meaning.parts
+    count = printed // width // (max(block.group_size, 1) if split else 1)
     failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)
     times = [_time(block, meaning, size, found) for _, found in lines]
-    if failed or not all(time_s is not None and is_time(time_s) for time_s in times) or (size and not is_size(size)):
-        why = failed or "the output has no valid time"
-        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], why)
-    known = [time_s for time_s in times if time_s is not None]
+    known = [time_s for time_s in times if time_s is not None and is_time(time_s)]
+    if failed or len(known) < len(times) or (size and not is_size(size)):
+        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], failed or "the output has no valid time")
     line, found = lines[known.index(max(known))]
-    row = _with_factor(block, kind.row(size, max(known), count=count, line=line, **_checked([named for _, named in lines])), meaning)
+    defects = [parse_number(named["defects"]) for _, named in lines if "defects" in named]
+    wrong = int(any(value != 0 for value in defects)) if defects else None
+    row = kind.row(size, max(known), count=count, line=line, checked=int(bool(defects)), wrong=wrong)
+    if block.concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
+        factor = operations()[meaning.like].bus_factor(block.group_size)  # within a group
+        row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
     average = parse_number(found.get("t_avg[usec]", ""))
-    return replace(
-        row, time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": _printed(found)},
+    others = {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
+    return row.with_figures(
+        time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": others},
         groups=_groups(block, meaning, row, known),
     )  # fmt: skip
-
-
-def _with_factor(block: ImbBlock, row: Row, meaning: _Meaning) -> Row:
-    """Return the row with the bus bandwidth within a group, by the factor of the group's ranks."""
-    if block.concurrent < 2 or meaning.pairs or row.algbw_bytes_per_s is None or meaning.like is None:
-        return row
-    from collbench.operations.registry import operations
-
-    factor = operations()[meaning.like].bus_factor(block.group_size)
-    return replace(row, busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
-
-
-def _count(printed: int, kind: RowKind, block: ImbBlock, meaning: _Meaning) -> int:
-    width = width_of(kind.dtype) or 1
-    split = meaning.like == "reducescatter" and not meaning.parts
-    return printed // width // (max(block.group_size, 1) if split else 1)
 
 
 def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
@@ -230,21 +219,10 @@ def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str
     return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
 
 
-def _checked(lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    defects = [parse_number(found["defects"]) for found in lines if "defects" in found]
-    return {"checked": 1, "wrong": int(any(value != 0 for value in defects))} if defects else {}
-
-
-def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
-    return {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
-
-
 def _groups(block: ImbBlock, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
     """Return the figures of each group if the output has them; for several pairs their total bandwidth."""
-    if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
-        pairs = block.ranks // 2
-        total = row.busbw_bytes_per_s * pairs
-        return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+    if meaning.pairs and meaning.like != "p2p_latency" and (groups := groups_of_pairs(block.ranks // 2, row)):
+        return groups
     if block.concurrent < 2:
         return {}
     factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None

@@ -10,9 +10,9 @@ Percentiles are of the iterations' means over the ranks. That is not a quantile 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
@@ -27,6 +27,7 @@ from collbench.results.importers.notes import (
 from collbench.results.importers.rows import (
     JobExtent,
     RowKind,
+    groups_of_pairs,
     is_size,
     is_time,
     missing,
@@ -273,28 +274,17 @@ _MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
 _US, _MB = 1e-6, 1e6
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One line of figures: its table, its kind, and its number in the file."""
-
-    table: OsuTable
-    kind: RowKind
-    number: int
-
-
 def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
     """Return (rows in the order of the lines, the statistic of a time)."""
     statistic = _statistic(table)
     kind = _kind(table, extent, statistic)
     rows: list[Row] = []
-    for number, figures in table.lines:
-        line, size = _Line(table, kind, number), whole(figures.get("Size", "0"))
-        if table.windows:  # -V: the rate with each window
-            made = [(row, window) for window in table.columns[1:] if (row := _row(line, size, figures[window], {"MB/s": figures[window]}))]
-            rows += [replace(row, window=whole(window)) for row, window in made]
-        elif name := next((name for name in (*_TIMES, *_RATES) if name in figures), None):
-            row = _row(line, size, figures[name], figures)
-            rows += [row] if row else []
+    for line, figures in table.lines:
+        size = whole(figures.get("Size", "0"))
+        for window in table.columns[1:] if table.windows else [None]:  # -V: the rate with each window
+            row = _row(table, kind, (line, size), figures if window is None else {"MB/s": figures[window]})
+            if row is not None:
+                rows.append(row if window is None else row.with_figures(window=whole(window)))
     return rows, statistic
 
 
@@ -312,93 +302,52 @@ def _statistic(table: OsuTable) -> str:
 
 
 def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
-    test, library = table.test, table.library
-    dtype = _dtype(table)
-    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
+    test, datatype, memory = table.test, table.facts.get("datatype"), (table.memory or "").upper()
+    if test.like == "barrier":
+        dtype = "uint8"  # as in collbench's own rows, though nothing is moved
+    elif datatype is None:
+        dtype = "float32" if test.reduces else "int8"
+    else:
+        dtype = _MPI_TYPES.get(datatype, type_name(datatype))
+    on_cpu = not memory or set(table.facts.get("memory", ())) == {"HOST"}
+    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(table.library, table.library.lower())
     return RowKind(
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
-        device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
-        mode="batched" if test.pairs else "isolated", like=test.like, window=table.facts.get("window"),
-        also={"traffic": "even"} if test.even else {},
+        device="cpu" if on_cpu else "rocm" if memory == "ROCM" else "cuda", redop="sum" if test.reduces else None,
+        root=0 if test.rooted else None, in_place=test.like == "broadcast", mode="batched" if test.pairs else "isolated", like=test.like,
+        window=table.facts.get("window"), also={"traffic": "even"} if test.even else {},
     )  # fmt: skip
 
 
-def _dtype(table: OsuTable) -> str:
-    known = table.facts.get("datatype")
-    if table.test.like == "barrier":
-        return "uint8"  # as in collbench's own rows, though nothing is moved
-    if known is None:
-        return "float32" if table.test.reduces else "int8"
-    return _MPI_TYPES.get(known, type_name(known))
-
-
-def _device(table: OsuTable) -> str:
-    memory = table.memory
-    if memory is None or set(table.facts.get("memory", ())) == {"HOST"}:
-        return "cpu"
-    return "rocm" if memory.upper() == "ROCM" else "cuda"
-
-
-def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
-    """Return (size by collbench's definition, elements per call of each rank)."""
-    width = width_of(kind.dtype) or 1
-    if table.test.program.endswith("reduce_scatter_block"):
-        part = printed // width // kind.ranks  # the remainder after equal parts is not moved
-        return part * kind.ranks * width, part
-    if table.test.like == "reducescatter":
-        return printed, printed // width // kind.ranks
-    return printed * (kind.ranks if table.test.parts else 1), printed // width
-
-
-def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str]) -> Row | None:
-    table, kind = line.table, line.kind
-    if printed is None or not (is_size(printed) or (printed == 0 and table.test.measure == "latency")):
+def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: dict[str, str]) -> Row | None:
+    """Return the row of a time or a rate. at: (line, printed size)."""
+    test, (line, printed) = table.test, at
+    title = next((name for name in (*_TIMES, *_RATES) if name in by_name), None)
+    if title is None or printed is None or not (is_size(printed) or (printed == 0 and test.measure == "latency")):
         return None
-    size, count = _size(table, kind, printed)
+    width = width_of(kind.dtype) or 1
+    size, count = printed * (kind.ranks if test.parts else 1), printed // width
+    if test.like == "reducescatter":
+        count //= kind.ranks
+    if test.program.endswith("reduce_scatter_block"):
+        size = count * kind.ranks * width  # the remainder after equal parts is not moved
     if printed and not is_size(size):
-        return without_figures(kind, 0, 0, line.number, "no bytes are moved (fewer elements than ranks), or the size is not valid")
-    time_s = _time(table, size, figure)
+        return without_figures(kind, 0, 0, line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
+    value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
+    time_s = None if value is None else value * _US
+    if test.measure == "bandwidth":
+        time_s = size * (2 if test.both_ways else 1) * pairs / (value * _MB) if value else None
     if time_s is None or not is_time(time_s):
-        return without_figures(kind, size, count, line.number, f"the output has no valid time: {figure[:20]}")
-    row = kind.row(size, time_s, count=count, line=line.number, **_checked(by_name))
-    mean = time_s if table.test.measure == "latency" and not table.test.pairs else None
-    return replace(
-        row, time_rank_mean_s=mean, evidence={**row.evidence, **_latency_columns(by_name)}, **_all_pairs(table, row), **_wrong(by_name)
+        return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
+    verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
+    row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict)
+    others = {name: parse_number(by_name[name]) for name in by_name if name not in ("Size", "Validation", *_TIMES)}
+    return row.with_figures(
+        time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
+        evidence={**row.evidence, "printed": others} if others else row.evidence,
+        groups=groups_of_pairs(pairs, row),
+        wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if verdict else None,
     )
-
-
-def _time(table: OsuTable, size: int, figure: str) -> float | None:
-    value = parse_number(figure)
-    if value is None or table.test.measure == "latency":
-        return None if value is None else value * _US
-    ways, pairs = 2 if table.test.both_ways else 1, table.facts.get("pairs", 1)
-    return size * ways * pairs / (value * _MB) if value > 0 else None
-
-
-def _checked(by_name: dict[str, str]) -> dict[str, Any]:
-    verdict = by_name.get("Validation")
-    return {"checked": int(verdict in ("Pass", "Fail")), "wrong": {"Pass": 0, "Fail": 1}.get(verdict or "")}
-
-
-def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
-    failed = by_name.get("Validation") == "Fail"
-    return {"wrong_detail": "OSU's validation failed; the number of wrong elements is unknown"} if failed else {}
-
-
-def _latency_columns(by_name: dict[str, str]) -> dict[str, Any]:
-    """Return the other columns as printed, numbers as numbers."""
-    names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
-    return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
-
-
-def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
-    """Return the total of all pairs, if there are several."""
-    pairs = table.facts.get("pairs", 1)
-    if pairs < 2 or row.busbw_bytes_per_s is None:
-        return {}
-    total = row.busbw_bytes_per_s * pairs
-    groups = {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
-    return {"groups": groups}
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -422,16 +371,13 @@ def _run(table: OsuTable, user_input: UserInput, context: LogContext) -> Importe
     extent = extent_of(context, user_input, known, f"{table.test.program} (line {table.number})")
     rows, statistic = rows_of(table, extent)
     hosts = with_hosts(context, extent.ranks)
+    names = ("datatype", "memory", "window creation", "synchronization")
+    facts = {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
     return ImportedTable(
         "osu", table.version, table.test.program, statistic, rows,
-        hosts=hosts, facts=_facts(table, context), missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
+        hosts=hosts, facts=facts, missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
         contradicted=extent.contradicted if table.test.pairs != "one" else (),
     )  # fmt: skip
-
-
-def _facts(table: OsuTable, context: LogContext) -> Mapping[str, Any]:
-    names = ("datatype", "memory", "window creation", "synchronization")
-    return {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
 
 
 def _missing(table: OsuTable) -> list[Missing]:

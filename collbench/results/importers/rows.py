@@ -308,6 +308,14 @@ def as_objects(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in as_list(value) if isinstance(each, dict)]
 
 
+def groups_of_pairs(pairs: int, row: Row) -> dict[str, Any]:
+    """Return `groups` of a row with the average of several pairs: their total bandwidth; empty for one pair."""
+    if pairs < 2 or row.busbw_bytes_per_s is None:
+        return {}
+    total = row.busbw_bytes_per_s * pairs
+    return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+
+
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
     """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
