@@ -4,58 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Self
 
 from collbench.reason import Fact
 from collbench.units import listed, plural
 
 
-class MissingItem(StrEnum):
+class _Word(StrEnum):
+    """A word that is stored, with its text for users."""
+
+    text: str
+
+    def __new__(cls, word: str, text: str) -> Self:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.text = text
+        return member
+
+
+class MissingItem(_Word):
     """What the output of another tool may lack."""
 
-    INTERVAL = "interval"
-    SAMPLES = "samples"
-    PERCENTILES = "percentiles"
-    RANK_DATA = "rank_data"
-    SLOW_RANK = "slow_rank"
-    OTHER_RANKS = "other_ranks"
-    HOSTS = "hosts"
-    NODES = "nodes"
-    DEVICES = "devices"
-    DEVICE = "device"
-    PROGRAM = "program"
-    OPTIONS = "options"
-    VERIFICATION = "verification"
-    VERSION = "version"
-    LIBRARIES = "libraries"
-    WINDOW = "window"
-    ITERATIONS = "iterations"
-    DTYPE = "dtype"
-    SIZE = "size"
-    MATRIX = "matrix"
-
-
-_ITEMS = {
-    MissingItem.INTERVAL: "confidence interval",
-    MissingItem.SAMPLES: "samples",
-    MissingItem.PERCENTILES: "percentiles",
-    MissingItem.RANK_DATA: "per-rank data",
-    MissingItem.SLOW_RANK: "which rank is slow (a waiting rank looks the same)",
-    MissingItem.OTHER_RANKS: "times of the other ranks",
-    MissingItem.HOSTS: "host names",
-    MissingItem.NODES: "number of nodes (use --nodes N)",
-    MissingItem.DEVICES: "list of devices",
-    MissingItem.DEVICE: "device",
-    MissingItem.PROGRAM: "program name",
-    MissingItem.OPTIONS: "options",
-    MissingItem.VERIFICATION: "verification",
-    MissingItem.VERSION: "version of the tool",
-    MissingItem.LIBRARIES: "versions of libraries",
-    MissingItem.WINDOW: "window",
-    MissingItem.ITERATIONS: "number of iterations",
-    MissingItem.DTYPE: "data type",
-    MissingItem.SIZE: "size in bytes",
-    MissingItem.MATRIX: "one of the two matrices",
-}
+    INTERVAL = "interval", "confidence interval"
+    SAMPLES = "samples", "samples"
+    PERCENTILES = "percentiles", "percentiles"
+    RANK_DATA = "rank_data", "per-rank data"
+    SLOW_RANK = "slow_rank", "which rank is slow (a waiting rank looks the same)"
+    OTHER_RANKS = "other_ranks", "times of the other ranks"
+    HOSTS = "hosts", "host names"
+    NODES = "nodes", "number of nodes (use --nodes N)"
+    DEVICES = "devices", "list of devices"
+    DEVICE = "device", "device"
+    PROGRAM = "program", "program name"
+    OPTIONS = "options", "options"
+    VERIFICATION = "verification", "verification"
+    VERSION = "version", "version of the tool"
+    LIBRARIES = "libraries", "versions of libraries"
+    WINDOW = "window", "window"
+    ITERATIONS = "iterations", "number of iterations"
+    DTYPE = "dtype", "data type"
+    SIZE = "size", "size in bytes"
+    MATRIX = "matrix", "one of the two matrices"
 
 
 class NotInOutput(Fact, frozen=True):
@@ -68,7 +57,7 @@ class NotInOutput(Fact, frozen=True):
     def render(self) -> str:
         """Return "data type (assumed: uint8)", "program name (the operation is from --operation)"."""
         note = f"assumed: {self.assumed}" if self.assumed else self.source
-        return f"{_ITEMS[self.item]} ({note})" if note else _ITEMS[self.item]
+        return f"{self.item.text} ({note})" if note else self.item.text
 
 
 def lacks(*items: MissingItem) -> list[NotInOutput]:
@@ -76,25 +65,15 @@ def lacks(*items: MissingItem) -> list[NotInOutput]:
     return [NotInOutput(item) for item in items]
 
 
-class SkippedReason(StrEnum):
+class SkippedReason(_Word):
     """Why lines were skipped."""
 
-    INCOMPLETE = "incomplete"
-    UNREADABLE = "unreadable"
-    SIZE_ZERO = "size_zero"
-    SIZE_REPEATED = "size_repeated"
-    QUANTIZED = "quantized"
-    NO_TIME = "no_time"
-
-
-_REASONS = {
-    SkippedReason.INCOMPLETE: "incomplete",
-    SkippedReason.UNREADABLE: "not readable",
-    SkippedReason.SIZE_ZERO: "size 0",
-    SkippedReason.SIZE_REPEATED: "size rounded to that of the line before",
-    SkippedReason.QUANTIZED: "quantized collectives",
-    SkippedReason.NO_TIME: "no time",
-}
+    INCOMPLETE = "incomplete", "incomplete"
+    UNREADABLE = "unreadable", "not readable"
+    SIZE_ZERO = "size_zero", "size 0"
+    SIZE_REPEATED = "size_repeated", "size rounded to that of the line before"
+    QUANTIZED = "quantized", "quantized collectives"
+    NO_TIME = "no_time", "no time"
 
 
 class SkippedLines(Fact, frozen=True):
@@ -109,7 +88,7 @@ class SkippedLines(Fact, frozen=True):
     def render(self) -> str:
         """Return "3 skipped lines (incomplete; first: line 7)"."""
         first = "" if self.first_line is None else f"; first: line {self.first_line}"
-        return f"{plural(self.count, f'skipped {self.unit}')} ({_REASONS[self.reason]}{first}{f': {self.problem}' if self.problem else ''})"
+        return f"{plural(self.count, f'skipped {self.unit}')} ({self.reason.text}{first}{f': {self.problem}' if self.problem else ''})"
 
 
 class RankMismatch(Fact, frozen=True):
