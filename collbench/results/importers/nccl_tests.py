@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,19 +218,22 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     words = text.split()
     if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
         return None
-    at = 4 if _is_word(words[3]) else 3
+    at = 4 if words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf") else 3
     figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
-    root = figures.pop(0) if len(figures) % _BODY == 1 else None
+    root = figures.pop(0) if len(figures) % _BODY == 1 else ""
     placed = _placed(figures, wide, text)
-    if placed is None or _is_number(words[2]) or (root is not None and not root.lstrip("-").isdecimal()):
+    if placed is None or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
         return None
     redop = words[3] if at == 4 and words[3] != "none" else None
-    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
+    root_rank = int(root) if root.isdecimal() and len(root) < 9 else None
+    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, root_rank, placed)
 
 
 def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
     width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
-    if len(figures) not in (width, 2 * width) or not all(_is_figure(word) for word in figures):
+    if len(figures) not in (width, 2 * width) or not all(
+        word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures
+    ):
         return None
     first = _body(figures[:width])
     if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
@@ -241,22 +243,6 @@ def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Bod
 
 def _body(words: list[str]) -> Body | None:
     return None if words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
-
-
-def _root(text: str | None) -> int | None:
-    return int(text) if text and len(text) < 9 and text.isdecimal() else None
-
-
-def _is_word(text: str) -> bool:
-    return text[0].isalpha() and text[:3] not in ("N/A", "nan", "inf")
-
-
-def _is_number(text: str) -> bool:
-    return text[0] in "-.0123456789"
-
-
-def _is_figure(text: str) -> bool:
-    return text[0] in "-+.0123456789" or text in ("N/A", "nan", "-nan", "inf")
 
 
 # The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
@@ -272,32 +258,15 @@ _UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in
 _MOST_LINES = 16  # the fastest lines have the most digits; more lines do not reduce the range
 
 
-class NameSource(Enum):
-    """The source of a table's operation."""
-
-    PRINTED = "the program's name in its output"
-    COMMAND = "the program's name on the command line"
-    OPTION = "--operation"
-    COLUMNS = "its columns"
-    FILE = "the file's name"
-
-
-class RankSource(Enum):
-    """The source of a table's number of ranks."""
-
-    DEVICES = "the list of devices"
-    COUNTS = "size and count"
-    BANDWIDTHS = "busbw / algbw"
-    OPTION = "--ranks"
-    LIBRARY = "NCCL's log"
-    LAUNCHER = "the launcher's command"
-
-
 class NamedOperation(NamedTuple):
-    """An operation, the source of its name, and whether --operation contradicts it."""
+    """An operation, the program that printed the table if it is known, and the contradiction with --operation.
+
+    source    of the operation: "its columns"; "" if it is that of the program
+    """
 
     operation: Operation
-    source: NameSource
+    program: str | None
+    source: str = ""
     contradicted: tuple[Contradiction, ...] = ()
 
 
@@ -311,38 +280,34 @@ class Ranks(NamedTuple):
 
 
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, with their source."""
+    """The ranks and nodes of a table, with the source of their number: "--ranks"."""
 
     extent: JobExtent
-    source: RankSource
+    source: str
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
     """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
     listed = ", ".join(possible) or "any"
-    if head.program is not None:
-        printed = program_operation(head.program)
-        if printed is not None:
-            return NamedOperation(
-                operation_named(printed), NameSource.PRINTED, contradiction(where, "operation", user_input.operation, printed)
-            )
-        if user_input.operation is None:
-            raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
-    typed = program_operation(context.program) if context.program is not None else None
-    if typed is not None and typed in possible and head.program is None:
-        return NamedOperation(operation_named(typed), NameSource.COMMAND, contradiction(where, "operation", user_input.operation, typed))
+    program = head.program if head.program is not None else context.program
+    known = program_operation(program) if program is not None else None
+    if known is not None and (head.program is not None or known in possible):
+        contradicted = contradiction(where, "operation", user_input.operation, known)
+        return NamedOperation(operation_named(known), program, contradicted=contradicted)
     if user_input.operation is not None:
         if user_input.operation not in possible:
             raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {listed}): omit it")
-        return NamedOperation(operation_named(user_input.operation), NameSource.OPTION)
+        return NamedOperation(operation_named(user_input.operation), head.program, "--operation")
+    if head.program is not None:
+        raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     if len(possible) == 1:
-        return NamedOperation(operation_named(possible[0]), NameSource.COLUMNS)
+        return NamedOperation(operation_named(possible[0]), None, "its columns")
     # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
     file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
     hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
-        return NamedOperation(operation_named(hint), NameSource.FILE)
+        return NamedOperation(operation_named(hint), None, "the file's name")
     raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
 
 
@@ -370,22 +335,24 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
     Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
     """
     factor = proven.factor
-    for known, source in (
-        (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
-    ):  # fmt: skip
+    only = factor.only if factor else None
+    for known, source in ((proven.head, "the list of devices"), (proven.counts, "size and count"), (only, "busbw / algbw")):
         if known is not None:
             return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source)
     if user_input.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
             raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
-        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), RankSource.OPTION)
+        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), "--ranks")
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
-    for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
+    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
+    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
+    launched = None if context.processes is None else context.processes * gpus * threads
+    for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
         if known and (factor is None or factor.holds(known)):
             return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes or len(set(context.hosts)) or None, where), source)
     allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), RankSource.OPTION)
+    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), "--ranks")
 
 
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
@@ -401,15 +368,6 @@ def parts_of(line: TableLine) -> int | None:
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
     return line.size // whole if whole and line.size % whole == 0 else None
-
-
-def _launched(head: Head, context: LogContext) -> int | None:
-    """Return processes × threads × GPUs; None if one of them is unknown."""
-    if context.processes is None:
-        return None
-    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
-    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
-    return context.processes * gpus * threads
 
 
 def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
@@ -521,8 +479,7 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
     if not rows:
         return None
-    typed = block.context.program if named.source is NameSource.COMMAND else None
-    program = head.program or typed or named.operation.name
+    program = named.program or named.operation.name
     return ImportedTable(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
         rows[0].evidence["statistic"], rows,
@@ -561,19 +518,18 @@ def _rows(
 
 
 def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operation, in_place: bool) -> RowKind:
-    where = (decided.extent.ranks, decided.extent.nodes)
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
+    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
+    each = f" of {calls} calls" if calls > 1 else ""
+    # src/common.cu: BenchTime
+    statistic = f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
+    mode = "graph" if head.numbers.get("graph") else "isolated" if head.blocking in (1, 2) else "pipelined"
     return RowKind(
-        operation.name, library, "nccl", type_name(line.dtype), *where, _statistic(head), "cuda" if library == "nccl" else "rocm",
-        short(line.redop) if operation.reduces and line.redop else None, line.root if operation.rooted else None, _mode(head), in_place,
-        _BUFFERS, evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
+        operation.name, library, "nccl", type_name(line.dtype), decided.extent.ranks, decided.extent.nodes, statistic,
+        "cuda" if library == "nccl" else "rocm", short(line.redop) if operation.reduces and line.redop else None,
+        line.root if operation.rooted else None, mode, in_place, _BUFFERS,
+        evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
     )  # fmt: skip
-
-
-def _mode(head: Head) -> str:
-    if head.numbers.get("graph"):
-        return "graph"
-    return "isolated" if head.blocking in (1, 2) else "pipelined"
 
 
 def _size(line: TableLine, operation: Operation, ranks: int) -> int:
@@ -607,13 +563,6 @@ def _wrong(head: Head, text: str) -> int | None:
     return int(min(known, _MOST_WRONG))
 
 
-def _statistic(head: Head) -> str:
-    """Return the statistic of a time (src/common.cu: BenchTime)."""
-    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
-    each = f" of {calls} calls" if calls > 1 else ""
-    return f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
-
-
 def _hosts(head: Head) -> list[str]:
     by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
     whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank)))
@@ -635,12 +584,12 @@ def _facts(head: Head, context: LogContext) -> dict[str, Any]:
 def _missing(
     head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[TableLine], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
-    if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
-        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source.value}")
+    if named.source:
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
     if ranks.extent.nodes is None:
         yield NotInOutput(MissingItem.NODES)
-    if ranks.source is not RankSource.DEVICES:
-        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source.value}")
+    if ranks.source != "the list of devices":
+        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source}")
     if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
         yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
     if not any("all_s" in each for each in arrays.values()):
