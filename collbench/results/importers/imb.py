@@ -284,7 +284,7 @@ def _state(lines: Sequence[str]) -> _State:
     state = _State()
     for number, line in enumerate(lines, start=1):
         block = state.blocks[-1] if state.blocks else None
-        if line[:1] != "#":
+        if line[:1] != "#" or line.startswith(("#bytes", "#repetitions")):  # behind a launcher's tag the titles may lack their blank
             words = line.split()
             if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
                 block.columns = _TITLES.findall(line)

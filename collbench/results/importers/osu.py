@@ -204,7 +204,7 @@ def tables_in(lines: Sequence[str]) -> list[OsuTable]:
         if title := _title(line):
             tables.append(_titled(title, number, graph))
             graph = False
-        elif line.startswith(_GRAPH):
+        elif any(text in line for text in _GRAPH):
             graph = True
         elif table is None:
             continue
