@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
@@ -86,16 +86,13 @@ def _operation(table: _PingpongTable, user_input: UserInput) -> str:
 
 
 def _row(kind: RowKind, at: int, words: dict[str, str]) -> Row | None:
-    size, micros = _bytes(words["bytes"]), parse_number(words["usec/xfer"])
-    if size is None or not is_size(size) or micros is None or not is_time(micros / 1e6):
+    found, micros = _SIZE.match(words["bytes"]), parse_number(words["usec/xfer"])
+    unit = _UNITS[found[3].lower()] if found else 0
+    size = int(found[1]) * unit + int(found[2] or 0) * unit // 10 if found else 0
+    if not is_size(size) or micros is None or not is_time(micros / 1e6):
         return None
-    row = kind.row(size, micros / 1e6, count=size, line=at)
-    return replace(row, evidence={**row.evidence, "printed": {name: parse_number(words[name]) for name in ("MB/sec", "Mxfers/sec")}})
-
-
-def _bytes(text: str) -> int | None:
-    found = _SIZE.match(text)
-    return int(found[1]) * (unit := _UNITS[found[3].lower()]) + int(found[2] or 0) * unit // 10 if found else None
+    printed = {name: parse_number(words[name]) for name in ("MB/sec", "Mxfers/sec")}
+    return kind.row(size, micros / 1e6, count=size, line=at, evidence={"printed": printed})
 
 
 FI_PINGPONG = Importer("fi-pingpong", "fi_pingpong of libfabric and fabtests", knows, read)

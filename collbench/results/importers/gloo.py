@@ -192,6 +192,8 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[in
     if not is_time(p50):
         return without_figures(kind, size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
     checked = int(table.facts.get("verify") == "true")
-    row = kind.row(size, p50, count=elements, line=line, spread=Quantiles(**times), checked=checked, wrong=0 if checked else None)
     extra = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    return row.with_figures(evidence={**row.evidence, "printed": extra})
+    return kind.row(
+        size, p50, count=elements, line=line, spread=Quantiles(**times), checked=checked, wrong=0 if checked else None,
+        evidence={"printed": extra},
+    )  # fmt: skip

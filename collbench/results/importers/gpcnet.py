@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
@@ -99,9 +99,8 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
         operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
         like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
     )  # fmt: skip
-    row = kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99))
     printed = {title: parse_number(word) for title, word in words.items() if title not in ("Name", "Units")}
-    return replace(row, evidence={**row.evidence, "printed": printed})
+    return kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99), evidence={"printed": printed})
 
 
 GPCNET = Importer("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)

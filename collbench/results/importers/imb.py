@@ -198,16 +198,15 @@ def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, lis
     line, found = lines[known.index(max(known))]
     defects = [parse_number(named["defects"]) for _, named in lines if "defects" in named]
     wrong = int(any(value != 0 for value in defects)) if defects else None
-    row = kind.row(size, max(known), count=count, line=line, checked=int(bool(defects)), wrong=wrong)
+    others = {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
+    row = kind.row(
+        size, max(known), count=count, line=line, checked=int(bool(defects)), wrong=wrong, evidence={"printed": others},
+    )  # fmt: skip
     if block.concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
         factor = operations()[meaning.like].bus_factor(block.group_size)  # within a group
         row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
     average = parse_number(found.get("t_avg[usec]", ""))
-    others = {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
-    return row.with_figures(
-        time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": others},
-        groups=_groups(block, meaning, row, known),
-    )  # fmt: skip
+    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, meaning, row, known))
 
 
 def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:

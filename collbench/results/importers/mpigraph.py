@@ -104,10 +104,10 @@ def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int,
     time_s = size / (least * _MIB)
     if not is_time(time_s):
         return None
-    row = replace(kind, also={"group": f"shift {shift}"}).row(size, time_s, count=size, line=line)
     mean = sum(rate for rate, _, _ in known) / len(known) * _MIB
     slowest = {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]}
-    return replace(row, evidence={**row.evidence, "slowest_pair": slowest, "mean_bytes_per_s": mean})
+    of_shift = replace(kind, also={"group": f"shift {shift}"})
+    return of_shift.row(size, time_s, count=size, line=line, evidence={"slowest_pair": slowest, "mean_bytes_per_s": mean})
 
 
 MPIGRAPH = Importer("mpigraph", "mpiGraph", knows, read)

@@ -340,11 +340,11 @@ def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: di
     if time_s is None or not is_time(time_s):
         return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
     verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
-    row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict)
     others = {name: parse_number(by_name[name]) for name in by_name if name not in ("Size", "Validation", *_TIMES)}
+    evidence = {"printed": others} if others else {}
+    row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict, evidence=evidence)
     return row.with_figures(
         time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
-        evidence={**row.evidence, "printed": others} if others else row.evidence,
         groups=groups_of_pairs(pairs, row),
         wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if verdict else None,
     )

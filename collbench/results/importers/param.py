@@ -180,9 +180,7 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
         if size is None or time_s is None or not (is_size(size) or name == "barrier"):
             continue
         across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
-        row = kind.row(size, time_s, count=whole(figures[1]) or 0, line=number)
-        row.evidence["across_ranks"] = across
-        yield row
+        yield kind.row(size, time_s, count=whole(figures[1]) or 0, line=number, evidence={"across_ranks": across})
 
 
 def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:

@@ -197,9 +197,8 @@ def _row(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> R
     if time_s is None or not is_time(time_s):
         return without_figures(kind, size, size, line, "the output has no valid time")
     spread = {name: value * _US for name, title in _QUANTILES.items() if (value := parse_number(figures.get(title, ""))) is not None}
-    row = kind.row(size, time_s, count=size, line=line, spread=Quantiles(**spread))
     printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
-    return row.with_figures(evidence={**row.evidence, "printed": printed})
+    return kind.row(size, time_s, count=size, line=line, spread=Quantiles(**spread), evidence={"printed": printed})
 
 
 def _rate(figures: Mapping[str, str]) -> float | None:

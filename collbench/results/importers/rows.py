@@ -148,18 +148,20 @@ class RowKind:
         spread: Quantiles = _NO_SPREAD,
         checked: int = 0,
         wrong: int | None = None,
+        evidence: Mapping[str, Any] | None = None,
     ) -> Row:
         """Return the row of one size: `count` elements per call, from this `line` of the file (the first is 1).
 
         size_bytes is by collbench's definition (max of what a rank sends and receives); bandwidths follow from it and the time.
-        `wrong` is a number of elements, None if nothing was compared. The time must be one that `is_time` accepts.
+        `wrong` is a number of elements, None if nothing was compared; `evidence` has further values. The time must be one that `is_time`
+        accepts.
         """
         algbw = size_bytes / time_s if size_bytes else None
         return self._same.with_figures(
             size_bytes=size_bytes, count=count, checked=checked, wrong=wrong,
             time_s=Times(time_s, None, None, spread.min, spread.p95, spread.p99, spread.max),
             algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * self._factor if algbw and self._factor else None,
-            evidence=self._evidence if line is None else {**self._evidence, "line": line},
+            evidence={**self.evidence, "statistic": self.statistic, **({} if line is None else {"line": line}), **(evidence or {})},
         )  # fmt: skip
 
     @cached_property
@@ -173,10 +175,6 @@ class RowKind:
         same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), **self.also}
         flags = (IMPORTED,) if self.verified else (IMPORTED, "unverified")
         return Row(**same, flags=flags, size_bytes=0, count=0)
-
-    @cached_property
-    def _evidence(self) -> dict[str, Any]:
-        return {**self.evidence, "statistic": self.statistic}
 
 
 def is_time(seconds: float) -> bool:

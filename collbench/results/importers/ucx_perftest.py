@@ -15,7 +15,6 @@ from collbench.results.importers.importer import ImportedTable, Importer, Readin
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
 from collbench.results.importers.notes import MissingItem, SizeMismatch, lacks
 from collbench.results.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
-from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
 _KIND = re.compile(r"\|\s+(overhead|latency) \(usec\)\s*\|\s*bandwidth \(MB/s\)")
@@ -82,9 +81,12 @@ def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> Imported
         what = "kind of test" if latency is None else "message size" if size is None else "time"
         raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
     kind = _kind(test, user_input, latency)
-    row = kind.row(size, time_s, count=size, line=at)
-    row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
-    doubts = [] if _agree(row, words, size) else [SizeMismatch(at, size)]
+    evidence = {"iterations": int(figures[0] or 0), "printed": _printed(test, figures)}
+    row = kind.row(size, time_s, count=size, line=at, evidence=evidence)
+    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
+    apart = abs(bandwidth[0] * _MIB - rate[0] * size) if bandwidth and rate else 0.0
+    fits = not bandwidth or not rate or apart <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
+    doubts = [] if fits else [SizeMismatch(at, size)]
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
@@ -137,27 +139,11 @@ def _time(figures: Sequence[float | None], size: int | None, latency: bool | Non
 
 
 def _printed(test: _UcxTest, figures: Sequence[float | None]) -> dict[str, float | None]:
-    names = (
-        (
-            f"{test.percentile} (usec)",
-            "average (usec)",
-            "overall (usec)",
-            "average (MB/s)",
-            "overall (MB/s)",
-            "average (msg/s)",
-            "overall (msg/s)",
-        )
-        if len(figures) == 8
-        else ("overall (usec)", "overall (MB/s)", "overall (msg/s)")
-    )
+    names = ["overall (usec)", "overall (MB/s)", "overall (msg/s)"]
+    if len(figures) == 8:
+        each = [f"average ({unit})" for unit in ("usec", "MB/s", "msg/s")]
+        names = [f"{test.percentile} (usec)", *(name for pair in zip(each, names, strict=True) for name in pair)]
     return dict(zip(names, figures[1:], strict=True))
-
-
-def _agree(row: Row, words: Sequence[str], size: int) -> bool:
-    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
-    if not bandwidth or not rate or row.time_s is None:
-        return True
-    return abs(bandwidth[0] * _MIB - rate[0] * size) <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
 
 
 UCX_PERFTEST = Importer("ucx-perftest", "ucx_perftest", knows, read)
