@@ -95,19 +95,13 @@ def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
             elif old:
                 table.lines.append((old[0], table.profiled, (found[2], old[1])))
         elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
-            if _begins(table, line, at):
+            title, size = _TITLE.search(line), _LINE.match(line)
+            again = size is not None and any(earlier == _size(size) for _, earlier, _ in table.lines)
+            if table.rates and (title or again):
                 yield table
                 table = _BenchOutput(at)
             _take(table, line, at)
     yield table
-
-
-def _begins(table: _BenchOutput, line: str, at: int) -> bool:
-    """Return whether the line begins another table."""
-    found = _LINE.match(line)
-    if not table.rates:
-        return False
-    return _TITLE.search(line) is not None or (found is not None and any(size == _size(found) for _, size, _ in table.lines))
 
 
 def _take(table: _BenchOutput, line: str, at: int) -> None:

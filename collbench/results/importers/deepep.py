@@ -91,7 +91,11 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
-    known = _ranks(list(groups.values()), user_input)
+    # What elastic tests print, else the number of the printing ranks if these are 0 to n - 1.
+    known = next((group.ranks for group in groups.values() if group.ranks), None)
+    seen = {figure.rank for group in groups.values() for figure in group.figures if figure.rank is not None}
+    if known is None and user_input.ranks is None and len(seen) > 1 and seen == set(range(len(seen))):
+        known = len(seen)
     by_kernel: dict[str, _Kernel] = {}
     for key, group in groups.items():
         by_kernel.setdefault(key.algorithm, _Kernel(group.figures[0].line)).groups[key] = group
@@ -100,14 +104,6 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         lambda kernel: [_run(kernel, user_input, known, (timeless, start_facts(contexts.at(kernel.number))))],
         empty="no line has a plausible rate and time: use the whole output of the tests",
     )
-
-
-def _ranks(groups: Sequence[_Group], user_input: UserInput) -> int | None:
-    """Return the number of ranks: the one that elastic tests print, else that of the printing ranks if these are 0 to n - 1, else None."""
-    printed = next((group.ranks for group in groups if group.ranks), None)
-    seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
-    whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
-    return printed or (whole if user_input.ranks is None else None)
 
 
 def _marked(line: str) -> bool:

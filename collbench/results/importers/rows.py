@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling, percent_of
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.node import Job
 from collbench.operations.case import Case
@@ -51,24 +51,19 @@ def _pairs_at_once(row: Row) -> int:
     return count if isinstance(count, int) and count > 1 else 1
 
 
-def _shared(job: Job, pairs: int) -> Job:
-    """Return the job with a node's NICs, or the given ceiling, shared by concurrent pairs, which are together compared with the whole.
-
-    The first half of the ranks sends to the second half, so half of several nodes have senders.
-    """
-    if job.ceiling_from_user is not None:
-        return replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
-    return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
-
-
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
+    """Return the ceilings. Concurrent pairs share a node's NICs, or the given ceiling, and are together compared with the whole."""
     ours = operations().get(operation)
     name = "p2p" if ours and ours.pair else operation
     if name not in OPERATIONS or (ours and ours.is_barrier):
         return no_ceiling(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()
-        known = ceilings(name, _shared(job, pairs) if pairs > 1 else job)
+        if pairs > 1 and job.ceiling_from_user is not None:
+            job = replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
+        elif pairs > 1:  # the first half of the ranks sends to the second half, so half of several nodes have senders
+            job = replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
+        known = ceilings(name, job)
     except UsageError as error:
         return no_ceiling(str(error)), None
     if pairs > 1 and known.ring and known.ring.kind == "given":
@@ -78,9 +73,8 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
 
 def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
     """Return the row with its ceilings. If its rate exceeds the hard limit it gets a flag and no percentage, as collbench's own rows do."""
-    rate, busbw = ceiling.bytes_per_s if ceiling else None, row.busbw_bytes_per_s
-    above = bool(busbw and bound and bound.bytes_per_s and busbw > bound.bytes_per_s * TOLERANCE)
-    percent = 100 * busbw / rate if rate and busbw and not above else None
+    above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
+    percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
     flags = (*row.flags, "above_bound") if above else row.flags
     return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags)
 
@@ -442,28 +436,19 @@ def sampled(row: Row, samples: Samples, kind: RowKind) -> tuple[Row, Arrays]:
         *(["no_interval"] if known.n < _FEWEST else []), *(["constant"] if equal and known.n > 1 else []),
         *(["two_modes"] if both else []), *(["drift"] if drift(series, known.half_width) is not None else []),
     ]  # fmt: skip
-    whole = samples.per_rank
-    figures = {
-        "time_s": Times(known.value, low, high, **spread), "n": known.n, "n_eff": known.n_eff,
-        "modes": [{"time_s": mode.value, "share": mode.share} for mode in both or ()],
-        "time_rank_mean_s": None if whole is None else float(whole.mean()),
-        "algbw_bytes_per_s": again.algbw_bytes_per_s, "busbw_bytes_per_s": again.busbw_bytes_per_s, "flags": (*row.flags, *flags),
-        "slowest_ranks": {} if whole is None else _slowest_ranks(whole), "evidence": {**row.evidence, "statistic": samples.statistic},
-    }  # fmt: skip
-    return row.with_figures(**figures), _arrays(series, whole)
-
-
-def _slowest_ranks(per_rank: NDArray[np.float64]) -> dict[str, Any]:
-    counts = Counter(int(rank) for rank in per_rank.argmax(axis=0))
-    return {"worst": [[rank, times] for rank, times in counts.most_common(_WORST)], "count": len(counts)}
-
-
-def _arrays(series: NDArray[np.float64], per_rank: NDArray[np.float64] | None) -> Arrays:
-    if per_rank is None:
-        return {"max_s": series}
-    quantile = np.quantile(per_rank, [0.5, 0.95], axis=1)
-    found: dict[str, NDArray[Any]] = {
-        "max_s": series, "mean_s": per_rank.mean(axis=0), "slowest_rank": per_rank.argmax(axis=0).astype(np.int32),
-        "rank_p50_s": quantile[0], "rank_p95_s": quantile[1],
-    }  # fmt: skip
-    return found | ({"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {})
+    per_rank, of_ranks, arrays = samples.per_rank, dict[str, Any](), dict[str, NDArray[Any]](max_s=series)
+    if per_rank is not None:
+        slowest = per_rank.argmax(axis=0)
+        counts = Counter(map(int, slowest))
+        worst = [[rank, times] for rank, times in counts.most_common(_WORST)]
+        of_ranks = {"time_rank_mean_s": float(per_rank.mean()), "slowest_ranks": {"worst": worst, "count": len(counts)}}
+        p50, p95 = np.quantile(per_rank, [0.5, 0.95], axis=1)
+        arrays |= {"mean_s": per_rank.mean(axis=0), "slowest_rank": slowest.astype(np.int32), "rank_p50_s": p50, "rank_p95_s": p95}
+        arrays |= {"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {}
+    found = row.with_figures(
+        time_s=Times(known.value, low, high, **spread), n=known.n, n_eff=known.n_eff,
+        modes=[{"time_s": mode.value, "share": mode.share} for mode in both or ()],
+        algbw_bytes_per_s=again.algbw_bytes_per_s, busbw_bytes_per_s=again.busbw_bytes_per_s, flags=(*row.flags, *flags),
+        evidence={**row.evidence, "statistic": samples.statistic}, **of_ranks,
+    )  # fmt: skip
+    return found, arrays

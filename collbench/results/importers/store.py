@@ -135,16 +135,14 @@ def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
         tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
         files = found.setdefault((tool[:_STORED_LONGEST], str(each.get("statistic"))[:_STORED_LONGEST]), {})
         programs = files.setdefault(str(each.get("file")), {})
-        rows = each.get("rows")
-        programs[str(each.get("program"))] = programs.get(str(each.get("program")), 0) + (rows if isinstance(rows, int) else 0)
+        program, number = str(each.get("program")), each.get("rows")
+        programs[program] = programs.get(program, 0) + (number if isinstance(number, int) else 0)
     for (tool, statistic), files in found.items():
-        listed = [_file(name, programs) for name, programs in files.items()]
+        listed = []
+        for name, programs in files.items():
+            rows = _few([f"{plural(number, 'row')} of {program}" for program, number in programs.items()], "programs")
+            listed.append(f"{', '.join(rows)[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST])
         yield f"imported from {tool}: {', '.join(_few(listed, 'files'))}; a time is {statistic}"
-
-
-def _file(name: str, programs: Mapping[str, int]) -> str:
-    rows = [f"{plural(number, 'row')} of {program}" for program, number in programs.items()]
-    return f"{', '.join(_few(rows, 'programs'))[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST]
 
 
 def _texts(value: Any) -> list[str]:
