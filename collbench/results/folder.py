@@ -334,31 +334,6 @@ class FinishedRun:
     topology: Mapping[str, Any] | None = None
     arrays: Mapping[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
 
-    @property
-    def samples(self) -> bytes:
-        """Return the content of samples.bin: the arrays in the order of the rows."""
-        return b"".join(array.tobytes() for _, arrays in sorted(self.arrays.items()) for array in arrays.values())
-
-    @property
-    def stored_rows(self) -> Iterator[Row]:
-        """Yield the rows with the offsets of their arrays in samples.bin."""
-        offset = 0
-        for index, row in enumerate(self.rows):
-            places: dict[str, Any] = {}
-            for name, array in self.arrays.get(index, {}).items():
-                places[name] = {"offset": offset, "dtype": array.dtype.str, "shape": list(array.shape)}
-                offset += array.nbytes
-            yield row.with_figures(samples=places) if places else row
-
-    @property
-    def texts(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """Yield (name, content in pieces) of the folder's text files, run.json last; no file of events without events."""
-        if self.topology is not None:
-            yield TOPOLOGY, [to_page(self.topology)]
-        yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.stored_rows)
-        head = {"schema": SCHEMA, "id": self.path.name or self.path.resolve().name, "operation": self.operation, "started_utc": utc()}
-        yield RUN, [to_page({**head, "exit_code": FINE, **self.info, "finished_utc": utc(), "rows": len(self.rows)})]
-
 
 def write_all(runs: Iterable[FinishedRun]) -> None:
     """Write all runs, or none. Raises UsageError if a folder has a run already, or cannot be written."""
@@ -372,15 +347,33 @@ def write_all(runs: Iterable[FinishedRun]) -> None:
 
 
 def _write(run: FinishedRun, made: list[Path]) -> None:
+    """Write the files of a run, run.json last."""
     if not run.path.parent.is_dir() or run.path.exists():
         _enter(run.path, made)
     else:  # another launch of many, with a new name
         run.path.mkdir()
         made.append(run.path)
-    if run.arrays:
-        made.append(run.path / SAMPLES)
-        (run.path / SAMPLES).write_bytes(run.samples)
-    for name, pieces in run.texts:
-        with (run.path / name).open("x", encoding="utf-8") as file:
+
+    def write(name: str, pieces: Iterable[bytes]) -> None:
+        with (run.path / name).open("xb") as file:
             made.append(run.path / name)
             file.writelines(pieces)
+
+    if run.arrays:
+        write(SAMPLES, (array.tobytes() for _, arrays in sorted(run.arrays.items()) for array in arrays.values()))
+    if run.topology is not None:
+        write(TOPOLOGY, [to_page(run.topology).encode()])
+    write(CELLS, (f"{to_line(row.as_json())}\n".encode() for row in _with_places(run)))
+    head = {"schema": SCHEMA, "id": run.path.name or run.path.resolve().name, "operation": run.operation, "started_utc": utc()}
+    write(RUN, [to_page({**head, "exit_code": FINE, **run.info, "finished_utc": utc(), "rows": len(run.rows)}).encode()])
+
+
+def _with_places(run: FinishedRun) -> Iterator[Row]:
+    """Yield the rows with the offsets of their arrays in samples.bin."""
+    offset = 0
+    for index, row in enumerate(run.rows):
+        places: dict[str, Any] = {}
+        for name, array in run.arrays.get(index, {}).items():
+            places[name] = {"offset": offset, "dtype": array.dtype.str, "shape": list(array.shape)}
+            offset += array.nbytes
+        yield row.with_figures(samples=places) if places else row
