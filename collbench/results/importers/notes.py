@@ -65,6 +65,10 @@ def lacks(*items: MissingItem) -> list[NotInOutput]:
     return [NotInOutput(item) for item in items]
 
 
+class Doubt(Fact, frozen=True):
+    """What is doubtful in the output of a tool."""
+
+
 class SkippedReason(_Word):
     """Why lines were skipped."""
 
@@ -76,7 +80,7 @@ class SkippedReason(_Word):
     NO_TIME = "no_time", "no time"
 
 
-class SkippedLines(Fact, frozen=True):
+class SkippedLines(Doubt, frozen=True):
     """Some lines (or JSON objects) of the output are not in the rows."""
 
     count: int
@@ -91,7 +95,7 @@ class SkippedLines(Fact, frozen=True):
         return f"{plural(self.count, f'skipped {self.unit}')} ({self.reason.text}{first}{f': {self.problem}' if self.problem else ''})"
 
 
-class RankMismatch(Fact, frozen=True):
+class RankMismatch(Doubt, frozen=True):
     """Figures of the output do not fit the number of ranks; low > high: no number of ranks fits, high None: no upper end."""
 
     figures: str
@@ -111,7 +115,7 @@ class RankMismatch(Fact, frozen=True):
         return f"{self.figures} does not fit {plural(self.ranks, 'rank')} of {self.operation}: {fits}"
 
 
-class SingleRankTable(Fact, frozen=True):
+class SingleRankTable(Doubt, frozen=True):
     """The table is of one rank, which has no bus bandwidth; possibly the ranks ran as separate jobs."""
 
     def render(self) -> str:
@@ -122,7 +126,7 @@ class SingleRankTable(Fact, frozen=True):
         )
 
 
-class AveragedGroups(Fact, frozen=True):
+class AveragedGroups(Doubt, frozen=True):
     """Several groups ran at the same time, and the times are averaged over them."""
 
     groups: int
@@ -132,7 +136,7 @@ class AveragedGroups(Fact, frozen=True):
         return f"{self.groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
 
 
-class OutOfBoundsValues(Fact, frozen=True):
+class OutOfBoundsValues(Doubt, frozen=True):
     """The tool found wrong data."""
 
     values: int
@@ -142,7 +146,7 @@ class OutOfBoundsValues(Fact, frozen=True):
         return f"wrong data: the tool counted {plural(self.values, 'value')} out of bounds"
 
 
-class RateMismatch(Fact, frozen=True):
+class RateMismatch(Doubt, frozen=True):
     """A printed bandwidth is not size / time. Rates in GB/s: `printed` as in the output, `computed` from size and time."""
 
     printed: str
@@ -159,7 +163,7 @@ class RateMismatch(Fact, frozen=True):
         )
 
 
-class CallRateMismatch(Fact, frozen=True):
+class CallRateMismatch(Doubt, frozen=True):
     """The printed bandwidth of some calls is not size / time."""
 
     calls: int
@@ -169,7 +173,7 @@ class CallRateMismatch(Fact, frozen=True):
         return f"the printed bandwidth of {plural(self.calls, 'call')} is not size / time; the time is used"
 
 
-class MessageRateMismatch(Fact, frozen=True):
+class MessageRateMismatch(Doubt, frozen=True):
     """Bandwidth and message rate disagree."""
 
     lines: int
@@ -180,7 +184,7 @@ class MessageRateMismatch(Fact, frozen=True):
         return f"bandwidth and message rate disagree in {plural(self.lines, 'line')} (first: line {self.first_line}); the bandwidth is used"
 
 
-class SizeMismatch(Fact, frozen=True):
+class SizeMismatch(Doubt, frozen=True):
     """Bandwidth and message rate do not fit the message size."""
 
     line: int
@@ -191,7 +195,7 @@ class SizeMismatch(Fact, frozen=True):
         return f"line {self.line}: bandwidth and message rate do not fit a size of {plural(self.size_bytes, 'byte')}"
 
 
-class ElementSizeMismatch(Fact, frozen=True):
+class ElementSizeMismatch(Doubt, frozen=True):
     """The program prints sizes of 4-byte elements and moves larger ones."""
 
     program: str
@@ -205,7 +209,7 @@ class ElementSizeMismatch(Fact, frozen=True):
         )
 
 
-class InterleavedJobs(Fact, frozen=True):
+class InterleavedJobs(Doubt, frozen=True):
     """Several jobs wrote their lines into each other."""
 
     jobs: int
@@ -215,7 +219,7 @@ class InterleavedJobs(Fact, frozen=True):
         return f"the output of {self.jobs} jobs is interleaved: the job of each line is unknown"
 
 
-class RepeatedCases(Fact, frozen=True):
+class RepeatedCases(Doubt, frozen=True):
     """Each case occurs several times."""
 
     times: int
@@ -227,7 +231,7 @@ class RepeatedCases(Fact, frozen=True):
         return f"each case occurs {self.times} times, {why}"
 
 
-class FailedValidation(Fact, frozen=True):
+class FailedValidation(Doubt, frozen=True):
     """The tool reported an error of its validation."""
 
     line: int
@@ -238,7 +242,7 @@ class FailedValidation(Fact, frozen=True):
         return f"line {self.line}: {self.message}"
 
 
-class MixedMemory(Fact, frozen=True):
+class MixedMemory(Doubt, frozen=True):
     """The buffers of the two ranks are in different kinds of memory."""
 
     kinds: Sequence[str]
@@ -248,7 +252,7 @@ class MixedMemory(Fact, frozen=True):
         return f"the buffers of the two ranks are in different memory: {listed(self.kinds)}"
 
 
-class ConcurrentThreads(Fact, frozen=True):
+class ConcurrentThreads(Doubt, frozen=True):
     """Several threads ran at the same time."""
 
     threads: int
@@ -258,7 +262,7 @@ class ConcurrentThreads(Fact, frozen=True):
         return f"{self.threads} threads ran at the same time: times are those of one thread"
 
 
-class InputBuffers(Fact, frozen=True):
+class InputBuffers(Doubt, frozen=True):
     """Each process had several input buffers, which it adds up first."""
 
     buffers: int
@@ -268,7 +272,7 @@ class InputBuffers(Fact, frozen=True):
         return f"each process has {self.buffers} input buffers: the time includes their sum within the process"
 
 
-class IncompleteLog(Fact, frozen=True):
+class IncompleteLog(Doubt, frozen=True):
     """The log ends before the command."""
 
     def render(self) -> str:
@@ -276,7 +280,7 @@ class IncompleteLog(Fact, frozen=True):
         return "the log ends before the command did: later rows are missing"
 
 
-class FailedCommand(Fact, frozen=True):
+class FailedCommand(Doubt, frozen=True):
     """The command that wrote the log failed."""
 
     exit_code: int
@@ -286,24 +290,4 @@ class FailedCommand(Fact, frozen=True):
         return f"the command ended with exit code {self.exit_code}: see the log for the reason"
 
 
-Doubt = (
-    RankMismatch
-    | SingleRankTable
-    | AveragedGroups
-    | OutOfBoundsValues
-    | RateMismatch
-    | CallRateMismatch
-    | MessageRateMismatch
-    | SizeMismatch
-    | ElementSizeMismatch
-    | InterleavedJobs
-    | RepeatedCases
-    | FailedValidation
-    | MixedMemory
-    | ConcurrentThreads
-    | InputBuffers
-    | IncompleteLog
-    | FailedCommand
-    | SkippedLines
-)
 Missing = NotInOutput | SkippedLines
