@@ -18,6 +18,8 @@ from collbench.results.importers.log_context import Contexts, LogContext, start_
 from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
+    MPI_COLLECTIVES,
+    Meaning,
     RowKind,
     groups_of_pairs,
     is_size,
@@ -66,41 +68,15 @@ class ImbBlock(TextTable):
         return max(self.ranks // self.group_size, 1) if self.group_size else 1
 
 
-@dataclass(frozen=True)
-class _Meaning:
-    """The operation, the one with the same bus factor, whether printed bytes are one rank's part, and whether pairs exchange them."""
-
-    operation: str
-    like: str | None
-    parts: bool = False
-    even: bool = False
-    pairs: bool = False
-    ways: int = 1
-
-
 _BENCHMARKS = {
-    "pingpong": _Meaning("p2p_latency", "p2p_latency", pairs=True),
-    "pingping": _Meaning("pingping", "p2p_latency", pairs=True),
-    "sendrecv": _Meaning("sendrecv", "sendrecv"),
-    "exchange": _Meaning("exchange", None),
-    "uniband": _Meaning("p2p_bandwidth", "p2p_bandwidth", pairs=True),
-    "biband": _Meaning("p2p_bidirectional", "p2p_bidirectional", pairs=True, ways=2),
-    "allreduce": _Meaning("allreduce", "allreduce"),
-    "reduce": _Meaning("reduce", "reduce"),
-    "reduce_scatter": _Meaning("reducescatter", "reducescatter", even=True),
-    "reduce_scatter_block": _Meaning("reducescatter", "reducescatter", parts=True),
-    "allgather": _Meaning("allgather", "allgather", parts=True),
-    "allgatherv": _Meaning("allgatherv", "allgather", parts=True, even=True),
-    "gather": _Meaning("gather", "gather", parts=True),
-    "gatherv": _Meaning("gatherv", "gather", parts=True, even=True),
-    "scatter": _Meaning("scatter", "scatter", parts=True),
-    "scatterv": _Meaning("scatterv", "scatter", parts=True, even=True),
-    "alltoall": _Meaning("alltoall", "alltoall", parts=True),
-    "alltoallv": _Meaning("alltoallv", "alltoallv", parts=True, even=True),
-    "bcast": _Meaning("broadcast", "broadcast"),
-    "barrier": _Meaning("barrier", "barrier"),
+    **MPI_COLLECTIVES,
+    "pingpong": Meaning("p2p_latency", "p2p_latency", pairs="many"),
+    "pingping": Meaning("pingping", "p2p_latency", pairs="many"),
+    "sendrecv": Meaning("sendrecv", "sendrecv"),
+    "exchange": Meaning("exchange", None),
+    "uniband": Meaning("p2p_bandwidth", "p2p_bandwidth", pairs="many"),
+    "biband": Meaning("p2p_bidirectional", "p2p_bidirectional", pairs="many", ways=2),
 }
-_REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "reduce", "gather", "scatter")
 
 
 def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
@@ -119,7 +95,7 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
     return rows, statistic, sorted(bad)
 
 
-def _meaning(name: str) -> _Meaning:
+def _meaning(name: str) -> Meaning:
     plain = name.lower()
     kinds = ("specificsource", "anysource")
     base = next((plain.removesuffix(kind) for kind in kinds if plain.endswith(kind)), plain)
@@ -130,7 +106,7 @@ def _meaning(name: str) -> _Meaning:
     if base.startswith("i") and started in _BENCHMARKS:
         found = _BENCHMARKS[started]
         return replace(found, operation=f"i{found.operation}{'_pure' if base.endswith('_pure') else ''}")
-    return _Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
+    return Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
 
 
 def _statistic(block: ImbBlock) -> str:
@@ -142,10 +118,10 @@ def _statistic(block: ImbBlock) -> str:
     return "mean per message: the rate over all repetitions, turned into a time"
 
 
-def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
+def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
-    reducing = meaning.like in _REDUCING
+    reducing = meaning.reduces
     name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
     redop = short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
@@ -153,7 +129,7 @@ def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[
     return RowKind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
         ranks, nodes, statistic, redop=redop if reducing else None,
-        root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
+        root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
     )  # fmt: skip
@@ -169,7 +145,7 @@ def _switched(option: str, facts: Mapping[str, Any]) -> bool:
     return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
 
 
-def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
+def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if block.concurrent < 2:
@@ -184,7 +160,7 @@ def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
 
 
-def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
     """Return the row of one size; of several groups it is that of the slowest one."""
     printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
@@ -209,7 +185,7 @@ def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, lis
     return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, meaning, row, known))
 
 
-def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
+def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]) -> float | None:
     for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
         if title in found:
             value = parse_number(found[title])
@@ -218,7 +194,7 @@ def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str
     return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
 
 
-def _groups(block: ImbBlock, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
+def _groups(block: ImbBlock, meaning: Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
     """Return the figures of each group if the output has them; for several pairs their total bandwidth."""
     if meaning.pairs and meaning.like != "p2p_latency" and (groups := groups_of_pairs(block.ranks // 2, row)):
         return groups

@@ -25,7 +25,9 @@ from collbench.results.importers.notes import (
     NotInOutput,
 )
 from collbench.results.importers.rows import (
+    MPI_COLLECTIVES,
     JobExtent,
+    Meaning,
     RowKind,
     groups_of_pairs,
     is_size,
@@ -42,75 +44,33 @@ from collbench.results.row import Row
 
 # The tests of the OSU Micro-Benchmarks by the title in their output, with their meaning in collbench's terms (source of 7.4).
 #
-# Sizes: allreduce, reduce, broadcast and reduce-scatter print the whole buffer of a rank. All others print one rank's part; collbench's
-# size has one part per rank.
+# Sizes: allreduce, reduce, broadcast and both reduce-scatters print the whole buffer of a rank. All others print one rank's part;
+# collbench's size has one part per rank.
 
 Measure = Literal["latency", "bandwidth"]
 
 
 @dataclass(frozen=True)
-class Test:
-    """One of OSU's programs.
+class Test(Meaning):
+    """One of OSU's programs, "osu_allreduce", and whether its figure is a time or a rate."""
 
-    program     its name: "osu_allreduce"
-    operation   collbench's name of the operation; a new name for others
-    like        collbench's operation with the same bus factor, or None
-    measure     whether its figure is a time or a rate
-    parts       whether the printed size is one rank's part, of which there is one for each rank
-    even        whether the ranks' parts could differ, but are equal
-    pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
-    both_ways   whether the rate counts both directions
-    """
-
-    program: str
-    operation: str
-    like: str | None
+    program: str = ""
     measure: Measure = "latency"
-    parts: bool = False
-    even: bool = False
-    pairs: Literal["", "one", "many"] = ""
-    both_ways: bool = False
-
-    @property
-    def reduces(self) -> bool:
-        """Whether elements are summed."""
-        return self.like in ("allreduce", "reduce", "reducescatter")
-
-    @property
-    def rooted(self) -> bool:
-        """Whether one rank has another part than the others."""
-        return self.like in ("broadcast", "reduce", "gather", "scatter")
-
-
-def _collective(mpi: str, operation: str, like: str | None = None, *, parts: bool = False, even: bool = False) -> Test:
-    return Test(f"osu_{mpi}", operation, like or operation, parts=parts, even=even)
 
 
 _COLLECTIVES = {
-    "allreduce": _collective("allreduce", "allreduce"),
-    "reduce": _collective("reduce", "reduce"),
-    "broadcast": _collective("bcast", "broadcast"),
-    "reduce_scatter": _collective("reduce_scatter", "reducescatter", even=True),
-    "reduce_scatter_block": _collective("reduce_scatter_block", "reducescatter"),
-    "barrier": _collective("barrier", "barrier"),
-    "allgather": _collective("allgather", "allgather", parts=True),
-    "allgatherv": _collective("allgatherv", "allgatherv", "allgather", parts=True, even=True),
-    "alltoall": _collective("alltoall", "alltoall", parts=True),
-    "alltoallv": _collective("alltoallv", "alltoallv", parts=True, even=True),
-    "alltoallw": _collective("alltoallw", "alltoallw", "alltoall", parts=True, even=True),
-    "gather": _collective("gather", "gather", parts=True),
-    "gatherv": _collective("gatherv", "gatherv", "gather", parts=True, even=True),
-    "scatter": _collective("scatter", "scatter", parts=True),
-    "scatterv": _collective("scatterv", "scatterv", "scatter", parts=True, even=True),
+    name.replace("bcast", "broadcast"): Test(**vars(meaning), program=f"osu_{name}") for name, meaning in MPI_COLLECTIVES.items()
 }
 _PAIRS = {
-    "latency": Test("osu_latency", "p2p_latency", "p2p_latency", pairs="one"),
-    "multi-threaded latency": Test("osu_latency_mt", "p2p_latency_threads", "p2p_latency", pairs="one"),
-    "multi-process latency": Test("osu_latency_mp", "p2p_latency_processes", "p2p_latency", pairs="one"),
-    "multi latency": Test("osu_multi_lat", "p2p_latency", "p2p_latency", pairs="many"),
-    "bandwidth": Test("osu_bw", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="one"),
-    "bi-directional bandwidth": Test("osu_bibw", "p2p_bidirectional", "p2p_bidirectional", "bandwidth", pairs="one", both_ways=True),
-    "multiple bandwidth / message rate": Test("osu_mbw_mr", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="many"),
+    "latency": Test("p2p_latency", "p2p_latency", pairs="one", program="osu_latency"),
+    "multi-threaded latency": Test("p2p_latency_threads", "p2p_latency", pairs="one", program="osu_latency_mt"),
+    "multi-process latency": Test("p2p_latency_processes", "p2p_latency", pairs="one", program="osu_latency_mp"),
+    "multi latency": Test("p2p_latency", "p2p_latency", pairs="many", program="osu_multi_lat"),
+    "bandwidth": Test("p2p_bandwidth", "p2p_bandwidth", pairs="one", program="osu_bw", measure="bandwidth"),
+    "bi-directional bandwidth": Test(
+        "p2p_bidirectional", "p2p_bidirectional", pairs="one", ways=2, program="osu_bibw", measure="bandwidth"
+    ),
+    "multiple bandwidth / message rate": Test("p2p_bandwidth", "p2p_bandwidth", pairs="many", program="osu_mbw_mr", measure="bandwidth"),
 }
 _PERSISTENT = re.compile(r"\s+persistent\b")
 _LONGEST = 48
@@ -139,7 +99,7 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
     before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
     named = _named(test, before, "_persistent" if persistent else "")
     if neighbours:  # the output does not list the neighbors, so the moved bytes are unknown
-        return Test(named.program, named.operation, None)
+        return replace(named, like=None, parts=False, even=False)
     return named
 
 
@@ -152,7 +112,8 @@ def _named(test: Test, before: str, after: str) -> Test:
 def _unknown(words: str) -> Test:
     name = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST] or "unnamed"
     rate = "bandwidth" in words
-    return Test(f"osu {name}", name, None, "bandwidth" if rate else "latency", pairs="one", both_ways=rate and words.startswith("bi"))
+    ways = 2 if rate and words.startswith("bi") else 1
+    return Test(name, None, pairs="one", ways=ways, program=f"osu {name}", measure="bandwidth" if rate else "latency")
 
 
 # The printed tables of the OSU Micro-Benchmarks: the lines of figures, their column titles, and the heads.
@@ -336,7 +297,7 @@ def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: di
     value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
     time_s = None if value is None else value * _US
     if test.measure == "bandwidth":
-        time_s = size * (2 if test.both_ways else 1) * pairs / (value * _MB) if value else None
+        time_s = size * test.ways * pairs / (value * _MB) if value else None
     if time_s is None or not is_time(time_s):
         return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
     verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import ceil, floor, inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -312,6 +312,56 @@ def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: 
     """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A tool's benchmark in collbench's terms.
+
+    operation   collbench's name of the operation; a new name for others
+    like        collbench's operation with the same bus factor, or None
+    parts       whether the printed size is one rank's part, of which there is one for each rank
+    even        whether the ranks' parts could differ, but are equal
+    pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
+    ways        2 if a rate counts both directions
+    """
+
+    operation: str
+    like: str | None
+    parts: bool = False
+    even: bool = False
+    pairs: Literal["", "one", "many"] = ""
+    ways: int = 1
+
+    @property
+    def reduces(self) -> bool:
+        """Whether elements are summed."""
+        return self.like in ("allreduce", "reduce", "reducescatter")
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank has another part than the others."""
+        return self.like in ("broadcast", "reduce", "gather", "scatter")
+
+
+# By MPI's names, which benchmarks use.
+MPI_COLLECTIVES = {
+    "allreduce": Meaning("allreduce", "allreduce"),
+    "reduce": Meaning("reduce", "reduce"),
+    "bcast": Meaning("broadcast", "broadcast"),
+    "reduce_scatter": Meaning("reducescatter", "reducescatter", even=True),
+    "reduce_scatter_block": Meaning("reducescatter", "reducescatter", parts=True),
+    "barrier": Meaning("barrier", "barrier"),
+    "allgather": Meaning("allgather", "allgather", parts=True),
+    "allgatherv": Meaning("allgatherv", "allgather", parts=True, even=True),
+    "alltoall": Meaning("alltoall", "alltoall", parts=True),
+    "alltoallv": Meaning("alltoallv", "alltoallv", parts=True, even=True),
+    "alltoallw": Meaning("alltoallw", "alltoall", parts=True, even=True),
+    "gather": Meaning("gather", "gather", parts=True),
+    "gatherv": Meaning("gatherv", "gather", parts=True, even=True),
+    "scatter": Meaning("scatter", "scatter", parts=True),
+    "scatterv": Meaning("scatterv", "scatter", parts=True, even=True),
+}
 
 
 # The number of ranks by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
