@@ -108,9 +108,3 @@ def test_memory_of_a_gpu() -> None:
 def test_it_runs_between_two() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 .*perftest"):
         runs(lines_of("perftest-several.txt"), 8)
-
-
-def test_it_is_known_by_its_title() -> None:
-    assert PERFTEST.knows(lines_of("perftest-several.txt"))
-    assert PERFTEST.knows(lines_of("perftest-4.5-bw.json"))
-    assert not PERFTEST.knows(["# OSU MPI Bandwidth Test v7.4"])
