@@ -18,11 +18,11 @@ from collbench.results.importers.importer import Arrays, ImportedTable, Importer
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import (
-    PrintedRates,
     RowKind,
     Samples,
     is_size,
     is_time,
+    printed_rates,
     rank_mismatch,
     rank_range,
     sampled,
@@ -120,10 +120,7 @@ def _size(found: re.Match[str]) -> int:
 
 
 def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
-    printed = [
-        PrintedRates(algbw, busbw) for bus, alg in table.rates if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
-    ]
-    factor = rank_range(operations()["allreduce"], printed)
+    factor = rank_range(operations()["allreduce"], printed_rates((algbw, busbw) for busbw, algbw in table.rates))
     where = f"the table at line {table.number}"
     proven = table.ranks or (factor.only if factor else None)
     extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), user_input, proven, where)

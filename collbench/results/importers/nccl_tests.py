@@ -55,6 +55,7 @@ from collbench.results.importers.rows import (
     is_time,
     operation_named,
     parse_number,
+    printed_rates,
     rank_mismatch,
     rank_range,
     ranks_and_nodes,
@@ -63,7 +64,6 @@ from collbench.results.importers.rows import (
     short,
     type_name,
     width_of,
-    with_digits,
 )
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -359,8 +359,7 @@ def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
     """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
     best = sorted(bodies, key=lambda body: parse_number(body.algbw) or 0.0, reverse=True)[:_MOST_LINES]
-    pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
-    return [PrintedRates(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
+    return printed_rates((body.algbw, body.busbw) for body in best)
 
 
 def parts_of(line: TableLine) -> int | None:

@@ -15,11 +15,11 @@ from collbench.operations.registry import operations
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
 from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    PrintedRates,
     RowKind,
     contradiction,
     is_size,
     is_time,
+    printed_rates,
     rank_mismatch,
     rank_range,
     ranks_and_nodes,
@@ -113,25 +113,15 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         elif found[1]:
             quantised += 1
         else:
-            _append(
-                tables,
-                found[2] or head.collective or user_input.operation or "",
-                found[3] or user_input.dtype or "",
-                number,
-                found[5].split(),
-            )
+            collective, dtype = found[2] or head.collective or user_input.operation or "", found[3] or user_input.dtype or ""
+            figures, last = found[5].split(), tables[-1] if tables else _Table(0, "", "")
+            again = any(figures[0] == earlier[0] for _, earlier in last.lines)
+            if not tables or again or (last.collective, last.dtype) != (collective, dtype):
+                tables.append(_Table(number, collective, dtype))
+            tables[-1].lines.append((number, figures))
     what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
     empty = f"{what}: use the output of a complete run of comms.py"
     return read_tables(tables, lambda table: _runs(head, table, user_input, quantised), empty=empty)
-
-
-def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
-    """Add a line to its table. A size that occurs again begins another table."""
-    last = tables[-1] if tables and (tables[-1].collective, tables[-1].dtype) == (collective, dtype) else None
-    if last is None or any(figures[0] == earlier[0] for _, earlier in last.lines):
-        last = _Table(number, collective, dtype)
-        tables.append(last)
-    last.lines.append((number, figures))
 
 
 def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> Iterator[ImportedTable]:
@@ -145,7 +135,12 @@ def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> 
     ranks, nodes, contradicted = ranks_and_nodes(user_input, len(part) or None, nodes, f"the table at line {first}")
     if table.collective != "pt2pt":
         contradicted = (*contradicted, *contradiction(f"the table at line {first}", "operation", user_input.operation, operation))
-    base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
+    backend = head.backend or "nccl"
+    base: dict[str, Any] = {
+        "dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, "backend": _BACKENDS.get(backend, f"torch-{backend}"),
+        "api": "torch", "device": head.device or ("cuda" if backend == "nccl" else "cpu"),
+        "mode": "pipelined" if head.blocking is False else "isolated",
+    }  # fmt: skip
     if table.collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
     rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, operation, base))
@@ -160,13 +155,6 @@ def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> 
     doubts = [] if table.collective == "pt2pt" else list(_doubts(table, operation, ranks))
     program = f"comms.py {short(table.collective)}"
     yield ImportedTable("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
-
-
-def _carrier(head: _Head) -> dict[str, Any]:
-    backend = head.backend or "nccl"
-    device = head.device or ("cuda" if backend == "nccl" else "cpu")
-    mode = "pipelined" if head.blocking is False else "isolated"
-    return {"backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device, "mode": mode}
 
 
 def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
@@ -208,8 +196,7 @@ def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
     """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
     complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
-    known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in complete]
-    printed = [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    printed = printed_rates((figures[7], figures[8]) for figures in complete)
     found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)

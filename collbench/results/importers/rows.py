@@ -377,6 +377,12 @@ class PrintedRates(NamedTuple):
     busbw: tuple[float, float]
 
 
+def printed_rates(texts: Iterable[tuple[str, str]]) -> list[PrintedRates]:
+    """Return both bandwidths of lines from their texts (algbw, busbw), without lines that lack one, or have no algbw."""
+    known = [(with_digits(algbw), with_digits(busbw)) for algbw, busbw in texts]
+    return [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+
+
 class RankRange(NamedTuple):
     """The numbers of ranks that explain the printed figures, inclusive; high None: no end; low > high: none."""
 
