@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ArrayPlace:
     """Where an array is in samples.bin."""
 
     dtype: Annotated[str, Meta(pattern=r"^[<>|=]?[biuf][1248]\Z")]
@@ -264,7 +264,7 @@ def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
     import numpy as np
 
     try:
-        found = decode_record(place, _Place)
+        found = decode_record(place, _ArrayPlace)
         return np.dtype(found.dtype), found.shape, found.offset
     except ValueError as error:
         raise UsageError(f"{what}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered") from error

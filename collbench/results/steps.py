@@ -169,7 +169,7 @@ def step_from_json(values: dict[str, Any]) -> StepRow:
     """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
     row = decode_record(with_limits(values), StepRow)
     shown = {"parts": [with_limits(part) for part in row.parts], "staleness": row.staleness}
-    for part in decode_record(shown, _Shown).parts:
+    for part in decode_record(shown, _ShownParts).parts:
         check_signs(part, "parts.")
     return row
 
@@ -208,7 +208,7 @@ class _Staleness(msgspec.Struct):
 
 
 @dataclass
-class _Shown:
+class _ShownParts:
     """The nested values of a row that are shown."""
 
     parts: list[_Part]

@@ -62,7 +62,7 @@ class _Group:
 
 
 @dataclass
-class _Kernel:
+class _DeepEpKernel:
     """The rows of one kernel, with the number of their first line."""
 
     number: int
@@ -96,9 +96,9 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     seen = {figure.rank for group in groups.values() for figure in group.figures if figure.rank is not None}
     if known is None and user_input.ranks is None and len(seen) > 1 and seen == set(range(len(seen))):
         known = len(seen)
-    by_kernel: dict[str, _Kernel] = {}
+    by_kernel: dict[str, _DeepEpKernel] = {}
     for key, group in groups.items():
-        by_kernel.setdefault(key.algorithm, _Kernel(group.figures[0].line)).groups[key] = group
+        by_kernel.setdefault(key.algorithm, _DeepEpKernel(group.figures[0].line)).groups[key] = group
     return read_tables(
         by_kernel.values(),
         lambda kernel: [_run(kernel, user_input, known, (timeless, start_facts(contexts.at(kernel.number))))],
@@ -140,7 +140,7 @@ def _key(operation: str) -> _DeepEpKey:
     return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
-def _run(kernel: _Kernel, user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
+def _run(kernel: _DeepEpKernel, user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
     timeless, facts = about
     extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {kernel.number}")
     rows = [row for key, group in kernel.groups.items() if (row := _row(key, group, (extent.ranks, extent.nodes)))]

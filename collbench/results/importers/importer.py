@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
-from collbench.results.importers.notes import Doubt, Missing, SkippedLines, SkippedReason
+from collbench.results.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class ImportedTable:
     hosts: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     missing: Sequence[Missing] = ()
-    doubts: Sequence[Doubt] = ()
+    doubts: Sequence[ImportDoubt] = ()
     contradicted: Sequence[Contradiction] = ()
     arrays: Mapping[int, Arrays] = field(default_factory=dict)
 
@@ -222,7 +222,7 @@ class TextTable:
         else:
             self.bad.append(number)
 
-    def doubts(self) -> list[Doubt]:
+    def doubts(self) -> list[ImportDoubt]:
         """Return the doubt about the lines that were left out, if there are any."""
         return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
 

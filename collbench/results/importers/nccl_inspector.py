@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import CallRateMismatch, Doubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.notes import CallRateMismatch, ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import MOST_RANKS, RowKind, Samples, as_count, as_object, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -133,7 +133,7 @@ def _run(calls: list[tuple[_Key, _Calls]], user_input: UserInput, bad: int) -> I
     first, seen = calls[0][0], {rank: host for _, each in calls for rank, host in each.hosts.items()}
     hosts = [seen[rank] for rank in sorted(seen)] if sorted(seen) == list(range(first.ranks)) and all(seen.values()) else []
     unlike = sum(each.unlike for _, each in calls)
-    doubts: list[Doubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
+    doubts: list[ImportDoubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
     doubts += [CallRateMismatch(unlike)] if unlike else []
     missing = [NotInOutput(MissingItem.DTYPE, assumed=user_input.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
     if not hosts and len(seen) < first.ranks:

@@ -27,7 +27,7 @@ from collbench.results.importers.importer import (
 from collbench.results.importers.log_context import Contexts, LogContext, last_option, with_hosts
 from collbench.results.importers.notes import (
     AveragedGroups,
-    Doubt,
+    ImportDoubt,
     InterleavedJobs,
     Missing,
     MissingItem,
@@ -606,7 +606,7 @@ def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
         yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
 
 
-def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[Doubt]:
+def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[ImportDoubt]:
     head, (operation, proven, ranks) = block.head, about
     contradicted = proven.factor is not None and not proven.factor.holds(ranks)
     if contradicted and proven.factor is not None:

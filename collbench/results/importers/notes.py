@@ -65,7 +65,7 @@ def lacks(*items: MissingItem) -> list[NotInOutput]:
     return [NotInOutput(item) for item in items]
 
 
-class Doubt(Fact, frozen=True):
+class ImportDoubt(Fact, frozen=True):
     """What is doubtful in the output of a tool."""
 
 
@@ -80,7 +80,7 @@ class SkippedReason(_Word):
     NO_TIME = "no_time", "no time"
 
 
-class SkippedLines(Doubt, frozen=True):
+class SkippedLines(ImportDoubt, frozen=True):
     """Some lines (or JSON objects) of the output are not in the rows."""
 
     count: int
@@ -95,7 +95,7 @@ class SkippedLines(Doubt, frozen=True):
         return f"{plural(self.count, f'skipped {self.unit}')} ({self.reason.text}{first}{f': {self.problem}' if self.problem else ''})"
 
 
-class RankMismatch(Doubt, frozen=True):
+class RankMismatch(ImportDoubt, frozen=True):
     """Figures of the output do not fit the number of ranks; low > high: no number of ranks fits, high None: no upper end."""
 
     figures: str
@@ -115,7 +115,7 @@ class RankMismatch(Doubt, frozen=True):
         return f"{self.figures} does not fit {plural(self.ranks, 'rank')} of {self.operation}: {fits}"
 
 
-class SingleRankTable(Doubt, frozen=True):
+class SingleRankTable(ImportDoubt, frozen=True):
     """The table is of one rank, which has no bus bandwidth; possibly the ranks ran as separate jobs."""
 
     def render(self) -> str:
@@ -126,7 +126,7 @@ class SingleRankTable(Doubt, frozen=True):
         )
 
 
-class AveragedGroups(Doubt, frozen=True):
+class AveragedGroups(ImportDoubt, frozen=True):
     """Several groups ran at the same time, and the times are averaged over them."""
 
     groups: int
@@ -136,7 +136,7 @@ class AveragedGroups(Doubt, frozen=True):
         return f"{self.groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
 
 
-class OutOfBoundsValues(Doubt, frozen=True):
+class OutOfBoundsValues(ImportDoubt, frozen=True):
     """The tool found wrong data."""
 
     values: int
@@ -146,7 +146,7 @@ class OutOfBoundsValues(Doubt, frozen=True):
         return f"wrong data: the tool counted {plural(self.values, 'value')} out of bounds"
 
 
-class RateMismatch(Doubt, frozen=True):
+class RateMismatch(ImportDoubt, frozen=True):
     """A printed bandwidth is not size / time. Rates in GB/s: `printed` as in the output, `computed` from size and time."""
 
     printed: str
@@ -163,7 +163,7 @@ class RateMismatch(Doubt, frozen=True):
         )
 
 
-class CallRateMismatch(Doubt, frozen=True):
+class CallRateMismatch(ImportDoubt, frozen=True):
     """The printed bandwidth of some calls is not size / time."""
 
     calls: int
@@ -173,7 +173,7 @@ class CallRateMismatch(Doubt, frozen=True):
         return f"the printed bandwidth of {plural(self.calls, 'call')} is not size / time; the time is used"
 
 
-class MessageRateMismatch(Doubt, frozen=True):
+class MessageRateMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate disagree."""
 
     lines: int
@@ -184,7 +184,7 @@ class MessageRateMismatch(Doubt, frozen=True):
         return f"bandwidth and message rate disagree in {plural(self.lines, 'line')} (first: line {self.first_line}); the bandwidth is used"
 
 
-class SizeMismatch(Doubt, frozen=True):
+class SizeMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate do not fit the message size."""
 
     line: int
@@ -195,7 +195,7 @@ class SizeMismatch(Doubt, frozen=True):
         return f"line {self.line}: bandwidth and message rate do not fit a size of {plural(self.size_bytes, 'byte')}"
 
 
-class ElementSizeMismatch(Doubt, frozen=True):
+class ElementSizeMismatch(ImportDoubt, frozen=True):
     """The program prints sizes of 4-byte elements and moves larger ones."""
 
     program: str
@@ -209,7 +209,7 @@ class ElementSizeMismatch(Doubt, frozen=True):
         )
 
 
-class InterleavedJobs(Doubt, frozen=True):
+class InterleavedJobs(ImportDoubt, frozen=True):
     """Several jobs wrote their lines into each other."""
 
     jobs: int
@@ -219,7 +219,7 @@ class InterleavedJobs(Doubt, frozen=True):
         return f"the output of {self.jobs} jobs is interleaved: the job of each line is unknown"
 
 
-class RepeatedCases(Doubt, frozen=True):
+class RepeatedCases(ImportDoubt, frozen=True):
     """Each case occurs several times."""
 
     times: int
@@ -231,7 +231,7 @@ class RepeatedCases(Doubt, frozen=True):
         return f"each case occurs {self.times} times, {why}"
 
 
-class FailedValidation(Doubt, frozen=True):
+class FailedValidation(ImportDoubt, frozen=True):
     """The tool reported an error of its validation."""
 
     line: int
@@ -242,7 +242,7 @@ class FailedValidation(Doubt, frozen=True):
         return f"line {self.line}: {self.message}"
 
 
-class MixedMemory(Doubt, frozen=True):
+class MixedMemory(ImportDoubt, frozen=True):
     """The buffers of the two ranks are in different kinds of memory."""
 
     kinds: Sequence[str]
@@ -252,7 +252,7 @@ class MixedMemory(Doubt, frozen=True):
         return f"the buffers of the two ranks are in different memory: {listed(self.kinds)}"
 
 
-class ConcurrentThreads(Doubt, frozen=True):
+class ConcurrentThreads(ImportDoubt, frozen=True):
     """Several threads ran at the same time."""
 
     threads: int
@@ -262,7 +262,7 @@ class ConcurrentThreads(Doubt, frozen=True):
         return f"{self.threads} threads ran at the same time: times are those of one thread"
 
 
-class InputBuffers(Doubt, frozen=True):
+class InputBuffers(ImportDoubt, frozen=True):
     """Each process had several input buffers, which it adds up first."""
 
     buffers: int
@@ -272,7 +272,7 @@ class InputBuffers(Doubt, frozen=True):
         return f"each process has {self.buffers} input buffers: the time includes their sum within the process"
 
 
-class IncompleteLog(Doubt, frozen=True):
+class IncompleteLog(ImportDoubt, frozen=True):
     """The log ends before the command."""
 
     def render(self) -> str:
@@ -280,7 +280,7 @@ class IncompleteLog(Doubt, frozen=True):
         return "the log ends before the command did: later rows are missing"
 
 
-class FailedCommand(Doubt, frozen=True):
+class FailedCommand(ImportDoubt, frozen=True):
     """The command that wrote the log failed."""
 
     exit_code: int

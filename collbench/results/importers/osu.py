@@ -17,8 +17,8 @@ from typing import Literal
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
 from collbench.results.importers.notes import (
-    Doubt,
     FailedValidation,
+    ImportDoubt,
     Missing,
     MissingItem,
     MixedMemory,
@@ -352,7 +352,7 @@ def _missing(table: OsuTable) -> list[Missing]:
     return unknown
 
 
-def _doubts(table: OsuTable) -> list[Doubt]:
+def _doubts(table: OsuTable) -> list[ImportDoubt]:
     doubts = [*([table.facts["failed"]] if "failed" in table.facts else []), *table.doubts()]
     if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
         doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))

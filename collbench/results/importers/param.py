@@ -13,7 +13,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
-from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.notes import ImportDoubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
     RowKind,
     contradiction,
@@ -192,7 +192,7 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
                 yield kind.row(size, ways * size / rate[0] / 1e9, count=size // width, line=number)
 
 
-def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
+def _doubts(table: _Table, name: str, ranks: int) -> Iterator[ImportDoubt]:
     """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
     complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
