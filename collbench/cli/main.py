@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -179,7 +179,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG)  # fmt: skip
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
-    parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=argparse.SUPPRESS)
+    parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     in_the_order_of_help = (
         add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,

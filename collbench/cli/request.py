@@ -6,8 +6,8 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends import registry

@@ -145,7 +145,7 @@ class RunKind:
     name: str
     file: str
     what: str
-    check: Callable[[Run], None]
+    check: Callable[[Run], object]
     show: Callable[..., bool]
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.results.row import SCHEMA, Row
 from collbench.results.store import GONE, AppendFile, Lock, draft_of, make_folders, read_object, replace, sync_folder, to_line, to_page
-from collbench.units import format_bytes
+from collbench.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,53 +58,6 @@ def cannot_create(path: Path, error: OSError) -> str:
 def cannot_resume(path: Path, error: OSError) -> str:
     """Return the error for a run that cannot be resumed."""
     return f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run"
-
-
-@dataclass(frozen=True)
-class WriteFailure:
-    """The state of a run that can no longer write.
-
-    rows      the number of finished cases (of pairs: rounds), all on the disk
-    measured  whether anything was measured: before, the folder is bad input (exit code 2); later, the run has failed (4)
-    resumes   whether such a run can be resumed
-    gone      whether the folder is no longer at its path
-    moved_to  its new path, if known
-    """
-
-    path: Path
-    rows: int
-    measured: bool
-    resumes: bool
-    gone: bool
-    moved_to: Path | None
-
-    def failed(self, error: OSError) -> CollbenchError:
-        """Return the error for the user from the operating system's error, in one sentence."""
-        if not self.measured:
-            return UsageError(cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured")
-        if self.moved_to:
-            found = f"{self.path} was moved to {self.moved_to} while the run wrote into it: {self._stored} there"
-            return RunFailed(f"{found}; leave it{self._on(self.moved_to)}")
-        if self.gone:
-            return RunFailed(
-                f"results can no longer be written: {self.path} is gone, and with it what was stored ({self._cases}): it was deleted, or "
-                f"its disk is no longer mounted; bring it back{self._on(self.path)}, or run again with --out DIR"
-            )
-        return RunFailed(
-            f"results can no longer be written to {self.path} ({error.strerror or error}): {self._stored} safe in it; "
-            f"make room there{self._on(self.path)}, or run again with --out DIR on another disk"
-        )
-
-    @property
-    def _cases(self) -> str:
-        return f"{self.rows} finished {'case' if self.resumes else 'round'}{'' if self.rows == 1 else 's'}"
-
-    @property
-    def _stored(self) -> str:
-        return f"{self._cases} {'is' if self.rows == 1 else 'are'}"
-
-    def _on(self, path: Path) -> str:
-        return f" and go on with --resume {path}" if self.resumes else ""
 
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
@@ -142,23 +95,24 @@ class RunFolder:
         UsageError if it has a run, or if the folder cannot be written; nothing is left behind then.
         """
         path = out if out is not None else Path("runs") / run_name(operation)
-        new: list[Path] = []
+        made: list[Path] = []
         files: dict[str, AppendFile] = {}
         lock: Lock | None = None
+        head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
         try:
-            new = [folder for folder in (path, *path.parents) if not folder.exists()]
-            make_folders(path, new)
-            check_no_run(path, resumes=operation not in ROUNDS)
-            check_free_space(path)
+            _enter(path, made, resumes=operation not in ROUNDS)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
                 files[name] = AppendFile(path / name)
-            head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
+                made.append(path / name)
+            made.append(draft_of(path / RUN))
             replace(path / RUN, to_page(head))
         except (OSError, UsageError) as error:
             if lock:
                 lock.release()
-            _undo(path, files, new)
+            for file in files.values():
+                file.close()
+            _undo(made)
             raise error if isinstance(error, UsageError) else UsageError(cannot_create(path, error)) from error
         return cls(path, head, files, lock)
 
@@ -293,20 +247,33 @@ class RunFolder:
         """Watch the block, run by one thread at a time; an OSError becomes the error for the user."""
         try:
             with self.watch(f"writing to {self.path}"), self._lock:
-                self._check_in_place()
+                if CELLS in self._files and not self._files[CELLS].is_in_place:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 yield
         except OSError as error:
-            raise self._writing(error).failed(error) from error
+            raise self._failure(error) from error
 
-    def _check_in_place(self) -> None:
-        if CELLS in self._files and not self._files[CELLS].is_in_place:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-    def _writing(self, error: OSError) -> WriteFailure:
-        gone = error.errno in GONE
-        moved = self._files[CELLS].moved_to if gone and CELLS in self._files else None
+    def _failure(self, error: OSError) -> CollbenchError:
+        """Return the error for the user. Before the first result the folder is bad input (exit code 2); later, the run has failed (4)."""
+        if not self._measured:
+            how = cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured"
+            return UsageError(how)
         resumes = self.run.get("operation") not in ROUNDS
-        return WriteFailure(self.path, self.rows, self._measured, resumes, gone, moved.parent if moved else None)
+        count = plural(self.rows, f"finished {'case' if resumes else 'round'}")
+        stored = f"{count} {'is' if self.rows == 1 else 'are'}"
+        go_on = f" and go on with --resume {self.path}" if resumes else ""
+        if error.errno not in GONE:
+            return RunFailed(
+                f"results can no longer be written to {self.path} ({error.strerror or error}): {stored} safe in it; "
+                f"make room there{go_on}, or run again with --out DIR on another disk"
+            )
+        if CELLS in self._files and (moved := self._files[CELLS].moved_to):
+            there = f"leave it and go on with --resume {moved.parent}" if resumes else "leave it"
+            return RunFailed(f"{self.path} was moved to {moved.parent} while the run wrote into it: {stored} there; {there}")
+        return RunFailed(
+            f"results can no longer be written: {self.path} is gone, and with it what was stored ({count}): it was deleted, or "
+            f"its disk is no longer mounted; bring it back{go_on}, or run again with --out DIR"
+        )
 
 
 def run_name(operation: str) -> str:
@@ -333,15 +300,20 @@ def check_no_run(path: Path, *, resumes: bool = False) -> None:
             raise UsageError(f"--out {path} already holds a run ({name}): {how}choose a new folder, so that nothing is lost")
 
 
-def _undo(path: Path, files: Mapping[str, AppendFile], new: list[Path]) -> None:
-    for file in files.values():
-        file.remove()
-    with suppress(OSError):
-        if files:
-            draft_of(path / RUN).unlink(missing_ok=True)
-    for folder in new:
+def _enter(path: Path, made: list[Path], *, resumes: bool = False) -> None:
+    """Create a folder for a new run, and add what was created to `made`. Raises UsageError if it has a run or too little space, OSError."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    made += reversed(new)
+    make_folders(path, new)
+    check_no_run(path, resumes=resumes)
+    check_free_space(path)
+
+
+def _undo(made: Sequence[Path]) -> None:
+    """Delete what was created."""
+    for path in reversed(made):
         with suppress(OSError):  # never created, or no longer empty
-            folder.rmdir()
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
 # Writing the folder of a finished run at once. Only for rows with a source that still exists: a crash may lose the folder.
@@ -362,31 +334,6 @@ class FinishedRun:
     topology: Mapping[str, Any] | None = None
     arrays: Mapping[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
 
-    @property
-    def samples(self) -> bytes:
-        """Return the content of samples.bin: the arrays in the order of the rows."""
-        return b"".join(array.tobytes() for _, arrays in sorted(self.arrays.items()) for array in arrays.values())
-
-    @property
-    def stored_rows(self) -> Iterator[Row]:
-        """Yield the rows with the offsets of their arrays in samples.bin."""
-        offset = 0
-        for index, row in enumerate(self.rows):
-            places: dict[str, Any] = {}
-            for name, array in self.arrays.get(index, {}).items():
-                places[name] = {"offset": offset, "dtype": array.dtype.str, "shape": list(array.shape)}
-                offset += array.nbytes
-            yield row.with_figures(samples=places) if places else row
-
-    @property
-    def texts(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """Yield (name, content in pieces) of the folder's text files, run.json last; no file of events without events."""
-        if self.topology is not None:
-            yield TOPOLOGY, [to_page(self.topology)]
-        yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.stored_rows)
-        head = {"schema": SCHEMA, "id": self.path.name or self.path.resolve().name, "operation": self.operation, "started_utc": utc()}
-        yield RUN, [to_page({**head, "exit_code": FINE, **self.info, "finished_utc": utc(), "rows": len(self.rows)})]
-
 
 def write_all(runs: Iterable[FinishedRun]) -> None:
     """Write all runs, or none. Raises UsageError if a folder has a run already, or cannot be written."""
@@ -395,33 +342,38 @@ def write_all(runs: Iterable[FinishedRun]) -> None:
         try:
             _write(run, made)
         except (OSError, UsageError) as error:
-            _undo_whole(made)
+            _undo(made)
             raise error if isinstance(error, UsageError) else UsageError(cannot_create(run.path, error)) from error
 
 
 def _write(run: FinishedRun, made: list[Path]) -> None:
+    """Write the files of a run, run.json last."""
     if not run.path.parent.is_dir() or run.path.exists():
-        _into(run.path, made)
+        _enter(run.path, made)
     else:  # another launch of many, with a new name
         run.path.mkdir()
         made.append(run.path)
-    if run.arrays:
-        made.append(run.path / SAMPLES)
-        (run.path / SAMPLES).write_bytes(run.samples)
-    for name, pieces in run.texts:
-        with (run.path / name).open("x", encoding="utf-8") as file:
+
+    def write(name: str, pieces: Iterable[bytes]) -> None:
+        with (run.path / name).open("xb") as file:
             made.append(run.path / name)
             file.writelines(pieces)
 
+    if run.arrays:
+        write(SAMPLES, (array.tobytes() for _, arrays in sorted(run.arrays.items()) for array in arrays.values()))
+    if run.topology is not None:
+        write(TOPOLOGY, [to_page(run.topology).encode()])
+    write(CELLS, (f"{to_line(row.as_json())}\n".encode() for row in _with_places(run)))
+    head = {"schema": SCHEMA, "id": run.path.name or run.path.resolve().name, "operation": run.operation, "started_utc": utc()}
+    write(RUN, [to_page({**head, "exit_code": FINE, **run.info, "finished_utc": utc(), "rows": len(run.rows)}).encode()])
 
-def _into(path: Path, made: list[Path]) -> None:
-    made += reversed([folder for folder in (path, *path.parents) if not folder.exists()])
-    path.mkdir(parents=True, exist_ok=True)
-    check_no_run(path)
-    check_free_space(path)
 
-
-def _undo_whole(made: Sequence[Path]) -> None:
-    for path in reversed(made):
-        with suppress(OSError):  # never created, or no longer empty
-            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+def _with_places(run: FinishedRun) -> Iterator[Row]:
+    """Yield the rows with the offsets of their arrays in samples.bin."""
+    offset = 0
+    for index, row in enumerate(run.rows):
+        places: dict[str, Any] = {}
+        for name, array in run.arrays.get(index, {}).items():
+            places[name] = {"offset": offset, "dtype": array.dtype.str, "shape": list(array.shape)}
+            offset += array.nbytes
+        yield row.with_figures(samples=places) if places else row

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.limits import limit_parts
 from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
 from collbench.results.row import SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
@@ -27,8 +29,16 @@ _LARGEST_LINES = 1 << 30  # bytes of a file of lines; 100,000 rows have about 30
 _MOST_VALUES = 1 << 25  # in the lines of a file, which stay in memory; a row has about 200, a row of another tool 130
 _MOST_BAD = 10_000  # lines that cannot be read; a file with more is not a run's file
 _LARGEST_ARRAY = 128 << 20  # bytes of one of a row's arrays
-_NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
-_NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _ArrayPlace:
+    """Where an array is in samples.bin."""
+
+    dtype: Annotated[str, Meta(pattern=r"^[<>|=]?[biuf][1248]\Z")]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=8)]
+    offset: int
 
 
 class Damage(str):
@@ -89,83 +99,57 @@ def read_run(path: Path) -> Run:
 
 def row_from_json(values: dict[str, Any]) -> Row:
     """Return the row in `values`, with every field's type checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    known = dict(values)
-    for name, kind in _NESTED.items():
-        if isinstance(known.get(name), dict):
-            known[name] = {key: inner for key, inner in known[name].items() if key in _hints(kind)}
+    known = with_limits(values)
     if isinstance(known.get("operation"), str):
         known["operation"] = stored_operation(known["operation"])
+    time_s = known.get("time_s")
+    if isinstance(time_s, dict) and "p50" in time_s and time_s["p50"] is None:  # NaN or infinite: the row has no figures
+        known["na"] = known.get("na") or "its time is not a number"
+        known |= dict.fromkeys(("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling"))
+    return decode_record(known, Row)
+
+
+def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a record with the limiting links of its ceilings decoded."""
+    known = dict(values)
+    for name in ("ceiling", "hard_bound"):
+        if isinstance(ceiling := known.get(name), dict) and "limited_by_parts" in ceiling:
+            known[name] = {**ceiling, "limited_by_parts": limit_parts(ceiling["limited_by_parts"])}
+    return known
+
+
+def decode_record(values: Mapping[str, Any], kind: type[_T]) -> _T:
+    """Return the dataclass from JSON values; unknown keys are left out. Raises ValueError naming the first field that does not fit.
+
+    Nothing that a record, or a time or ceiling in it, holds as a number of its own can be negative.
+    """
     try:
-        row = Row.from_json(known)
-    except TypeError as error:
-        raise ValueError(f"fields are missing or misplaced ({error})") from error
-    _check(row)
-    return _without_time(row) if row.time_s is not None and row.time_s.p50 is None else row
+        record = msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).rstrip("`").partition(" - at `$.")
+        if not where or "missing" in problem:
+            raise ValueError(f"fields are missing or misplaced ({error})") from error
+        path = re.sub(r"(?:\[[\d.]+\])+$", "", where.partition("[...]")[0])  # of a list or an object the whole
+        value: Any = values
+        for key in re.findall(r"[^.\[\]]+", path):
+            value = value[int(key)] if isinstance(value, list | tuple) else value[key]
+        raise misfit(path, value) from error
+    check_signs(record, "")
+    return record
 
 
-def _without_time(row: Row) -> Row:
-    """Return the row without figures, as not available: its time is NaN or infinite."""
-    why = row.na or "its time is not a number"
-    return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, percent_of_ceiling=None)
+def misfit(name: str, value: Any) -> ValueError:
+    """Return the error for a field with a value that it cannot have."""
+    return ValueError(f"'{name}' is {str(value)[:40]!r}")
 
 
-def _check(record: Any) -> None:
-    for name, at_once, numbers, hint in _required(record.__class__):
-        value = getattr(record, name)
-        kind = type(value)
-        if not (kind in at_once or (kind in numbers and value >= 0)) and not _fits(value, hint):
-            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
-        if kind in (Times, Ceiling):
-            _check(value)
-
-
-@cache
-def _required(kind: Any) -> list[tuple[str, frozenset[Any], frozenset[Any], Any]]:
-    """Return for each field its name, the types that always fit, the types that fit if not negative, and its hint."""
-    return [(name, _at_once(hint), _numbers(hint), hint) for name, hint in _hints(kind).items()]
-
-
-@cache
-def _numbers(hint: Any) -> frozenset[Any]:
-    origin, choices = _parts(hint)
-    if origin in (Union, types.UnionType):
-        return frozenset[Any]().union(*map(_numbers, choices))
-    return frozenset({int} if hint is int else {int, float} if hint is float else ())
-
-
-@cache
-def _hints(kind: Any) -> Mapping[str, Any]:
-    hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if type(value) in _at_once(hint):
-        return True
-    origin, choices = _parts(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, choice) for choice in choices)
-    if hint in (int, float):  # nothing that a row holds can be negative; NaN is stored as null
-        kinds = int if hint is int else int | float
-        return (value is None and hint is float) or (isinstance(value, kinds) and not isinstance(value, bool) and value >= 0)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(inner, choices[0]) for inner in value)
-    return isinstance(value, origin or hint)
-
-
-@cache
-def _at_once(hint: Any) -> frozenset[Any]:
-    """Return the types of which every value fits, so that most fields need no further check."""
-    origin, choices = _parts(hint)
-    if origin in (Union, types.UnionType):
-        return frozenset[Any]().union(*map(_at_once, choices))
-    return frozenset() if hint in (int, float) or origin is tuple else frozenset({origin or hint})
-
-
-@cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the parts of a type hint; cached, since computing them for each value took a third of the reading time."""
-    return get_origin(hint), get_args(hint)
+def check_signs(record: Any, path: str) -> None:
+    """Raise ValueError for a negative number in a record, or in a time or ceiling of it. path: what comes before the field's name."""
+    for name, value in vars(record).items():
+        if isinstance(value, int | float) and value < 0:
+            raise misfit(path + name, value)
+        if isinstance(value, Times | Ceiling):
+            check_signs(value, f"{path}{name}.")
 
 
 def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
@@ -277,13 +261,12 @@ def _cannot_read(path: Path, error: OSError) -> str:
 def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
     if not isinstance(place, dict):
         raise UsageError(f"{what} was not stored with this row")
-    dtype, shape, offset = place.get("dtype"), place.get("shape"), place.get("offset")
-    sound = isinstance(dtype, str) and _NUMBER_TYPE.fullmatch(dtype) and isinstance(shape, list) and len(shape) <= 8
-    if not sound or not all(_fits(number, int) for number in (offset, *(shape or ()))):
-        raise UsageError(f"{what}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered")
     import numpy as np
 
     try:
-        return np.dtype(str(dtype)), tuple(shape or ()), int(str(offset))
+        found = decode_record(place, _ArrayPlace)
+        return np.dtype(found.dtype), found.shape, found.offset
+    except ValueError as error:
+        raise UsageError(f"{what}: {str(place)[:80]} is not a valid position in {SAMPLES}: the row was altered") from error
     except TypeError as error:  # for example a float of one byte
-        raise UsageError(f"{what} has an unknown number type '{dtype}': the row was altered") from error
+        raise UsageError(f"{what} has an unknown number type '{place['dtype']}': the row was altered") from error

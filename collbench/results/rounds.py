@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.results import folder
 from collbench.results.folder import HUNT, TOOLS
-from collbench.results.reader import Run, read_lines, row_from_json
+from collbench.results.reader import Run, decode_record, misfit, read_lines, row_from_json
 from collbench.results.row import Row
 from collbench.units import format_bytes
 
-KINDS = ("pairs", "groups", "inside", "nic")
-RESULTS = ("confirmed", "nobody", "no verdict")
 STATES = ("confirmed", "cleared", "inconclusive")
 _MOST_PLACES = 20_000
 _RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
+
+# Values of records, which are checked when a file is read.
+Count = Annotated[int, Meta(ge=0)]
+Rate = Annotated[float, Meta(gt=0)] | None
+Bound = Annotated[float, Meta(ge=0)] | None
+Share = Annotated[float, Meta(ge=0, le=1)]
+Places = Annotated[tuple[Count, ...], Meta(min_length=1)]
+Interval = tuple[Bound, Bound]
+_R = TypeVar("_R", "HuntRound", "PairRound")
+
+
+class _Suspect(msgspec.Struct):
+    """The shown fields of a suspect in run.json; silent places have no ratio and no bounds."""
+
+    state: Literal["confirmed", "cleared", "inconclusive"]
+    places: tuple[Count, ...]
+    partners: tuple[Count, ...]
+    evidence: list[str]
+    kind: str
+    part: str
+    ratio: Rate = None
+    low: Bound = None
+    high: Bound = None
+
+
+class _Verdict(msgspec.Struct):
+    """The shown fields of a hunt's verdict in run.json."""
+
+    result: Literal["confirmed", "nobody", "no verdict"]
+    notes: list[str]
+    suspects: list[_Suspect]
 
 
 def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
@@ -36,10 +67,18 @@ def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in about["places"])
 
 
-def _has_hosts(about: Mapping[str, Any]) -> bool:
-    """Return whether the hosts of the places are valid, or missing as in runs of earlier versions."""
-    hosts = about.get("hosts", about["places"])
-    return isinstance(hosts, list) and len(hosts) == len(about["places"]) and all(isinstance(host, str) for host in hosts)
+class _HuntAbout(msgspec.Struct):
+    """What a hunt needs in run.json."""
+
+    places: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PLACES)]
+
+
+class _PairsAbout(_HuntAbout):
+    """What a matrix of pairs needs in run.json."""
+
+    places: Annotated[list[str], Meta(min_length=2, max_length=_MOST_PLACES)]
+    size_bytes: Annotated[int, Meta(ge=1)]
+    latency_size_bytes: Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -47,7 +86,7 @@ class HuntRound:
     """A round of a hunt: disjoint groups of places measured at the same time. Every list has one value per group, None without a figure.
 
     round      from 0
-    kind       one of KINDS
+    kind       what the groups are: pairs, groups, both inside a node, or pairs over one NIC
     stage, why the stage of the hunt, and the purpose of the round
     nic        the interface, for kind "nic"
     groups     places, as indices into the run's list of places
@@ -63,21 +102,21 @@ class HuntRound:
     """
 
     round: int
-    kind: str
+    kind: Annotated[str, Meta(pattern=r"^(pairs|groups|inside|nic)\Z")]
     stage: str
     why: str
-    groups: tuple[tuple[int, ...], ...]
-    speed_bytes_per_s: tuple[float | None, ...]
-    backward_bytes_per_s: tuple[float | None, ...]
-    latency_s: tuple[float | None, ...]
-    low_bytes_per_s: tuple[float | None, ...]
-    high_bytes_per_s: tuple[float | None, ...]
-    wrong: tuple[int, ...]
+    groups: tuple[Places, ...]
+    speed_bytes_per_s: tuple[Rate, ...]
+    backward_bytes_per_s: tuple[Rate, ...]
+    latency_s: tuple[Rate, ...]
+    low_bytes_per_s: tuple[Bound, ...]
+    high_bytes_per_s: tuple[Bound, ...]
+    wrong: tuple[Count, ...]
     na: tuple[str | None, ...]
     nic: str | None = None
     flags: tuple[str, ...] = ()
     wrong_detail: tuple[str | None, ...] = ()
-    cpu_wait: tuple[float, ...] = ()
+    cpu_wait: tuple[Share, ...] = ()
     flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -104,130 +143,73 @@ def holds_hunt(run: Run) -> bool:
     return "hunt" in run.info or (run.path / HUNT).is_file()
 
 
-def check_hunt(run: Run) -> None:
-    """Raise UsageError if `read_hunt` would, without reading the rounds."""
-    _checked(run)
+def check_hunt(run: Run) -> Mapping[str, Any]:
+    """Return run.json's "hunt". Raises UsageError if it lacks places, or if they, the links or the verdict are not valid."""
+    about = _checked_about(run, "hunt", _HuntAbout, "a hunt", "the list of places in its run.json is")
+    if about.get("crossed") is not None and not _fits(about["crossed"], list[str]):
+        raise UsageError(f"{run.path} has a hunt, but the links (`crossed`) in its run.json are not valid: it was altered")
+    if (verdict := about.get("verdict")) is not None and not (
+        _fits(verdict, _Verdict) and _have_places(verdict["suspects"], len(about["places"]))
+    ):
+        raise UsageError(f"{run.path} has a hunt, but the verdict in its run.json is not valid: it was altered")
+    return about
 
 
 def read_hunt(run: Run) -> StoredHunt:
     """Return the hunt of a run, up to its last finished round. Raises UsageError if run.json is not valid."""
-    about, warnings = _checked(run), list[str]()
+    about, warnings = check_hunt(run), list[str]()
     places = len(about["places"])
     rounds = list(read_lines(run.path / HUNT, lambda values: round_from_json(values, places), warnings))
     return StoredHunt(about, rounds, warnings)
 
 
-def _checked(run: Run) -> Mapping[str, Any]:
-    """Return run.json's "hunt" if it has places and a valid verdict or none. Raises UsageError otherwise."""
-    found = run.info.get("hunt")
-    about: dict[str, Any] = found if isinstance(found, dict) else {}
-    places = about.get("places")
-    if not (isinstance(places, list) and 1 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)):
-        raise UsageError(f"{run.path} has rounds of a hunt, but the list of places in its run.json is missing or not valid: it was altered")
-    if not _has_hosts(about):
-        raise UsageError(f"{run.path} has rounds of a hunt, but the list of hosts in its run.json is not valid: it was altered")
-    crossed, verdict = about.get("crossed"), about.get("verdict")
-    if crossed is not None and not _words(crossed):
-        raise UsageError(f"{run.path} has a hunt, but the links (`crossed`) in its run.json are not valid: it was altered")
-    if verdict is not None and not _is_verdict(verdict, len(places)):
-        raise UsageError(f"{run.path} has a hunt, but the verdict in its run.json is not valid: it was altered")
-    return about
-
-
 def round_from_json(values: Mapping[str, Any], places: int) -> HuntRound:
     """Return the round that `as_json` wrote, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
-    known = {each.name: _tuples(values[each.name]) for each in fields(HuntRound) if each.name in values}
-    try:
-        found = HuntRound(**known)
-    except TypeError as error:
-        raise ValueError(f"fields are missing or misplaced ({error})") from error
-    if not _are_disjoint(found.groups, places):
-        raise ValueError(f"'groups' is {str(found.groups)[:40]!r}")
-    for name, fits in _OF_EACH_GROUP.items():
-        value = getattr(found, name)
-        if not (_all(value, fits) and len(value) == len(found.groups)):
-            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
-    for name, fits in _OF_THE_ROUND.items():
-        if not fits(getattr(found, name)):
-            raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
+    return _decoded_round(values, HuntRound, places)
+
+
+def pair_round_from_json(values: Mapping[str, Any], places: int) -> PairRound:
+    """Return the round that `as_json` wrote, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
+    return _decoded_round(values, PairRound, places)
+
+
+def _decoded_round(values: Mapping[str, Any], kind: type[_R], places: int) -> _R:
+    """Return the round: its groups are disjoint, and every list has one value for each."""
+    found = decode_record(values, kind)
+    name = "groups" if isinstance(found, HuntRound) else "pairs"
+    groups: tuple[tuple[int, ...], ...] = getattr(found, name)
+    members = [place for group in groups for place in group]
+    if len(set(members)) < len(members) or max(members, default=0) >= places:
+        raise misfit(name, groups)
+    for each in fields(found):
+        value = getattr(found, each.name)
+        if each.default is MISSING and isinstance(value, tuple) and len(value) != len(groups):
+            raise misfit(each.name, value)
     return found
 
 
-def _is_verdict(verdict: Any, places: int) -> bool:
-    """Return whether the value has the shown fields of a verdict, among so many places."""
-    if not isinstance(verdict, dict) or verdict.get("result") not in RESULTS or not _words(verdict.get("notes")):
+def _checked_about(run: Run, key: str, kind: type[_HuntAbout], what: str, problem: str) -> dict[str, Any]:
+    """Return the part of run.json that describes the rounds. Raises UsageError if it is not valid."""
+    found = run.info.get(key)
+    about: dict[str, Any] = found if isinstance(found, dict) else {}
+    if not _fits(about, kind):
+        raise UsageError(f"{run.path} has rounds of {what}, but {problem} missing or not valid: it was altered")
+    if not (_fits(hosts := about.get("hosts", about["places"]), list[str]) and len(hosts) == len(about["places"])):
+        raise UsageError(f"{run.path} has rounds of {what}, but the list of hosts in its run.json is not valid: it was altered")
+    return about
+
+
+def _have_places(suspects: Sequence[Mapping[str, Any]], places: int) -> bool:
+    return all(place < places for suspect in suspects for name in ("places", "partners") for place in suspect[name])
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value has the fields that are shown of it."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
         return False
-    known = verdict.get("suspects")
-    return isinstance(known, list) and all(is_suspect(each, places) for each in known)
-
-
-def is_suspect(value: Any, places: int) -> bool:
-    """Return whether a JSON value has the shown fields of a suspect, among so many places."""
-    if not isinstance(value, dict) or value.get("state") not in STATES:
-        return False
-    where = [value.get("places"), value.get("partners")]
-    sound = all(isinstance(each, list) and all(_is_count(place) and place < places for place in each) for each in where)
-    numbers = _is_speed(value.get("ratio")) and all(_is_bound(value.get(name)) for name in ("low", "high"))  # silent places have none
-    return sound and numbers and _words(value.get("evidence")) and all(isinstance(value.get(name), str) for name in ("kind", "part"))
-
-
-def _words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _are_disjoint(groups: Any, places: int) -> bool:
-    """Return whether these are groups of places, each place once."""
-    if not _all(groups, lambda group: _all(group, lambda place: _is_count(place) and place < places) and len(group) > 0):
-        return False
-    met = [place for group in groups for place in group]
-    return len(set(met)) == len(met)
-
-
-def _all(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, tuple) and all(map(fits, value))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_speed(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
-
-
-def _is_bound(value: Any) -> bool:
-    return _is_speed(value) or value == 0
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
-_OF_EACH_GROUP: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("speed_bytes_per_s", "backward_bytes_per_s", "latency_s"), _is_speed),
-    **dict.fromkeys(("low_bytes_per_s", "high_bytes_per_s"), _is_bound),
-    "wrong": _is_count,
-    "na": _is_text,
-}
-_OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
-    "round": _is_count,
-    "kind": lambda value: value in KINDS,
-    "stage": lambda value: isinstance(value, str),
-    "why": lambda value: isinstance(value, str),
-    "nic": _is_text,
-    "flags": lambda value: _all(value, lambda flag: isinstance(flag, str)),
-    "wrong_detail": lambda value: _all(value, _is_text),
-    "cpu_wait": lambda value: _all(value, _is_share),
-    "flipped": lambda value: _all(value, lambda flip: isinstance(flip, bool)),
-}
+    return True
 
 
 # The results of `collbench pairs`: one line per round in pairs.jsonl, and the matrix of all rounds.
@@ -259,31 +241,25 @@ class PairRound:
     """
 
     round: int
-    pairs: tuple[tuple[int, int], ...]
-    latency_s: tuple[float | None, ...]
-    latency_ci_s: tuple[tuple[float | None, float | None], ...]
-    forward_s: tuple[float | None, ...]
-    forward_ci_s: tuple[tuple[float | None, float | None], ...]
-    backward_s: tuple[float | None, ...]
-    backward_ci_s: tuple[tuple[float | None, float | None], ...]
-    wrong: tuple[int | None, ...]
+    pairs: tuple[tuple[Count, Count], ...]
+    latency_s: tuple[Rate, ...]
+    latency_ci_s: tuple[Interval, ...]
+    forward_s: tuple[Rate, ...]
+    forward_ci_s: tuple[Interval, ...]
+    backward_s: tuple[Rate, ...]
+    backward_ci_s: tuple[Interval, ...]
+    wrong: tuple[Count | None, ...]
     na: tuple[str | None, ...]
-    n: tuple[int, int, int] = (0, 0, 0)
+    n: tuple[Count, Count, Count] = (0, 0, 0)
     again: bool = False
     flags: tuple[str, ...] = ()
     wrong_detail: tuple[str | None, ...] = ()
-    cpu_wait: tuple[float, ...] = ()
+    cpu_wait: tuple[Share, ...] = ()
     flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the round as values for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> PairRound:
-        """Return the round that `as_json` wrote; lists become tuples. Raises TypeError if a field is missing."""
-        known = {field.name: _pair_tuples(values[field.name]) for field in fields(cls) if field.name in values}
-        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -374,17 +350,11 @@ def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
     return np.where(found >= 0, found, np.nan)
 
 
-def _pair_tuples(value: Any) -> Any:
-    return tuple(_pair_tuples(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value
-
-
 # Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
 
 _BYTES_OF_A_PAIR = 160  # in memory: its six figures, and temporary copies
 _MOST_EXTERNAL = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes that every machine has
-_FIGURES = ("latency_s", "forward_s", "backward_s")
-_INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
 
 
 @dataclass(frozen=True)
@@ -407,38 +377,27 @@ class StoredPairs:
         return matrix_of(self.about, self.rounds)
 
 
-def check_pairs(run: Run) -> None:
-    """Raise UsageError if `read_pairs` would, without reading the rounds."""
-    if "pairs" in run.info or (run.path / PAIRS).is_file():
-        _checked_pairs(run.info.get("pairs"), run)
+def check_pairs(run: Run) -> dict[str, Any] | None:
+    """Return run.json's "pairs"; None if the run measured none. Raises UsageError if it lacks what a matrix needs."""
+    if run.info.get("pairs") is None and not (run.path / PAIRS).is_file():
+        return None
+    about = _checked_about(run, "pairs", _PairsAbout, "pairs", "places or sizes in its run.json are")
+    judged = about.get("judged")
+    if judged is not None and not (_fits(judged, list[_Suspect]) and _have_places(judged, len(about["places"]))):
+        raise UsageError(f"{run.path} has rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
+    _check_room(len(about["places"]), run)
+    return about
 
 
 def read_pairs(run: Run) -> StoredPairs | None:
     """Return the pairs of a run, up to its last finished round; None if it measured none. Raises UsageError if run.json is not valid."""
-    about = run.info.get("pairs")
-    if about is None and not (run.path / PAIRS).is_file():
+    about, warnings = check_pairs(run), list[str]()
+    if about is None:
         return None
-    known, warnings = _checked_pairs(about, run), list[str]()
-    places = len(known["places"])
+    places = len(about["places"])
     rounds = list(read_lines(run.path / PAIRS, lambda values: pair_round_from_json(values, places), warnings))
-    theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_EXTERNAL))
-    return StoredPairs(known, rounds, warnings, theirs)
-
-
-def _checked_pairs(about: Any, run: Run) -> dict[str, Any]:
-    """Return run.json's "pairs". Raises UsageError if it lacks what a matrix needs."""
-    known = about if isinstance(about, dict) else {}
-    places = known.get("places")
-    named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
-    judged = known.get("judged")
-    if judged is not None and not (isinstance(judged, list) and named and all(is_suspect(each, len(places)) for each in judged)):  # type: ignore[arg-type]
-        raise UsageError(f"{run.path} has rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
-    if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
-        raise UsageError(f"{run.path} has rounds of pairs, but places or sizes in its run.json are missing or not valid: it was altered")
-    if not _has_hosts(known):
-        raise UsageError(f"{run.path} has rounds of pairs, but the list of hosts in its run.json is not valid: it was altered")
-    _check_room(len(known["places"]), run)
-    return known
+    external = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_EXTERNAL))
+    return StoredPairs(about, rounds, warnings, external)
 
 
 def _check_room(places: int, run: Run) -> None:
@@ -454,70 +413,3 @@ def _check_room(places: int, run: Run) -> None:
             f"{run.path} has {places:,} places: their matrix needs {format_bytes(needed)} of memory, and {format_bytes(free)} are free. "
             "Use a machine with more memory"
         )
-
-
-def pair_round_from_json(values: dict[str, Any], places: int) -> PairRound:
-    """Return the round in `values`, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
-    try:
-        found = PairRound.from_json(values)
-    except TypeError as error:
-        raise ValueError(f"fields are missing or misplaced ({error})") from error
-    if not _are_disjoint_pairs(found.pairs, places):
-        raise ValueError(f"'pairs' is {str(found.pairs)[:40]!r}")
-    for name, fits in _OF_EACH_PAIR.items():
-        value = getattr(found, name)
-        if not (_is_list(value, fits) and len(value) == len(found.pairs)):
-            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
-    for name, fits in _OF_THE_PAIR_ROUND.items():
-        if not fits(getattr(found, name)):
-            raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
-    return found
-
-
-def _are_disjoint_pairs(pairs: Any, places: int) -> bool:
-    """Return whether these are pairs of places, each place once."""
-    if not _is_list(pairs, lambda pair: _is_list(pair, lambda place: _is_whole(place, 0) and place < places) and len(pair) == 2):
-        return False
-    met = [place for pair in pairs for place in pair]
-    return len(set(met)) == len(met)
-
-
-def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, tuple) and all(map(fits, value))
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_pair_count(value: Any) -> bool:
-    return _is_whole(value, 0)
-
-
-def _is_seconds(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
-
-
-def _is_interval(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_seconds_bound, value))
-
-
-def _is_seconds_bound(value: Any) -> bool:
-    return _is_seconds(value) or value == 0
-
-
-_OF_EACH_PAIR: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_FIGURES, _is_seconds),
-    **dict.fromkeys(_INTERVALS, _is_interval),
-    "wrong": lambda value: value is None or _is_pair_count(value),
-    "na": lambda value: value is None or isinstance(value, str),
-}
-_OF_THE_PAIR_ROUND: dict[str, Callable[[Any], bool]] = {
-    "round": _is_pair_count,
-    "again": lambda value: isinstance(value, bool),
-    "n": lambda value: _is_list(value, _is_pair_count) and len(value) == 3,
-    "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
-    "wrong_detail": lambda value: _is_list(value, lambda detail: detail is None or isinstance(detail, str)),
-    "cpu_wait": lambda value: _is_list(value, lambda share: isinstance(share, int | float) and 0 <= share <= 1),
-    "flipped": lambda value: _is_list(value, lambda flip: isinstance(flip, bool)),
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any
 
 from collbench.machine.peak.ceiling import Ceiling, percent_of
@@ -107,9 +106,14 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
-        nested = {name: _plain(value) for name in _NESTED if (value := getattr(self, name)) is not None}
-        of_hard_bound = {} if self.hard_bound is None else {"percent_of_hard_bound": self.percent_of_hard_bound}
-        return {**vars(self), **nested, **of_hard_bound}
+        values = {name: getattr(self, name) for name in _FIELDS}
+        if self.time_s is not None:
+            values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
+        if self.ceiling is not None:
+            values["ceiling"] = self.ceiling.as_json()
+        if self.hard_bound is not None:
+            values |= {"hard_bound": self.hard_bound.as_json(), "percent_of_hard_bound": self.percent_of_hard_bound}
+        return values
 
     @property
     def percent_of_hard_bound(self) -> float | None:
@@ -122,29 +126,5 @@ class Row:
         vars(copy).update(vars(self), **figures)
         return copy
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Row:
-        """Return the row that `as_json` wrote; unknown keys of a newer schema are left out. Raises TypeError if a field is missing."""
-        names = _names()
-        known = {name: values[name] for name in names if name in values}
-        for name, kind in _NESTED.items():
-            if known.get(name) is not None:
-                known[name] = Ceiling.from_json(known[name]) if kind is Ceiling else kind(**known[name])
-        known["flags"] = tuple(known.get("flags", ()))
-        if len(known) < len(names):
-            return cls(**known)
-        row = object.__new__(cls)  # most rows are complete, and need no call for each field
-        vars(row).update(known)
-        return row
 
-
-def _plain(value: Ceiling | Times) -> dict[str, Any]:
-    return value.as_json() if isinstance(value, Ceiling) else dict(vars(value))
-
-
-_NESTED: dict[str, type] = {"ceiling": Ceiling, "hard_bound": Ceiling, "time_s": Times}
-
-
-@cache
-def _names() -> tuple[str, ...]:
-    return tuple(each.name for each in fields(Row))
+_FIELDS, _TIMES = (tuple(each.name for each in fields(kind)) for kind in (Row, Times))

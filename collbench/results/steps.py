@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results import folder
-from collbench.results.reader import Run, read_lines, read_run
+from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
 from collbench.results.row import Times
 
 # The measured rate of a communication channel in a node, or between two hosts.
@@ -164,112 +167,49 @@ def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[
 
 def step_from_json(values: dict[str, Any]) -> StepRow:
     """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    known = {each.name: values[each.name] for each in fields(StepRow) if each.name in values}
-    for name, fits in _FITS.items():
-        if name in known and not fits(known[name]):
-            raise ValueError(f"'{name}' is {str(known[name])[:40]!r}")
-    known["flags"] = tuple(known.get("flags", ()))
-    try:
-        known["parts"] = [_part(each) for each in known.get("parts", [])]
-        return StepRow(**{**known, "time_s": _times(known.get("time_s")), "ceiling": _ceiling(known.get("ceiling"))})
-    except TypeError as error:
-        raise ValueError(f"fields are missing or misplaced ({error})") from error
+    row = decode_record(with_limits(values), StepRow)
+    shown = {"parts": [with_limits(part) for part in row.parts], "staleness": row.staleness}
+    for part in decode_record(shown, _ShownParts).parts:
+        check_signs(part, "parts.")
+    return row
 
 
-def _part(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part with all keys present and valid."""
-    for name, fits in _PART.items():
-        if name not in values or not fits(values[name]):
-            raise ValueError(f"'{name}' of a part is {str(values.get(name, 'missing'))[:40]!r}")
-    ends = values.get("ends", ["", ""])
-    if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_text, ends))):
-        raise ValueError(f"'ends' of a part is {str(ends)[:40]!r}")
-    _times(values["time_s"])
-    _ceiling(values["ceiling"])
-    return dict(values)
+_Number = Annotated[float, Meta(ge=0)] | None
 
 
-def _times(values: Any) -> Times | None:
-    return None if values is None else Times(**_only(values, Times, dict.fromkeys(_TIMES, _is_time)))
+@dataclass
+class _Part:
+    """A part, with the keys that it must have."""
+
+    what: str
+    operation: str
+    groups: int
+    group_ranks: int
+    size_bytes: int
+    times: int
+    moved_bytes: float | None
+    time_s: Times | None
+    busbw_bytes_per_s: float | None
+    ceiling: Ceiling | None
+    percent_of_ceiling: float | None
+    ends: tuple[str, str] = ("", "")
 
 
-def _ceiling(values: Any) -> Ceiling | None:
-    return None if values is None else Ceiling.from_json(_only(values, Ceiling, _CEILING))
+class _Staleness(msgspec.Struct):
+    """What a table shows of the staleness."""
+
+    p50: _Number = None
+    p95: _Number = None
+    max: _Number = None
+    steps_per_s: _Number = None
+    duration_s: _Number = None
+    workers: tuple[dict[str, _Number], ...] = ()
+    servers: tuple[dict[str, _Number], ...] = ()
 
 
-def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """Return the fields of a nested record. Raises ValueError for one that is missing or not valid."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{kind.__name__} is {str(values)[:40]!r}")
-    for name, fit in fits.items():
-        if not fit(values.get(name, "" if fit is _is_text else None)):
-            raise ValueError(f"'{name}' is {str(values.get(name))[:40]!r}")
-    if kind is Times and values.get("p50") is None:
-        raise ValueError("its time is not a number")
-    known: dict[str, Any] = {each.name: values[each.name] for each in fields(kind) if each.name in values}
-    return known
+@dataclass
+class _ShownParts:
+    """The nested values of a row that are shown."""
 
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_word(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_time(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
-
-
-def _is_amount(value: Any) -> bool:
-    return value is not None and _is_time(value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_staleness(value: Any) -> bool:
-    """Return whether the value is empty, or has everything that a table shows of it."""
-    if not isinstance(value, dict):
-        return False
-    of_all = all(_is_time(value.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s"))
-    return of_all and all(
-        isinstance(each, dict) and all(_is_amount(number) or number is None for number in each.values())
-        for name in ("workers", "servers")
-        for each in (value.get(name, []) if isinstance(value.get(name, []), list) else [None])
-    )
-
-
-_TIMES = tuple(each.name for each in fields(Times))
-_WORDS = ("kind", "limited_by", "model", "source")
-_CEILING: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_WORDS, _is_text),
-    **dict.fromkeys(("bytes_per_s", "low_bytes_per_s", "high_bytes_per_s"), _is_time),
-    "disturbed": lambda value: value in (None, False, True),
-}
-_PART: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("what", "operation"), _is_text),
-    **dict.fromkeys(("groups", "group_ranks", "size_bytes", "times"), _is_count),
-    **dict.fromkeys(("moved_bytes", "busbw_bytes_per_s", "percent_of_ceiling"), _is_time),
-    **dict.fromkeys(("time_s", "ceiling"), lambda value: value is None or isinstance(value, dict)),
-}
-_FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("regime", "model", "backend", "device", "dtype", "note"), _is_text),
-    **dict.fromkeys(("na", "stopped", "wrong_detail"), _is_word),
-    **dict.fromkeys(("ranks", "nodes", "parameters", "bucket_bytes", "payload_bytes", "n", "checked"), _is_count),
-    "moved_bytes": _is_amount,
-    "wrong": lambda value: value is None or _is_count(value),
-    **dict.fromkeys(("busbw_bytes_per_s", "ceiling_time_s", "percent_of_ceiling", "parts_time_s"), _is_time),
-    "options": lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
-    "parts": lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
-    "flags": lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) for each in value),
-    "staleness": _is_staleness,
-    "evidence": _is_object,
-    "na_fact": lambda value: value is None or isinstance(value, dict),
-}
+    parts: list[_Part]
+    staleness: _Staleness

@@ -211,11 +211,6 @@ class AppendFile:
         """Close the file and keep it."""
         self._close()
 
-    def remove(self) -> None:
-        """Close and delete the file."""
-        self.close()
-        self._path.unlink(missing_ok=True)
-
     def _take_back(self, size: int) -> None:
         self._size = size
         os.ftruncate(self._descriptor, size)

@@ -20,7 +20,7 @@ from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measure.session import Plan
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
-from tests.results.test_hunts import a_round
+from tests.results.test_rounds import a_round
 
 NAMES = tuple(nodes(16))
 ABOUT: dict[str, Any] = {

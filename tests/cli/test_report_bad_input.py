@@ -196,13 +196,16 @@ def test_run_json_may_hold_anything_anywhere(junk: Any, tmp_path: Path) -> None:
 
 def test_a_page_of_impossible_figures(tmp_path: Path) -> None:
     """The page has no traceback and no endless axis for figures from zero to the largest that a file can have."""
-    junk = {"before": "x", "after": [1]}
     folder = altered(
         tmp_path / "run",
         {"busbw_bytes_per_s": 9e99, "time_s": {"p50": 9e99, "ci_low": 1e-99, "ci_high": 9e99, "min": 0.0, "p95": 0, "p99": 1, "max": 9e99}},
         {"busbw_bytes_per_s": 1e-99, "percent_of_ceiling": 9e99, "size_bytes": 2**62, "ranks": 2**62, "n": 2**62},
         {"ceiling": {**vars(make_row().ceiling), "bytes_per_s": 0.0}, "hard_bound": None, "ranks": 0, "nodes": 0},
-        {"evidence": {"at_s": ["x", None], "stolen": "y", "lost_cores": [1], "moved": 5}, "canary_s": junk, "modes": [{"share": 3}]},
+        {
+            "evidence": {"at_s": ["x", None], "stolen": "y", "lost_cores": [1], "moved": 5},
+            "canary_s": {"before": None, "else": 9e99},
+            "modes": [{"share": 3}],
+        },
         {"slowest_ranks": {"worst": [["a", "b"], [1, 2]], "count": "x"}, "groups": {"count": "x", "p50_s": [None]}},
         {"samples": {"max_s": {"offset": 0, "dtype": "<f8", "shape": [4]}, "slowest_rank": 5}},
     )

@@ -13,7 +13,7 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Split
 from collbench.operations.operation import Operation
-from collbench.results.row import Row
+from collbench.results.reader import row_from_json
 from tests.helpers import make_case
 
 RANDOM = np.random.default_rng(7)
@@ -165,7 +165,7 @@ def test_a_disturbed_reference_gives_no_percentage_and_gives_the_reason(disturbe
     reference = Ceiling("measured", 1e9, "memory copy", low_bytes_per_s=0.98e9, high_bytes_per_s=1.02e9, disturbed=disturbed)
     row = row_of([STEADY, STEADY], ceiling=reference)
     assert (row.percent_of_ceiling is None, row.flags) == (disturbed, flags)
-    assert Row.from_json(row.as_json()).ceiling == reference
+    assert row_from_json(row.as_json()).ceiling == reference
 
 
 def test_both_percentages_are_of_the_ring_reference_and_of_the_hard_limit():

@@ -17,7 +17,7 @@ from collbench.reason import CommandText
 from collbench.report.hunt import write_hunt
 from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, RunFolder
-from tests.results.test_hunts import SUSPECT, a_round
+from tests.results.test_rounds import SUSPECT, a_round
 
 SICK: dict[str, Any] = {**SUSPECT, "high": 0.52}
 CLEARED: dict[str, Any] = {**SUSPECT, "places": [0], "state": "cleared", "ratio": 1.0, "low": None, "evidence": ["as fast as c with d"]}

@@ -14,7 +14,7 @@ from tests.report.test_hunt import SICK, about
 from tests.report.test_hunt import text_of as hunt_text
 from tests.report.test_workload import ROW, stored
 from tests.report.test_workload import text_of as steps_text
-from tests.results.test_hunts import a_round
+from tests.results.test_rounds import a_round
 
 
 def hunted(path: Path) -> Path:

@@ -41,16 +41,8 @@ class Ceiling:
 
     def as_json(self, complete: bool = False) -> dict[str, Any]:
         """Return it as JSON values. The interval, `disturbed` and the parts are omitted when empty, unless `complete`."""
-        values = {**vars(self), "limited_by_parts": _as_json(self.limited_by_parts)}
+        values = {name: getattr(self, name) for name in CSV_FIELDS} | {"limited_by_parts": _as_json(self.limited_by_parts)}
         return values if complete else {name: value for name, value in values.items() if name not in _OPTIONAL or value}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Ceiling:
-        """Return the ceiling from the values of `as_json`. Raises TypeError for a missing or unknown field."""
-        if not isinstance(values, dict):
-            raise TypeError("a ceiling that is not an object")
-        parts = values.get("limited_by_parts")
-        return cls(**values) if parts is None else cls(**{**values, "limited_by_parts": _from_json(parts)})
 
 
 def _as_json(parts: Sequence[Limit]) -> list[Any]:
@@ -60,12 +52,6 @@ def _as_json(parts: Sequence[Limit]) -> list[Any]:
 
     found: list[Any] = as_json(parts)
     return found
-
-
-def _from_json(parts: Any) -> tuple[Limit, ...]:
-    from collbench.machine.peak.limits import limit_parts
-
-    return limit_parts(parts)
 
 
 _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts"})

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import (
-    PrintedRates,
     RowKind,
     Samples,
     is_size,
     is_time,
+    printed_rates,
     rank_mismatch,
     rank_range,
     sampled,
@@ -47,7 +46,7 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 class _BenchOutput:
     """The output of one start. Rates are (busbw, algbw) as printed."""
 
-    line: int
+    number: int
     ranks: int | None = None
     numbers: dict[str, int] = field(default_factory=dict)
     software: tuple[str, str] | None = None
@@ -55,6 +54,11 @@ class _BenchOutput:
     profiled: int | None = None
     lines: list[tuple[int, int, tuple[str, str]]] = field(default_factory=list)
     trials: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[tuple[str, str]]:
+        """All rates of the table."""
+        return [*(rates for _, _, rates in self.lines), *self.trials]
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -65,10 +69,9 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
-    tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.trials]
-    if not tables:
-        raise UsageError("no line with a size and its rates found: the program was stopped before it printed its table")
-    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.line))], lambda table: table.line)
+    tables = [table for table in _tables(without_prefixes(lines)) if table.rates]
+    empty = "no line with a size and its rates found: the program was stopped before it printed its table"
+    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], empty=empty)
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
@@ -76,15 +79,14 @@ def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
     old: tuple[int, str] | None = None
     for at, line in enumerate(lines, 1):
         if found := _SOFTWARE.search(line):
-            if table.lines or table.trials:
+            if table.rates:
                 yield table
                 table = _BenchOutput(at)
             table.software = (short(found[1]), ".".join(re.findall(r"\d+", found[3])))
         elif found := _HARDWARE.search(line):
             table.gpu = short(found[1])
         elif found := _OLD.search(line):
-            if table.lines or table.trials:
-                yield table
+            yield table
             table = _BenchOutput(at, int(found[3]), {"iterations": int(found[2])})
             table.profiled = round(float(found[1]) * 1e9) if found[1].count(".") < 2 else None
         elif (found := _OLD_RATE.match(line)) and table.profiled:
@@ -93,24 +95,18 @@ def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
             elif old:
                 table.lines.append((old[0], table.profiled, (found[2], old[1])))
         elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
-            if _begins(table, line, at):
+            title, size = _TITLE.search(line), _LINE.match(line)
+            again = size is not None and any(earlier == _size(size) for _, earlier, _ in table.lines)
+            if table.rates and (title or again):
                 yield table
                 table = _BenchOutput(at)
             _take(table, line, at)
     yield table
 
 
-def _begins(table: _BenchOutput, line: str, at: int) -> bool:
-    """Return whether the line begins another table."""
-    if not (table.lines or table.trials):
-        return False
-    found = _LINE.match(line)
-    return _TITLE.search(line) is not None or (found is not None and any(size == _size(found) for _, size, _ in table.lines))
-
-
 def _take(table: _BenchOutput, line: str, at: int) -> None:
     if found := _TITLE.search(line):
-        table.line, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
+        table.number, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
         if profiled := _PROFILED.search(line):
             table.profiled = round(float(profiled[1]) * (1 << 30)) if profiled[1].count(".") < 2 else None
     elif found := _LINE.match(line):
@@ -124,11 +120,8 @@ def _size(found: re.Match[str]) -> int:
 
 
 def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
-    printed = [
-        PrintedRates(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
-    ]
-    factor = rank_range(operations()["allreduce"], printed)
-    where = f"the table at line {table.line}"
+    factor = rank_range(operations()["allreduce"], printed_rates((algbw, busbw) for busbw, algbw in table.rates))
+    where = f"the table at line {table.number}"
     proven = table.ranks or (factor.only if factor else None)
     extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), user_input, proven, where)
     fits = factor is None or factor.holds(extent.ranks)
@@ -151,10 +144,6 @@ def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> Imp
     )  # fmt: skip
 
 
-def _rates(table: _BenchOutput) -> list[tuple[str, str]]:
-    return [*(rates for _, _, rates in table.lines), *table.trials]
-
-
 def _rows(table: _BenchOutput, kind: RowKind) -> tuple[list[Row], dict[int, Arrays]]:
     rows, arrays = list[Row](), dict[int, Arrays]()
     for at, size, (_, algbw) in table.lines:
@@ -164,7 +153,7 @@ def _rows(table: _BenchOutput, kind: RowKind) -> tuple[list[Row], dict[int, Arra
     times = [time_s for _, algbw in table.trials if (time_s := _time(table.profiled or 0, algbw)) is not None]
     if times and table.profiled and is_size(table.profiled):
         statistic = f"the median over {len(times)} trials of size / mean rate of the ranks"
-        row = kind.row(table.profiled, float(np.median(times)), count=table.profiled // 4, line=table.line)
+        row = kind.row(table.profiled, float(np.median(times)), count=table.profiled // 4, line=table.number)
         row, found = sampled(row, Samples(np.array(times), statistic), kind)
         arrays[len(rows)] = found
         rows.append(row)

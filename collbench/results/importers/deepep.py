@@ -61,6 +61,14 @@ class _Group:
     ranks: int | None = None
 
 
+@dataclass
+class _DeepEpKernel:
+    """The rows of one kernel, with the number of their first line."""
+
+    number: int
+    groups: dict[_DeepEpKey, _Group] = field(default_factory=dict)
+
+
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines has a figure of these tests."""
     return any(_BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line) for line in lines if _marked(line))
@@ -83,23 +91,19 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
-    known = _ranks(list(groups.values()), user_input)
-    by_kernel: dict[str, list[tuple[_DeepEpKey, _Group]]] = {}
+    # What elastic tests print, else the number of the printing ranks if these are 0 to n - 1.
+    known = next((group.ranks for group in groups.values() if group.ranks), None)
+    seen = {figure.rank for group in groups.values() for figure in group.figures if figure.rank is not None}
+    if known is None and user_input.ranks is None and len(seen) > 1 and seen == set(range(len(seen))):
+        known = len(seen)
+    by_kernel: dict[str, _DeepEpKernel] = {}
     for key, group in groups.items():
-        by_kernel.setdefault(key.algorithm, []).append((key, group))
+        by_kernel.setdefault(key.algorithm, _DeepEpKernel(group.figures[0].line)).groups[key] = group
     return read_tables(
         by_kernel.values(),
-        lambda these: [_run(these, user_input, known, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
-        lambda these: these[0][1].figures[0].line,
+        lambda kernel: [_run(kernel, user_input, known, (timeless, start_facts(contexts.at(kernel.number))))],
+        empty="no line has a plausible rate and time: use the whole output of the tests",
     )
-
-
-def _ranks(groups: Sequence[_Group], user_input: UserInput) -> int | None:
-    """Return the number of ranks: the one that elastic tests print, else that of the printing ranks if these are 0 to n - 1, else None."""
-    printed = next((group.ranks for group in groups if group.ranks), None)
-    seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
-    whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
-    return printed or (whole if user_input.ranks is None else None)
 
 
 def _marked(line: str) -> bool:
@@ -136,14 +140,11 @@ def _key(operation: str) -> _DeepEpKey:
     return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
-def _run(
-    these: list[tuple[_DeepEpKey, _Group]], user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]
-) -> ImportedTable:
+def _run(kernel: _DeepEpKernel, user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
     timeless, facts = about
-    first = these[0][1].figures[0].line
-    extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {first}")
-    rows = [row for key, group in these if (row := _row(key, group, (extent.ranks, extent.nodes)))]
-    algorithm = these[0][0].algorithm
+    extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {kernel.number}")
+    rows = [row for key, group in kernel.groups.items() if (row := _row(key, group, (extent.ranks, extent.nodes)))]
+    algorithm = next(iter(kernel.groups)).algorithm
     unknown = [] if extent.nodes else [MissingItem.NODES]
     missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.VERIFICATION, *unknown)]
     missing += [NotInOutput(MissingItem.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []

@@ -8,29 +8,17 @@ they are not used.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import (
-    ConcurrentThreads,
-    Doubt,
-    ElementSizeMismatch,
-    InputBuffers,
-    MissingItem,
-    SkippedLines,
-    SkippedReason,
-    lacks,
-)
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, MissingItem, lacks
 from collbench.results.importers.rows import (
-    JobExtent,
     Quantiles,
     RowKind,
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     ranks_and_nodes,
     short,
@@ -90,15 +78,9 @@ _ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
 
 
 @dataclass
-class _GlooTable:
+class _GlooTable(TextTable):
     """One benchmark's output."""
 
-    name: str
-    number: int
-    facts: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
 
 
@@ -111,25 +93,22 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per benchmark. Raises UsageError if neither the output nor --ranks gives the number of processes."""
     tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
-    return nonempty(read_tables(tables, lambda table: [_run(table, user_input)], lambda table: table.number), "Gloo's benchmark")
+    return read_tables(tables, lambda table: [_run(table, user_input)], tool="Gloo's benchmark")
 
 
 GLOO = Importer("gloo", "gloo's benchmark", knows, read)
 
 
-def _tables(lines: Sequence[str]) -> Iterator[_GlooTable]:
-    table: _GlooTable | None = None
+def _tables(lines: Sequence[str]) -> list[_GlooTable]:
+    tables: list[_GlooTable] = []
     for at, line in enumerate(lines, start=1):
         name = _NAME.match(line)
-        if name and name[1] not in (_RESULTS, _ERRORS) and not (table and table.columns and not table.lines):
-            if table:
-                yield table
-            table = _GlooTable(name[1].lower(), at)
-        elif table or _COLUMN.search(line):
-            table = table or _GlooTable("unnamed", at)
-            _take(table, line, at)
-    if table:
-        yield table
+        if name and name[1] not in (_RESULTS, _ERRORS) and not (tables and tables[-1].columns and not tables[-1].lines):
+            tables.append(_GlooTable(at, name[1].lower()))
+        elif tables or _COLUMN.search(line):
+            tables = tables or [_GlooTable(at, "unnamed")]
+            _take(tables[-1], line, at)
+    return tables
 
 
 def _take(table: _GlooTable, line: str, at: int) -> None:
@@ -141,21 +120,35 @@ def _take(table: _GlooTable, line: str, at: int) -> None:
     elif found := _MISMATCH.search(line):
         table.mismatches.append(found[0])
     elif table.columns and line.strip()[:1].isdigit():
-        words = line.split()
-        complete = len(words) == len(table.columns)
-        (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
+        table.add(at, line.split())
 
 
 def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
     meaning, algorithm = _meaning(table.name)
     extent = ranks_and_nodes(user_input, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
-    kind = _kind(table, extent, meaning, algorithm)
+    inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
+    kind = RowKind(
+        meaning.operation, "gloo", "gloo", _dtype(table, meaning), extent.ranks, extent.nodes,
+        f"median over the iterations on rank 0{', half the round trip' if meaning.calls > 1 else ''}",
+        device="cuda" if table.name.startswith("cuda_") else "cpu",
+        redop="sum" if meaning.like in ("allreduce", "reduce", "reducescatter") else None,
+        root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="pipelined", like=meaning.like,
+        also={
+            "algorithm": algorithm, "streams": None if threads == 1 else threads,
+            "traffic": meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None),
+        },
+    )  # fmt: skip
     rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
-    if rows and table.mismatches:
-        rows[-1] = _failed(rows[-1], table.mismatches)
+    if rows and (found := table.mismatches):
+        detail = f"at least this many (only the first are listed): {found[0]}"
+        rows[-1] = rows[-1].with_figures(checked=1, wrong=len(found), wrong_detail=detail)
+    doubts = [
+        *table.doubts(), *([ElementSizeMismatch(table.name, meaning.width)] if meaning.width else []),
+        *([ConcurrentThreads(threads)] if threads > 1 else []), *([InputBuffers(inputs)] if inputs > 1 else []),
+    ]  # fmt: skip
     return ImportedTable(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)], doubts=_doubts(table, meaning),
+        missing=[*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)], doubts=doubts,
         contradicted=extent.contradicted,
     )  # fmt: skip
 
@@ -167,20 +160,6 @@ def _meaning(name: str) -> tuple[_GlooMeaning, str | None]:
         return _MEANINGS[plain], None
     base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_")), None)
     return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_GlooMeaning(plain, None), None)
-
-
-def _kind(table: _GlooTable, extent: JobExtent, meaning: _GlooMeaning, algorithm: str | None) -> RowKind:
-    inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
-    traffic = meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None)
-    reducing = meaning.like in ("allreduce", "reduce", "reducescatter")
-    half = "half " if meaning.calls > 1 else ""
-    return RowKind(
-        meaning.operation, "gloo", "gloo", _dtype(table, meaning), extent.ranks, extent.nodes,
-        f"median over the iterations on rank 0{f', {half}the round trip' if half else ''}",
-        device="cuda" if table.name.startswith("cuda_") else "cpu", redop="sum" if reducing else None,
-        root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="pipelined", like=meaning.like,
-        also={"algorithm": algorithm, "streams": None if threads == 1 else threads, "traffic": traffic},
-    )  # fmt: skip
 
 
 def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
@@ -203,35 +182,18 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[in
     size = (elements * meaning.width if meaning.width else printed) * meaning.held(kind.ranks)
     if size and not is_size(size):
         return None
-    p50, least, p99, most = (_seconds(figures, name) for name in ("p50", "min", "p99", "max"))
-    if p50 is None or not is_time(p50 / meaning.calls):
+    times = {
+        name: value * seconds / meaning.calls
+        for unit, seconds in _UNITS.items()
+        for name in ("p50", "min", "p99", "max")
+        if (value := parse_number(figures.get(f"{name} ({unit})", ""))) is not None
+    }
+    p50 = times.pop("p50", 0.0)
+    if not is_time(p50):
         return without_figures(kind, size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
-    spread = Quantiles(
-        **{name: value / meaning.calls for name, value in (("min", least), ("p99", p99), ("max", most)) if value is not None}
-    )
     checked = int(table.facts.get("verify") == "true")
-    row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
     extra = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    return replace(row, evidence={**row.evidence, "printed": extra})
-
-
-def _seconds(figures: Mapping[str, str], name: str) -> float | None:
-    for unit, seconds in _UNITS.items():
-        if (word := figures.get(f"{name} ({unit})")) is not None and (value := parse_number(word)) is not None:
-            return value * seconds
-    return None
-
-
-def _failed(row: Row, mismatches: Sequence[str]) -> Row:
-    return replace(row, checked=1, wrong=len(mismatches), wrong_detail=f"at least this many (only the first are listed): {mismatches[0]}")
-
-
-def _doubts(table: _GlooTable, meaning: _GlooMeaning) -> list[Doubt]:
-    doubts: list[Doubt] = [SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0])] if table.bad else []
-    if meaning.width:
-        doubts.append(ElementSizeMismatch(table.name, meaning.width))
-    if (threads := whole(table.facts.get("threads", "1")) or 1) > 1:
-        doubts.append(ConcurrentThreads(threads))
-    if (inputs := whole(table.facts.get("inputs", "1")) or 1) > 1:
-        doubts.append(InputBuffers(inputs))
-    return doubts
+    return kind.row(
+        size, p50, count=elements, line=line, spread=Quantiles(**times), checked=checked, wrong=0 if checked else None,
+        evidence={"printed": extra},
+    )  # fmt: skip

@@ -6,11 +6,10 @@ A rate is MiB/s per rank, a latency is in microseconds. 99 % of all samples of a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.results.importers.notes import MissingItem, lacks
 from collbench.results.importers.rows import Quantiles, RowKind, is_size, is_time, parse_number, short
@@ -28,16 +27,12 @@ _TRAFFIC = {"Isolated Network Tests": None, "Isolated Congestion Tests": "conges
 
 
 @dataclass
-class _Section:
-    """One table: the load that ran at the same time, its titles, and its lines by title."""
+class _Section(TextTable):
+    """One table of a program (`name`). traffic: the load that ran at the same time."""
 
-    number: int
-    program: str
-    version: str
-    place: tuple[int | None, int | None]
-    traffic: str | None
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    version: str = ""
+    place: tuple[int | None, int | None] = (None, None)
+    traffic: str | None = None
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -48,42 +43,35 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if none has a figure."""
     contexts = Contexts(lines)
+    empty = "no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes"
     sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
-    if not sections:
-        raise UsageError("no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes")
-    return read_tables(sections, lambda each: [_run(each, user_input, contexts.at(each.number))], lambda each: each.number)
+    return read_tables(sections, lambda each: [_run(each, user_input, contexts.at(each.number))], empty=empty)
 
 
-def _sections(lines: Sequence[str]) -> Iterator[_Section]:
+def _sections(lines: Sequence[str]) -> list[_Section]:
+    sections: list[_Section] = []
     program, version = "network_test", ""
     place: tuple[int | None, int | None] = (None, None)
-    section: _Section | None = None
+    within = False
     for at, line in enumerate(lines, 1):
         if title := _TITLE.search(line):
             program, version = ("network_load_test" if title[1] == "NetworkLoad" else "network_test"), title[2]
         elif size := _SIZE.search(line):
             place = (int(size[1]), int(size[2]))
         elif found := _SECTION.search(line):
-            if section is not None:
-                yield section
             traffic = _TRAFFIC.get(found[1], f"with congestors{' ' + found[2] if found[2] else ''}")
-            section = _Section(at, program, version, place, traffic and short(" ".join(traffic.split())))
+            traffic = traffic and short(" ".join(traffic.split()))
+            sections.append(_Section(at, program, version=version, place=place, traffic=traffic))
+            within = True
         elif "Key Results" in line:
-            if section is not None:
-                yield section
-            section = None
-        elif section is not None and line.strip().startswith("|"):
-            _take(section, line, at)
-    if section is not None:
-        yield section
-
-
-def _take(section: _Section, line: str, at: int) -> None:
-    words = [word.strip() for word in line.strip().strip("|").split("|")]
-    if words[0] == "Name":
-        section.columns = words
-    elif section.columns and len(words) == len(section.columns):
-        section.lines.append((at, dict(zip(section.columns, words, strict=True))))
+            within = False
+        elif within and line.strip().startswith("|"):
+            words = [word.strip() for word in line.strip().strip("|").split("|")]
+            if words[0] == "Name":
+                sections[-1].columns = words
+            elif sections[-1].columns:
+                sections[-1].add(at, words)
+    return sections
 
 
 def _run(section: _Section, user_input: UserInput, context: LogContext) -> ImportedTable:
@@ -93,7 +81,7 @@ def _run(section: _Section, user_input: UserInput, context: LogContext) -> Impor
     missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = "the mean over all samples of all ranks"
     facts = {**start_facts(context), **({"congestion": section.traffic} if section.traffic else {})}
-    return ImportedTable("gpcnet", section.version or None, section.program, statistic, rows, (), facts, missing, (), extent.contradicted)
+    return ImportedTable("gpcnet", section.version or None, section.name, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
 def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[str, str]) -> Row | None:
@@ -111,9 +99,8 @@ def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[
         operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
         like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
     )  # fmt: skip
-    row = kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99))
     printed = {title: parse_number(word) for title, word in words.items() if title not in ("Name", "Units")}
-    return replace(row, evidence={**row.evidence, "printed": printed})
+    return kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99), evidence={"printed": printed})
 
 
 GPCNET = Importer("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)

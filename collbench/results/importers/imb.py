@@ -7,21 +7,24 @@ t_avg their mean. The row's time is t_max, from which IMB computes its Mbytes/se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.operations.registry import operations
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
+    MPI_COLLECTIVES,
+    Meaning,
     RowKind,
+    groups_of_pairs,
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     short,
     type_name,
@@ -39,21 +42,25 @@ _TURNED_ROUND = 2017  # the version that changed both defaults
 
 
 @dataclass
-class ImbBlock:
-    """One benchmark's part of the output.
+class ImbBlock(TextTable):
+    """One benchmark's part of the output. A failed case has its reason in the column "failed".
 
     ranks       that took part, in all groups together; group_size: in each group
     groups      the ranks of each group, if several ran at the same time
-    lines       (number of the line in the file, its words)
     """
 
-    name: str
-    number: int
     ranks: int = 0
     group_size: int = 0
     groups: list[list[int]] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def add(self, number: int, words: Sequence[str]) -> None:
+        """Add a line of figures, or one of a failed case, which has only its first columns and the reason."""
+        leading = [title for title in self.columns if title in ("Group", "#bytes")]
+        rest = words[len(leading) :]
+        if len(words) != len(self.columns) and rest and rest[0].rstrip(".;") in ("time-out", "int-overflow", "out-of-mem"):
+            self.lines.append((number, {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}))
+        else:
+            super().add(number, words)
 
     @property
     def concurrent(self) -> int:
@@ -61,41 +68,15 @@ class ImbBlock:
         return max(self.ranks // self.group_size, 1) if self.group_size else 1
 
 
-@dataclass(frozen=True)
-class _Meaning:
-    """The operation, the one with the same bus factor, whether printed bytes are one rank's part, and whether pairs exchange them."""
-
-    operation: str
-    like: str | None
-    parts: bool = False
-    even: bool = False
-    pairs: bool = False
-    ways: int = 1
-
-
 _BENCHMARKS = {
-    "pingpong": _Meaning("p2p_latency", "p2p_latency", pairs=True),
-    "pingping": _Meaning("pingping", "p2p_latency", pairs=True),
-    "sendrecv": _Meaning("sendrecv", "sendrecv"),
-    "exchange": _Meaning("exchange", None),
-    "uniband": _Meaning("p2p_bandwidth", "p2p_bandwidth", pairs=True),
-    "biband": _Meaning("p2p_bidirectional", "p2p_bidirectional", pairs=True, ways=2),
-    "allreduce": _Meaning("allreduce", "allreduce"),
-    "reduce": _Meaning("reduce", "reduce"),
-    "reduce_scatter": _Meaning("reducescatter", "reducescatter", even=True),
-    "reduce_scatter_block": _Meaning("reducescatter", "reducescatter", parts=True),
-    "allgather": _Meaning("allgather", "allgather", parts=True),
-    "allgatherv": _Meaning("allgatherv", "allgather", parts=True, even=True),
-    "gather": _Meaning("gather", "gather", parts=True),
-    "gatherv": _Meaning("gatherv", "gather", parts=True, even=True),
-    "scatter": _Meaning("scatter", "scatter", parts=True),
-    "scatterv": _Meaning("scatterv", "scatter", parts=True, even=True),
-    "alltoall": _Meaning("alltoall", "alltoall", parts=True),
-    "alltoallv": _Meaning("alltoallv", "alltoallv", parts=True, even=True),
-    "bcast": _Meaning("broadcast", "broadcast"),
-    "barrier": _Meaning("barrier", "barrier"),
+    **MPI_COLLECTIVES,
+    "pingpong": Meaning("p2p_latency", "p2p_latency", pairs="many"),
+    "pingping": Meaning("pingping", "p2p_latency", pairs="many"),
+    "sendrecv": Meaning("sendrecv", "sendrecv"),
+    "exchange": Meaning("exchange", None),
+    "uniband": Meaning("p2p_bandwidth", "p2p_bandwidth", pairs="many"),
+    "biband": Meaning("p2p_bidirectional", "p2p_bidirectional", pairs="many", ways=2),
 }
-_REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "reduce", "gather", "scatter")
 
 
 def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
@@ -103,19 +84,18 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
     meaning, statistic = _meaning(block.name), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
     by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
-    bad = []
-    for line, words in block.lines:
-        found = _named(block, words)
-        size = None if found is None else 0 if "#bytes" not in found else whole(found["#bytes"])
-        if found is None or size is None or not (size == 0 or is_size(size)):
+    bad = list(block.bad)
+    for line, found in block.lines:
+        size = whole(found.get("#bytes", "0"))
+        if size is None or not (size == 0 or is_size(size)):
             bad.append(line)
         else:
             by_case.setdefault(size, []).append((line, found))
     rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_case.items()]
-    return rows, statistic, bad
+    return rows, statistic, sorted(bad)
 
 
-def _meaning(name: str) -> _Meaning:
+def _meaning(name: str) -> Meaning:
     plain = name.lower()
     kinds = ("specificsource", "anysource")
     base = next((plain.removesuffix(kind) for kind in kinds if plain.endswith(kind)), plain)
@@ -126,7 +106,7 @@ def _meaning(name: str) -> _Meaning:
     if base.startswith("i") and started in _BENCHMARKS:
         found = _BENCHMARKS[started]
         return replace(found, operation=f"i{found.operation}{'_pure' if base.endswith('_pure') else ''}")
-    return _Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
+    return Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
 
 
 def _statistic(block: ImbBlock) -> str:
@@ -138,17 +118,18 @@ def _statistic(block: ImbBlock) -> str:
     return "mean per message: the rate over all repetitions, turned into a time"
 
 
-def _kind(block: ImbBlock, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
+def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
-    reducing = meaning.like in _REDUCING
+    reducing = meaning.reduces
     name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
+    redop = short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
     return RowKind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
-        ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
-        root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
+        ranks, nodes, statistic, redop=redop if reducing else None,
+        root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
     )  # fmt: skip
@@ -164,11 +145,7 @@ def _switched(option: str, facts: Mapping[str, Any]) -> bool:
     return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
 
 
-def _redop(facts: Mapping[str, Any]) -> str:
-    return short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
-
-
-def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
+def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if block.concurrent < 2:
@@ -183,55 +160,32 @@ def _also(block: ImbBlock, meaning: _Meaning) -> dict[str, Any]:
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
 
 
-def _named(block: ImbBlock, words: Sequence[str]) -> dict[str, str] | None:
-    """Return the words by their column; a failed case has its reason under "failed". None if they do not fit the columns."""
-    columns = block.columns
-    if len(words) == len(columns):
-        return dict(zip(columns, words, strict=True))
-    leading = [title for title in columns if title in ("Group", "#bytes")]
-    rest = words[len(leading) :]
-    if not rest or rest[0].rstrip(".;") not in ("time-out", "int-overflow", "out-of-mem"):
-        return None
-    return {**dict(zip(leading, words, strict=False)), "failed": " ".join(rest)}
-
-
-def _row(block: ImbBlock, meaning: _Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
     """Return the row of one size; of several groups it is that of the slowest one."""
     printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
-    count = _count(printed, kind, block, meaning)
+    width, split = width_of(kind.dtype) or 1, meaning.like == "reducescatter" and not meaning.parts
+    count = printed // width // (max(block.group_size, 1) if split else 1)
     failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)
     times = [_time(block, meaning, size, found) for _, found in lines]
-    if failed or not all(time_s is not None and is_time(time_s) for time_s in times) or (size and not is_size(size)):
-        why = failed or "the output has no valid time"
-        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], why)
-    known = [time_s for time_s in times if time_s is not None]
+    known = [time_s for time_s in times if time_s is not None and is_time(time_s)]
+    if failed or len(known) < len(times) or (size and not is_size(size)):
+        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], failed or "the output has no valid time")
     line, found = lines[known.index(max(known))]
-    row = _with_factor(block, kind.row(size, max(known), count=count, line=line, **_checked([named for _, named in lines])), meaning)
-    average = parse_number(found.get("t_avg[usec]", ""))
-    return replace(
-        row, time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": _printed(found)},
-        groups=_groups(block, meaning, row, known),
+    defects = [parse_number(named["defects"]) for _, named in lines if "defects" in named]
+    wrong = int(any(value != 0 for value in defects)) if defects else None
+    others = {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
+    row = kind.row(
+        size, max(known), count=count, line=line, checked=int(bool(defects)), wrong=wrong, evidence={"printed": others},
     )  # fmt: skip
+    if block.concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
+        factor = operations()[meaning.like].bus_factor(block.group_size)  # within a group
+        row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
+    average = parse_number(found.get("t_avg[usec]", ""))
+    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, meaning, row, known))
 
 
-def _with_factor(block: ImbBlock, row: Row, meaning: _Meaning) -> Row:
-    """Return the row with the bus bandwidth within a group, by the factor of the group's ranks."""
-    if block.concurrent < 2 or meaning.pairs or row.algbw_bytes_per_s is None or meaning.like is None:
-        return row
-    from collbench.operations.registry import operations
-
-    factor = operations()[meaning.like].bus_factor(block.group_size)
-    return replace(row, busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
-
-
-def _count(printed: int, kind: RowKind, block: ImbBlock, meaning: _Meaning) -> int:
-    width = width_of(kind.dtype) or 1
-    split = meaning.like == "reducescatter" and not meaning.parts
-    return printed // width // (max(block.group_size, 1) if split else 1)
-
-
-def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
+def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]) -> float | None:
     for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
         if title in found:
             value = parse_number(found[title])
@@ -240,21 +194,10 @@ def _time(block: ImbBlock, meaning: _Meaning, size: int, found: Mapping[str, str
     return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
 
 
-def _checked(lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    defects = [parse_number(found["defects"]) for found in lines if "defects" in found]
-    return {"checked": 1, "wrong": int(any(value != 0 for value in defects))} if defects else {}
-
-
-def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
-    return {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
-
-
-def _groups(block: ImbBlock, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
+def _groups(block: ImbBlock, meaning: Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
     """Return the figures of each group if the output has them; for several pairs their total bandwidth."""
-    if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
-        pairs = block.ranks // 2
-        total = row.busbw_bytes_per_s * pairs
-        return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+    if meaning.pairs and meaning.like != "p2p_latency" and (groups := groups_of_pairs(block.ranks // 2, row)):
+        return groups
     if block.concurrent < 2:
         return {}
     factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
@@ -287,7 +230,7 @@ class _State:
     version: str | None = None
     part: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    block: ImbBlock | None = None
+    blocks: list[ImbBlock] = field(default_factory=list)
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -299,43 +242,41 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per block. Raises UsageError if no block has the number of --ranks."""
-    state = _State()
-    blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
+    state = _state(without_prefixes(lines))
+    blocks = [block for block in state.blocks if block.lines or block.bad]
     if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
         raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
     contexts = Contexts(lines)
-    reading = read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], lambda block: block.number)
-    return nonempty(reading, "IMB")
+    return read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], "IMB")
 
 
 IMB = Importer("imb", "Intel MPI Benchmarks", knows, read)
 
 
-def _blocks(state: _State, lines: Sequence[str]) -> Iterator[ImbBlock]:
+def _state(lines: Sequence[str]) -> _State:
+    """Return what the lines hold."""
+    state = _State()
     for number, line in enumerate(lines, start=1):
-        if line[:1] == "#":
-            begun = _BENCHMARK.match(line)
-            if begun:
-                if state.block:
-                    yield state.block
-                state.block = ImbBlock(short(begun[2]), number)
-            elif not (state.block and _head_of_block(state.block, line)):
-                _head(state, line)
-        elif state.block:
-            _body(state.block, line, number)
-    if state.block:
-        yield state.block
-
-
-def _head(state: _State, line: str) -> None:
-    if found := _VERSION.match(line):
-        part = _PART.search(line)
-        state.version, state.part = found[1], part[1] if part else None
-    elif found := _FACT.match(line):
-        state.facts[found[1]] = short(found[2].strip())
-    elif found := _SEQUENCE.match(line):
-        state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
+        block = state.blocks[-1] if state.blocks else None
+        if line[:1] != "#" or line.startswith(("#bytes", "#repetitions")):  # behind a launcher's tag the titles may lack their blank
+            words = line.split()
+            if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
+                block.columns = _TITLES.findall(line)
+            elif block and words and block.columns and words[0].isdigit():
+                block.add(number, words)
+        elif begun := _BENCHMARK.match(line):
+            state.blocks.append(ImbBlock(number, short(begun[2])))
+        elif block and _head_of_block(block, line):
+            continue
+        elif found := _VERSION.match(line):
+            part = _PART.search(line)
+            state.version, state.part = found[1], part[1] if part else None
+        elif found := _FACT.match(line):
+            state.facts[found[1]] = short(found[2].strip())
+        elif found := _SEQUENCE.match(line):
+            state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
+    return state
 
 
 def _head_of_block(block: ImbBlock, line: str) -> bool:
@@ -352,16 +293,6 @@ def _head_of_block(block: ImbBlock, line: str) -> bool:
     else:
         return False
     return True
-
-
-def _body(block: ImbBlock, line: str, number: int) -> None:
-    words = line.split()
-    if not words:
-        return
-    if not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
-        block.columns = _TITLES.findall(line)
-    elif block.columns and words[0].isdigit():
-        block.lines.append((number, words))
 
 
 def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogContext) -> ImportedTable:

@@ -11,10 +11,10 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
-from collbench.results.importers.notes import Doubt, Missing
+from collbench.results.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ def without_prefixes(lines: Iterable[str]) -> list[str]:
 
 IMPORTED = "imported"  # the flag on every such row
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks
-_T = TypeVar("_T")
 Arrays = Mapping[str, "NDArray[Any]"]
 
 
@@ -155,7 +154,7 @@ class ImportedTable:
     hosts: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     missing: Sequence[Missing] = ()
-    doubts: Sequence[Doubt] = ()
+    doubts: Sequence[ImportDoubt] = ()
     contradicted: Sequence[Contradiction] = ()
     arrays: Mapping[int, Arrays] = field(default_factory=dict)
 
@@ -198,20 +197,65 @@ class Importer:
     read: Callable[[Sequence[str], UserInput], Reading]
 
 
-def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedTable]], line_of: Callable[[_T], int]) -> Reading:
+@dataclass
+class TextTable:
+    """The lines of figures below one head, while a reader collects them.
+
+    number   of its first line in the file; the first line has the number 1
+    facts    the values of the head
+    columns  titles of the columns
+    lines    (number of the line, its words by column)
+    bad      numbers of the lines without one word for each column
+    """
+
+    number: int
+    name: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+
+    def add(self, number: int, words: Sequence[str]) -> None:
+        """Add a line of figures."""
+        if len(words) == len(self.columns):
+            self.lines.append((number, dict(zip(self.columns, words, strict=True))))
+        else:
+            self.bad.append(number)
+
+    def doubts(self) -> list[ImportDoubt]:
+        """Return the doubt about the lines that were left out, if there are any."""
+        return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
+
+
+class _Numbered(Protocol):
+    @property
+    def number(self) -> int: ...
+
+
+_T = TypeVar("_T", bound=_Numbered)
+
+
+def _is_useful(run: ImportedTable) -> bool:
+    return bool(run.rows or run.doubts)
+
+
+def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedTable]], tool: str = "", empty: str = "") -> Reading:
     """Return the content of the tables. A table that cannot be read is skipped.
 
-    Raises UsageError if all tables are skipped, or if an option contradicts each one.
+    Raises UsageError if all tables are skipped, if none has rows or doubts (`empty` is the error, or one that names the tool), or if an
+    option contradicts each one.
     """
     runs, skipped = list[ImportedTable](), list[Skipped]()
     for table in tables:
         try:
-            runs += runs_of(table)
+            runs += filter(_is_useful, runs_of(table))
         except UsageError as error:
-            skipped.append(Skipped(line_of(table), str(error)))
+            skipped.append(Skipped(table.number, str(error)))
     if skipped and not runs:
         more = f" (and {len(skipped) - 1} more tables cannot be read)" if len(skipped) > 1 else ""
         raise UsageError(skipped[0].reason + more)
+    if not runs:
+        raise UsageError(empty or f"no results of {tool} found: use the output from its title on, with the lines of figures")
     reject_useless_options(runs)
     return Reading(runs, skipped)
 

@@ -38,6 +38,19 @@ _LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its 
 _MOST_PROCESSES = 10**7
 
 
+def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> str | None:
+    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"; None without one."""
+    found: str | None = None
+    for word, after in zip(arguments, (*arguments[1:], ""), strict=False):
+        if word in (short_name, long_name):
+            found = after
+        elif word.startswith(f"{long_name}="):
+            found = word.partition("=")[2]
+        elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
+            found = word[len(short_name) :]
+    return found
+
+
 @dataclass(frozen=True)
 class LogContext:
     """The known values of one start.
@@ -61,14 +74,7 @@ class LogContext:
 
     def option(self, short_name: str, long_name: str) -> int | None:
         """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
-        found: str | None = None
-        for word, after in zip(self.arguments, (*self.arguments[1:], ""), strict=False):
-            if word in (short_name, long_name):
-                found = after
-            elif word.startswith(f"{long_name}="):
-                found = word.partition("=")[2]
-            elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
-                found = word[len(short_name) :]
+        found = last_option(self.arguments, short_name, long_name)
         return int(found) if found and found.isdecimal() and len(found) < 16 else None
 
 
@@ -105,10 +111,6 @@ class _Start:
     environment: dict[str, str] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)  # by the shell; also for the following starts
 
-    def follows(self, mentioned: set[str]) -> bool:
-        """Return whether a line with the names of these programs may belong to this start."""
-        return not mentioned or (self.command is not None and mentioned == {self.command.program})
-
     def context(self) -> LogContext:
         whole = sorted(self.hosts) == list(range(len(self.hosts)))
         hosts = tuple(self.hosts[rank] for rank in sorted(self.hosts)) if whole else ()
@@ -130,8 +132,10 @@ def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
         if number < resume or len(line) > _LONGEST:
             continue
         command, size = _command(lines, number)
-        if command is None and not start.follows(mentioned := _mentioned(line)):
-            command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
+        if command is None and "_perf" in line and "Collective test" not in line and "NCCL " not in line:
+            mentioned = set(_NAMED_PROGRAM.findall(line))  # "Running all_gather_perf on 2 nodes" may begin another start
+            if mentioned and not (start.command is not None and mentioned == {start.command.program}):
+                command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
         if command is not None:
             resume = number + size
             if start.command is not None:  # settings before the first command belong to it
@@ -141,11 +145,6 @@ def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
         else:
             _learn(start, line)
     yield start.line, start.context()
-
-
-def _mentioned(line: str) -> set[str]:
-    """Return the benchmarks that a line names: "Running all_gather_perf on 2 nodes"."""
-    return set(_NAMED_PROGRAM.findall(line)) if "_perf" in line and "Collective test" not in line and "NCCL " not in line else set()
 
 
 def _learn(start: _Start, line: str) -> None:
@@ -176,15 +175,14 @@ def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
     if not launched and not ("_perf" in line and _LOCAL.search(line)):
         return None, 1
     text, size = _continued(lines, number)
-    found = _LAUNCHER_WORD.search(text) if launched else None
-    if found is None:
-        return (_local(text), size) if not launched else (None, 1)
-    words = _words(text[found.start() :].strip())
-    if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
+    if not launched:
+        return _local(text), size
+    found = _LAUNCHER_WORD.search(text)
+    words = _words(text[found.start() :].strip()) if found else []
+    is_command = any(word.startswith("-") for word in words) or _program_at(words) is not None
+    if not found or not is_command or len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
         return None, 1
-    environment = dict(_assignments(_words(text[: found.start()])))
-    is_command = any(word.startswith("-") for word in words) or _named(words)
-    return (_parsed(words, environment), size) if is_command else (None, 1)
+    return _parsed(words, dict(_assignments(_words(text[: found.start()])))), size
 
 
 def _local(text: str) -> _Command | None:
@@ -221,9 +219,9 @@ def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, short(value)
 
 
-def _named(words: Sequence[str]) -> str | None:
-    """Return the benchmark among these words, or None."""
-    return next((name for word in words if _PROGRAM.fullmatch(name := word.rsplit("/", 1)[-1])), None)
+def _program_at(words: Sequence[str]) -> int | None:
+    """Return the index of the benchmark among these words, or None."""
+    return next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
 
 
 def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
@@ -232,7 +230,7 @@ def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
     arguments: tuple[str, ...] = ()
     several, counts = False, list[int | None]()
     for part in _parts(words):
-        at = next((i for i, word in enumerate(part) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
+        at = _program_at(part)
         options = part[:at] if at is not None else part
         environment |= _steering(options)
         counts.append(_processes(options, words[0]))
@@ -259,24 +257,21 @@ def _parts(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _processes(options: Sequence[str], launcher: str) -> int | None:
-    counts = dict(_numbers(options))
-    slurm = launcher.rsplit("/", 1)[-1] == "srun"
-    for name in ("-np", "--np", "-n", "--ntasks", *(() if slurm else ("-c",))):
-        if name in counts:
-            return counts[name]
-    nodes, each = next((counts[name] for name in ("-N", "--nodes") if name in counts), None), counts.get("--ntasks-per-node")
-    return nodes * each if slurm and nodes and each else None
-
-
-def _numbers(options: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield ("-np", 8) of "-np 8", "-np=8", "-n8" and "--ntasks=8"; the last one of a name counts."""
+    """Return the number in "-np 8", "-np=8", "-n8" or "--ntasks=8"; the last one of a name counts."""
+    counts: dict[str, int] = {}
     for word, after in zip(options, [*options[1:], ""], strict=False):
         name, _, value = word.partition("=")
         if not value and (joined := re.fullmatch(r"(-[nNc])(\d{1,7})", word)):
             name, value = joined[1], joined[2]
         text = value or after
         if name.startswith("-") and text.isdecimal() and len(text) < 8:
-            yield name, int(text)
+            counts[name] = int(text)
+    slurm = launcher.rsplit("/", 1)[-1] == "srun"
+    for name in ("-np", "--np", "-n", "--ntasks", *(() if slurm else ("-c",))):
+        if name in counts:
+            return counts[name]
+    nodes, each = counts.get("-N", counts.get("--nodes")), counts.get("--ntasks-per-node")
+    return nodes * each if slurm and nodes and each else None
 
 
 def _steering(options: Sequence[str]) -> dict[str, str]:

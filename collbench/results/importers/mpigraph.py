@@ -7,7 +7,7 @@ step is a send-receive with a shift of d. Its row has the time of its slowest ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
@@ -41,32 +41,32 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per start. Raises UsageError if a matrix is not complete."""
-    runs = list(_starts(without_prefixes(lines)))
-    if not runs:
-        raise UsageError("no line 'START mpiGraph' found: use the whole output")
-    return read_tables(runs, lambda run: [_read(run, user_input)], lambda run: run.number)
+    runs = _starts(without_prefixes(lines))
+    return read_tables(runs, lambda run: [_read(run, user_input)], empty="no line 'START mpiGraph' found: use the whole output")
 
 
-def _starts(lines: Sequence[str]) -> Iterator[_Run]:
-    run: _Run | None = None
+def _starts(lines: Sequence[str]) -> list[_Run]:
+    runs: list[_Run] = []
     for at, line in enumerate(lines, 1):
         if found := _START.search(line):
-            if run is not None:
-                yield run
-            run = _Run(at, found[1] and short(found[1]))
-        elif run is not None and (fact := _FACT.match(line)):
-            run.facts[fact[1]] = int(fact[2])
-        elif run is not None and len(line) < 16 * _MOST_RANKS and (ends := _ENDS.match(line)):
+            runs.append(_Run(at, found[1] and short(found[1])))
+        elif not runs:
+            continue
+        elif fact := _FACT.match(line):
+            runs[-1].facts[fact[1]] = int(fact[2])
+        elif len(line) < 16 * _MOST_RANKS and (ends := _ENDS.match(line)):
             rank = int(ends[2])
-            run.hosts[rank] = short(ends[1])
-            run.rates[ends[3]][rank] = [parse_number(word) for word in line[ends.end() :].split()]
-    if run is not None:
-        yield run
+            runs[-1].hosts[rank] = short(ends[1])
+            runs[-1].rates[ends[3]][rank] = [parse_number(word) for word in line[ends.end() :].split()]
+    return runs
 
 
 def _read(run: _Run, user_input: UserInput) -> ImportedTable:
     ranks, size = len(run.hosts), run.facts.get("MsgSize", 0)
-    tables = {way: table for way, table in run.rates.items() if _is_whole(table, ranks)}
+    whole = list(range(ranks))
+    tables = {
+        way: table for way, table in run.rates.items() if sorted(table) == whole and all(len(rates) == ranks for rates in table.values())
+    }
     if not 2 <= ranks <= _MOST_RANKS or not tables:
         raise UsageError(f"line {run.number}: no matrix of mpiGraph is complete: the program was stopped, or the output was cut")
     if not is_size(size):
@@ -90,10 +90,6 @@ def _read(run: _Run, user_input: UserInput) -> ImportedTable:
     return ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
 
 
-def _is_whole(table: dict[int, list[float | None]], ranks: int) -> bool:
-    return sorted(table) == list(range(ranks)) and all(len(rates) == ranks for rates in table.values())
-
-
 def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
     """Return the row of one step. about: (line, message size, shift)."""
     line, size, shift = about
@@ -108,10 +104,10 @@ def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int,
     time_s = size / (least * _MIB)
     if not is_time(time_s):
         return None
-    row = replace(kind, also={"group": f"shift {shift}"}).row(size, time_s, count=size, line=line)
     mean = sum(rate for rate, _, _ in known) / len(known) * _MIB
     slowest = {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]}
-    return replace(row, evidence={**row.evidence, "slowest_pair": slowest, "mean_bytes_per_s": mean})
+    of_shift = replace(kind, also={"group": f"shift {shift}"})
+    return of_shift.row(size, time_s, count=size, line=line, evidence={"slowest_pair": slowest, "mean_bytes_per_s": mean})
 
 
 MPIGRAPH = Importer("mpigraph", "mpiGraph", knows, read)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collbench.errors import UsageError
 from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import CallRateMismatch, Doubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import MOST_RANKS, RowKind, Samples, is_size, is_time, sampled, short
+from collbench.results.importers.notes import CallRateMismatch, ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.rows import MOST_RANKS, RowKind, Samples, as_count, as_object, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -52,6 +51,14 @@ class _Calls:
     unlike: int = 0
 
 
+@dataclass
+class _Communicator:
+    """The calls of one communicator, with the number of their first line."""
+
+    number: int
+    calls: list[tuple[_Key, _Calls]] = field(default_factory=list)
+
+
 def knows(lines: Sequence[str]) -> bool:
     """Return whether the lines have keys that only the Inspector writes."""
     return any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines) and any(
@@ -68,12 +75,11 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
             bad += not _take(calls, number, parse_object(text.encode()))
         except ValueError:
             bad += 1
-    communicators: dict[str, list[tuple[_Key, _Calls]]] = {}
+    communicators: dict[str, _Communicator] = {}
     for key, each in calls.items():
-        communicators.setdefault(key.communicator, []).append((key, each))
-    if not communicators:
-        raise UsageError("no object with an operation, a size and a time found: the program ended before the Inspector wrote them")
-    return read_tables(communicators.values(), lambda each: [_run(each, user_input, bad)], lambda each: each[0][1].line)
+        communicators.setdefault(key.communicator, _Communicator(each.line)).calls.append((key, each))
+    empty = "no object with an operation, a size and a time found: the program ended before the Inspector wrote them"
+    return read_tables(communicators.values(), lambda each: [_run(each.calls, user_input, bad)], empty=empty)
 
 
 def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -93,21 +99,21 @@ def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -> bool:
     """Add a call. Return False if the object is not one."""
-    header, metadata = _object(document.get("header")), _object(document.get("metadata"))
+    header, metadata = as_object(document.get("header")), as_object(document.get("metadata"))
     kind = "coll" if "coll_perf" in document else "p2p"
-    call = _object(document.get(f"{kind}_perf"))
-    ranks, rank, size = header.get("n_ranks"), header.get("rank"), call.get(f"{kind}_msg_size_bytes")
-    micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), call.get(f"{kind}_sn")
-    if not (_whole(ranks) and _whole(rank) and _whole(size) and _whole(sequence) and isinstance(micros, int | float)):
+    call = as_object(document.get(f"{kind}_perf"))
+    ranks, rank, size = as_count(header.get("n_ranks")), as_count(header.get("rank")), as_count(call.get(f"{kind}_msg_size_bytes"))
+    micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), as_count(call.get(f"{kind}_sn"))
+    if ranks is None or rank is None or size is None or sequence is None or not isinstance(micros, int | float):
         return False
     operation = _OPERATIONS.get(name, short(name).lower())
     held = size * (ranks if operation in _PARTS else 1)
     time_s = micros / 1e6
     if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
         return False
-    nodes = header.get("nnodes")
+    nodes = as_count(header.get("nnodes"))
     named = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
-    known = nodes if _whole(nodes) and 1 <= nodes <= ranks else None
+    known = nodes if nodes and nodes <= ranks else None
     key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(call.get(f"{kind}_timing_source") or "")))
     each = calls.setdefault(key, _Calls(number))
     each.times.setdefault(sequence, {})[rank] = time_s
@@ -127,7 +133,7 @@ def _run(calls: list[tuple[_Key, _Calls]], user_input: UserInput, bad: int) -> I
     first, seen = calls[0][0], {rank: host for _, each in calls for rank, host in each.hosts.items()}
     hosts = [seen[rank] for rank in sorted(seen)] if sorted(seen) == list(range(first.ranks)) and all(seen.values()) else []
     unlike = sum(each.unlike for _, each in calls)
-    doubts: list[Doubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
+    doubts: list[ImportDoubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
     doubts += [CallRateMismatch(unlike)] if unlike else []
     missing = [NotInOutput(MissingItem.DTYPE, assumed=user_input.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
     if not hosts and len(seen) < first.ranks:
@@ -154,14 +160,6 @@ def _row(key: _Key, calls: _Calls, user_input: UserInput) -> tuple[Row, Arrays]:
     series = np.array([max(ranks.values()) for ranks in times])
     row = kind.row(key.size, float(np.median(series)), count=key.size, line=calls.line)
     return sampled(row, Samples(series, statistic), kind) if len(series) > 1 else (row, {})
-
-
-def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 NCCL_INSPECTOR = Importer("nccl-inspector", "NCCL Inspector, JSON lines", knows, read)

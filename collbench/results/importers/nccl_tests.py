@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +24,10 @@ from collbench.results.importers.importer import (
     read_tables,
     split_prefix,
 )
-from collbench.results.importers.log_context import Contexts, LogContext, with_hosts
+from collbench.results.importers.log_context import Contexts, LogContext, last_option, with_hosts
 from collbench.results.importers.notes import (
     AveragedGroups,
-    Doubt,
+    ImportDoubt,
     InterleavedJobs,
     Missing,
     MissingItem,
@@ -47,10 +46,16 @@ from collbench.results.importers.rows import (
     RankRange,
     RowKind,
     Samples,
+    as_count,
+    as_list,
+    as_object,
+    as_objects,
+    contradiction,
     is_size,
     is_time,
     operation_named,
     parse_number,
+    printed_rates,
     rank_mismatch,
     rank_range,
     ranks_and_nodes,
@@ -59,7 +64,6 @@ from collbench.results.importers.rows import (
     short,
     type_name,
     width_of,
-    with_digits,
 )
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -172,15 +176,10 @@ class Head:
             self.program = program[1].strip()
         elif bad := _OUT_OF_BOUNDS.search(text):
             self.bad = int(bad[1][:18])
-        else:
-            self._take_rest(text)
-
-    def _take_rest(self, text: str) -> None:
-        words = text.split()
-        if "Blocking Enabled" in text:
+        elif "Blocking Enabled" in text:
             self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
-        elif "algbw" in words and "busbw" in words:
-            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, not {"error", "res"}.isdisjoint(words)
+        elif {"algbw", "busbw"} <= (words := set(text.split())):
+            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, bool({"error", "res"} & words)
         elif text.rstrip().endswith("...") and self.devices:
             self.cut = True
 
@@ -219,19 +218,22 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     words = text.split()
     if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
         return None
-    at = 4 if _is_word(words[3]) else 3
+    at = 4 if words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf") else 3
     figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
-    root = figures.pop(0) if len(figures) % _BODY == 1 else None
+    root = figures.pop(0) if len(figures) % _BODY == 1 else ""
     placed = _placed(figures, wide, text)
-    if placed is None or _is_number(words[2]) or (root is not None and not root.lstrip("-").isdecimal()):
+    if placed is None or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
         return None
     redop = words[3] if at == 4 and words[3] != "none" else None
-    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
+    root_rank = int(root) if root.isdecimal() and len(root) < 9 else None
+    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, root_rank, placed)
 
 
 def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
     width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
-    if len(figures) not in (width, 2 * width) or not all(_is_figure(word) for word in figures):
+    if len(figures) not in (width, 2 * width) or not all(
+        word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures
+    ):
         return None
     first = _body(figures[:width])
     if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
@@ -241,22 +243,6 @@ def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Bod
 
 def _body(words: list[str]) -> Body | None:
     return None if words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
-
-
-def _root(text: str | None) -> int | None:
-    return int(text) if text and len(text) < 9 and text.isdecimal() else None
-
-
-def _is_word(text: str) -> bool:
-    return text[0].isalpha() and text[:3] not in ("N/A", "nan", "inf")
-
-
-def _is_number(text: str) -> bool:
-    return text[0] in "-.0123456789"
-
-
-def _is_figure(text: str) -> bool:
-    return text[0] in "-+.0123456789" or text in ("N/A", "nan", "-nan", "inf")
 
 
 # The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
@@ -272,32 +258,15 @@ _UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in
 _MOST_LINES = 16  # the fastest lines have the most digits; more lines do not reduce the range
 
 
-class NameSource(Enum):
-    """The source of a table's operation."""
-
-    PRINTED = "the program's name in its output"
-    COMMAND = "the program's name on the command line"
-    OPTION = "--operation"
-    COLUMNS = "its columns"
-    FILE = "the file's name"
-
-
-class RankSource(Enum):
-    """The source of a table's number of ranks."""
-
-    DEVICES = "the list of devices"
-    COUNTS = "size and count"
-    BANDWIDTHS = "busbw / algbw"
-    OPTION = "--ranks"
-    LIBRARY = "NCCL's log"
-    LAUNCHER = "the launcher's command"
-
-
 class NamedOperation(NamedTuple):
-    """An operation, the source of its name, and whether --operation contradicts it."""
+    """An operation, the program that printed the table if it is known, and the contradiction with --operation.
+
+    source    of the operation: "its columns"; "" if it is that of the program
+    """
 
     operation: Operation
-    source: NameSource
+    program: str | None
+    source: str = ""
     contradicted: tuple[Contradiction, ...] = ()
 
 
@@ -311,34 +280,35 @@ class Ranks(NamedTuple):
 
 
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, with their source."""
+    """The ranks and nodes of a table, with the source of their number: "--ranks"."""
 
     extent: JobExtent
-    source: RankSource
+    source: str
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
     """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
     where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
-    if head.program is not None:
-        printed = program_operation(head.program)
-        if printed is not None:
-            return NamedOperation(operation_named(printed), NameSource.PRINTED, _contradiction(where, user_input, printed))
-        if user_input.operation is None:
-            raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
-    typed = program_operation(context.program) if context.program is not None else None
-    if typed is not None and typed in possible and head.program is None:
-        return NamedOperation(operation_named(typed), NameSource.COMMAND, _contradiction(where, user_input, typed))
+    listed = ", ".join(possible) or "any"
+    program = head.program if head.program is not None else context.program
+    known = program_operation(program) if program is not None else None
+    if known is not None and (head.program is not None or known in possible):
+        contradicted = contradiction(where, "operation", user_input.operation, known)
+        return NamedOperation(operation_named(known), program, contradicted=contradicted)
     if user_input.operation is not None:
         if user_input.operation not in possible:
-            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {_listed(possible)}): omit it")
-        return NamedOperation(operation_named(user_input.operation), NameSource.OPTION)
+            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {listed}): omit it")
+        return NamedOperation(operation_named(user_input.operation), head.program, "--operation")
+    if head.program is not None:
+        raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     if len(possible) == 1:
-        return NamedOperation(operation_named(possible[0]), NameSource.COLUMNS)
-    hint = _in_name(user_input.file)
+        return NamedOperation(operation_named(possible[0]), None, "its columns")
+    # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
+    file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
+    hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
-        return NamedOperation(operation_named(hint), NameSource.FILE)
-    raise UsageError(f"{where}: the operation is unknown ({_listed(possible)}): use --operation NAME")
+        return NamedOperation(operation_named(hint), None, "the file's name")
+    raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
 
 
 def program_operation(program: str) -> str | None:
@@ -365,30 +335,31 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
     Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
     """
     factor = proven.factor
-    for known, source in (
-        (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
-    ):  # fmt: skip
+    only = factor.only if factor else None
+    for known, source in ((proven.head, "the list of devices"), (proven.counts, "size and count"), (only, "busbw / algbw")):
         if known is not None:
             return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source)
     if user_input.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
             raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
-        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), RankSource.OPTION)
+        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), "--ranks")
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
-    for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
+    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
+    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
+    launched = None if context.processes is None else context.processes * gpus * threads
+    for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
         if known and (factor is None or factor.holds(known)):
             return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes or len(set(context.hosts)) or None, where), source)
     allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), RankSource.OPTION)
+    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), "--ranks")
 
 
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
     """Return both bandwidths of the lines with the most digits."""
     bodies = [body for line in lines for body in line.placed if body and line.size]
-    best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
-    pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
-    return [PrintedRates(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
+    best = sorted(bodies, key=lambda body: parse_number(body.algbw) or 0.0, reverse=True)[:_MOST_LINES]
+    return printed_rates((body.algbw, body.busbw) for body in best)
 
 
 def parts_of(line: TableLine) -> int | None:
@@ -396,21 +367,6 @@ def parts_of(line: TableLine) -> int | None:
     width = width_of(type_name(line.dtype))
     whole = width * line.elements if width else 0
     return line.size // whole if whole and line.size % whole == 0 else None
-
-
-def _contradiction(where: str, user_input: UserInput, printed: str) -> tuple[Contradiction, ...]:
-    if user_input.operation is None or user_input.operation == printed:
-        return ()
-    return (Contradiction(where, "--operation", user_input.operation, printed),)
-
-
-def _launched(head: Head, context: LogContext) -> int | None:
-    """Return processes × threads × GPUs; None if one of them is unknown."""
-    if context.processes is None:
-        return None
-    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
-    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
-    return context.processes * gpus * threads
 
 
 def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
@@ -441,26 +397,12 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
     return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
 
 
-def _in_name(file: str) -> str:
-    """Return the operation in a file's name, the longest one: "nccl_reduce_scatter.log" also contains reduce and scatter."""
-    plain = "".join(letter for letter in file.lower() if letter.isalnum())
-    return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
-
-
 def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
     """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
     if operation.parts(4) == 1 or operation.uneven:
         return None
     found = {parts_of(line) for line in lines if line.size and line.elements}
     return found.pop() if len(found) == 1 else None
-
-
-def _listed(possible: Sequence[str]) -> str:
-    return ", ".join(possible) or "any"
-
-
-def _rate(body: Body) -> float:
-    return parse_number(body.algbw) or 0.0
 
 
 # Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
@@ -481,6 +423,11 @@ class NcclTestsBlock:
     lines: list[TableLine]
     context: LogContext = field(default_factory=LogContext)
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Return the number of the first line of the table in its file."""
+        return self.lines[0].number if self.lines else 0
 
 
 def runs_of(block: NcclTestsBlock, user_input: UserInput) -> Iterator[ImportedTable]:
@@ -531,17 +478,13 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
     if not rows:
         return None
-    typed = block.context.program if named.source is NameSource.COMMAND else None
-    program = head.program or typed or named.operation.name
+    program = named.program or named.operation.name
     return ImportedTable(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
         rows[0].evidence["statistic"], rows,
         _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
-        [*_missing(head, named, ranks, lines, arrays), *_left_out(block, passes)],
-        [
-            *_doubts(head, named.operation, proven, ranks.extent.ranks),
-            *_disagreements(lines, named.operation, ranks.extent.ranks), *_of_passes(head, passes),
-        ],
+        [*_missing(head, named, ranks, lines, arrays), *_skipped(block, passes)],
+        list(_doubts(block, lines, (named.operation, proven, ranks.extent.ranks), passes)),
         (*named.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
@@ -574,19 +517,18 @@ def _rows(
 
 
 def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operation, in_place: bool) -> RowKind:
-    where = (decided.extent.ranks, decided.extent.nodes)
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
+    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
+    each = f" of {calls} calls" if calls > 1 else ""
+    # src/common.cu: BenchTime
+    statistic = f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
+    mode = "graph" if head.numbers.get("graph") else "isolated" if head.blocking in (1, 2) else "pipelined"
     return RowKind(
-        operation.name, library, "nccl", type_name(line.dtype), *where, _statistic(head), "cuda" if library == "nccl" else "rocm",
-        short(line.redop) if operation.reduces and line.redop else None, line.root if operation.rooted else None, _mode(head), in_place,
-        _BUFFERS, evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
+        operation.name, library, "nccl", type_name(line.dtype), decided.extent.ranks, decided.extent.nodes, statistic,
+        "cuda" if library == "nccl" else "rocm", short(line.redop) if operation.reduces and line.redop else None,
+        line.root if operation.rooted else None, mode, in_place, _BUFFERS,
+        evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
     )  # fmt: skip
-
-
-def _mode(head: Head) -> str:
-    if head.numbers.get("graph"):
-        return "graph"
-    return "isolated" if head.blocking in (1, 2) else "pipelined"
 
 
 def _size(line: TableLine, operation: Operation, ranks: int) -> int:
@@ -620,13 +562,6 @@ def _wrong(head: Head, text: str) -> int | None:
     return int(min(known, _MOST_WRONG))
 
 
-def _statistic(head: Head) -> str:
-    """Return the statistic of a time (src/common.cu: BenchTime)."""
-    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
-    each = f" of {calls} calls" if calls > 1 else ""
-    return f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
-
-
 def _hosts(head: Head) -> list[str]:
     by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
     whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank)))
@@ -648,12 +583,12 @@ def _facts(head: Head, context: LogContext) -> dict[str, Any]:
 def _missing(
     head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[TableLine], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
-    if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
-        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source.value}")
+    if named.source:
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
     if ranks.extent.nodes is None:
         yield NotInOutput(MissingItem.NODES)
-    if ranks.source is not RankSource.DEVICES:
-        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source.value}")
+    if ranks.source != "the list of devices":
+        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source}")
     if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
         yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
     if not any("all_s" in each for each in arrays.values()):
@@ -662,40 +597,32 @@ def _missing(
         yield NotInOutput(MissingItem.VERIFICATION)
 
 
-def _left_out(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
-    empty = sum(1 for line in block.lines if not is_size(line.size))
-    if empty:
+def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
+    moved = [line for line in block.lines if is_size(line.size)]
+    if empty := len(block.lines) - len(moved):
         yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
-    kept = len({line.cell for line in block.lines if is_size(line.size)})
-    twice = len(block.lines) - empty - kept
+    twice = len(moved) - len({line.cell for line in moved})
     if passes == 1 and twice:
         yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
 
 
-def _doubts(head: Head, operation: Operation, proven: Ranks, ranks: int) -> Iterator[Doubt]:
-    groups = len({device.group for device in head.devices})
-    contradicted = proven.factor if proven.factor is not None and not proven.factor.holds(ranks) else None
-    if contradicted is not None:
-        yield rank_mismatch("busbw / algbw", contradicted, ranks, operation.name)
+def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[ImportDoubt]:
+    head, (operation, proven, ranks) = block.head, about
+    contradicted = proven.factor is not None and not proven.factor.holds(ranks)
+    if contradicted and proven.factor is not None:
+        yield rank_mismatch("busbw / algbw", proven.factor, ranks, operation.name)
     if proven.counts is not None and proven.counts != ranks:
         yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
-    if ranks == 1 and contradicted is None:
+    if ranks == 1 and not contradicted:
         yield SingleRankTable()
-    if groups > 1:
+    if (groups := len({device.group for device in head.devices})) > 1:
         yield AveragedGroups(groups)
     if head.bad:
         yield OutOfBoundsValues(head.bad)
-
-
-def _disagreements(lines: Sequence[TableLine], operation: Operation, ranks: int) -> Iterator[Doubt]:
-    """Compare the algbw of the fastest line with size / time."""
     placed = [(line, body) for line in lines for body in line.placed if body]
     line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
     if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
         yield mismatch
-
-
-def _of_passes(head: Head, passes: int) -> Iterator[Doubt]:
     if head.starts > 1:
         yield InterleavedJobs(head.starts)
     elif passes > 1:
@@ -714,7 +641,6 @@ _JSON_NUMBERS = {
 }  # fmt: skip
 _PLACES = ("out_of_place", "in_place")
 _PER_ITERATION = ("min_us", "max_us", "p99_us", "cv_pct", "p95_us")
-_MOST_NUMBER = 2**62
 
 
 def knows_json(lines: Sequence[str]) -> bool:
@@ -734,28 +660,26 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
     table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
-    for number, each in enumerate(_objects(document.get("results")), 1):
+    for number, each in enumerate(as_objects(document.get("results")), 1):
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
     block = NcclTestsBlock(head, table, samples=samples)
-    reading = read_tables([block], lambda one: runs_of(one, user_input), lambda one: 0)
-    if not reading.runs:
-        raise UsageError("no results in the file: the program was stopped before its first line")
-    return reading
+    empty = "no results in the file: the program was stopped before its first line"
+    return read_tables([block], lambda one: runs_of(one, user_input), empty=empty)
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
     """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
-        place_json = _object(each.get(f"{place}_per_iter"))
-        skipped = _whole(place_json.get("skipped_iterations")) or 0
+        place_json = as_object(each.get(f"{place}_per_iter"))
+        skipped = as_count(place_json.get("skipped_iterations")) or 0
         slowest = _times(place_json.get("times_us"), skipped, calls)
-        iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        iterations = as_count(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
         if len(slowest) < 2 or len(slowest) != iterations - skipped:
             continue  # without them the printed summary is still right
-        processes = [_times(one, skipped, calls) for one in _list(place_json.get("per_process_max_times_us"))]
+        processes = [_times(one, skipped, calls) for one in as_list(place_json.get("per_process_max_times_us"))]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
         of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
         per_rank = np.array(processes) if of_ranks and processes else None
@@ -766,33 +690,36 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
     """Return seconds per call; [] if one of them is not a valid time."""
-    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in as_list(value)[skipped:]]
     return times if all(is_time(time) for time in times) else []
 
 
 def _head(document: Mapping[str, Any]) -> Head:
-    config = _object(document.get("config"))
-    arguments = [word for word in _list(document.get("args")) if isinstance(word, str)]
+    config = as_object(document.get("config"))
+    arguments = [word for word in as_list(document.get("args")) if isinstance(word, str)]
     head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
-    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := _whole(config.get(key))) is not None}
-    head.cpu_time = any("cpu_time" in _object(each.get(place)) for each in _objects(document.get("results")) for place in _PLACES)
-    head.blocking = _blocking(arguments) if config.get("blocking_collectives") == "true" else 0
-    head.averaged = _AVERAGES.get(_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
-    head.devices = [device for each in _objects(config.get("devices")) if (device := _device(each))]
-    head.bad = _whole(_object(document.get("out_of_bounds")).get("count"))
-    code = _whole(document.get("nccl_version"))
+    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := as_count(config.get(key))) is not None}
+    head.cpu_time = any("cpu_time" in as_object(each.get(place)) for each in as_objects(document.get("results")) for place in _PLACES)
+    if config.get("blocking_collectives") == "true":  # JSON has only whether -z was given
+        blocking = last_option(arguments, "-z", "--blocking")
+        head.blocking = int(blocking) if blocking in ("1", "2", "3") else 1
+    head.averaged = _AVERAGES.get(last_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
+    head.devices = [device for each in as_objects(config.get("devices")) if (device := _device(each))]
+    head.bad = as_count(as_object(document.get("out_of_bounds")).get("count"))
+    code = as_count(document.get("nccl_version"))
     head.library = dotted(code) if code else None
-    head.environment = recorded_environment(_variables(document.get("env")))
+    pairs = (word.partition("=") for word in as_list(document.get("env")) if isinstance(word, str))
+    head.environment = recorded_environment({name: text for name, _, text in pairs if name})
     return head
 
 
 def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
-    size, count, dtype = _whole(each.get("size")), _whole(each.get("count")), each.get("type")
+    size, count, dtype = as_count(each.get("size")), as_count(each.get("count")), each.get("type")
     if size is None or count is None or not isinstance(dtype, str):
         return None
     redop, root = each.get("redop"), str(each.get("root")).strip()
     named = redop if isinstance(redop, str) and redop not in ("", "none") else None
-    placed = [_body_json(_object(each.get(place)), _object(each.get(f"{place}_per_iter"))) for place in _PLACES]
+    placed = [_body_json(as_object(each.get(place)), as_object(each.get(f"{place}_per_iter"))) for place in _PLACES]
     return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
 
 
@@ -810,51 +737,11 @@ def _figure(value: Any) -> str:
 
 
 def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
-    numbers = [_whole(each.get(name)) for name in ("rank", "group", "device")]
+    numbers = [as_count(each.get(name)) for name in ("rank", "group", "device")]
     host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
     if numbers[0] is None or not host:
         return None
     return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
-
-
-def _blocking(arguments: Sequence[str]) -> int:
-    """Return the value of -z; JSON has only whether -z was given."""
-    value = _option(arguments, "-z", "--blocking")
-    return int(value) if value in ("1", "2", "3") else 1
-
-
-def _option(arguments: Sequence[str], short: str, long: str) -> str | None:
-    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
-    found = None
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=False):
-        if word in (short, long):
-            found = after
-        elif word.startswith(f"{long}="):
-            found = word.partition("=")[2]
-        elif word.startswith(short) and word[len(short) :].isdecimal():
-            found = word[len(short) :]
-    return found
-
-
-def _variables(value: Any) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _list(value) if isinstance(word, str))
-    return {name: text for name, _, text in pairs if name}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER else None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (each for each in _list(value) if isinstance(each, dict))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
@@ -912,10 +799,8 @@ def knows(lines: Sequence[str]) -> bool:
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
-    reading = read_tables(_blocks(lines), lambda block: runs_of(block, user_input), lambda block: block.lines[0].number)
-    if not reading.runs:
-        raise UsageError("no line of nccl-tests' table with a size and a time found: use the whole output of the program")
-    return reading
+    empty = "no line of nccl-tests' table with a size and a time found: use the whole output of the program"
+    return read_tables(_blocks(lines), lambda block: runs_of(block, user_input), empty=empty)
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
@@ -929,7 +814,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
             continue
         stream = streams.setdefault(found[0], _Stream())
         if found[1][:1] == "#":
-            _refuse_own_output(found[1], number)
+            if found[1].startswith(_OWN_HEADER):
+                raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
             stream.comment(found[1])
         else:
             stream.line(number, found[1])
@@ -938,11 +824,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
         stream.close()
         for head, table in stream.blocks:
             yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
-
-
-def _refuse_own_output(text: str, number: int) -> None:
-    if text.startswith(_OWN_HEADER):
-        raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
 
 
 NCCL_TESTS = Importer("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)

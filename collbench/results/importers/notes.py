@@ -4,58 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Self
 
 from collbench.reason import Fact
 from collbench.units import listed, plural
 
 
-class MissingItem(StrEnum):
+class _Word(StrEnum):
+    """A word that is stored, with its text for users."""
+
+    text: str
+
+    def __new__(cls, word: str, text: str) -> Self:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.text = text
+        return member
+
+
+class MissingItem(_Word):
     """What the output of another tool may lack."""
 
-    INTERVAL = "interval"
-    SAMPLES = "samples"
-    PERCENTILES = "percentiles"
-    RANK_DATA = "rank_data"
-    SLOW_RANK = "slow_rank"
-    OTHER_RANKS = "other_ranks"
-    HOSTS = "hosts"
-    NODES = "nodes"
-    DEVICES = "devices"
-    DEVICE = "device"
-    PROGRAM = "program"
-    OPTIONS = "options"
-    VERIFICATION = "verification"
-    VERSION = "version"
-    LIBRARIES = "libraries"
-    WINDOW = "window"
-    ITERATIONS = "iterations"
-    DTYPE = "dtype"
-    SIZE = "size"
-    MATRIX = "matrix"
-
-
-_ITEMS = {
-    MissingItem.INTERVAL: "confidence interval",
-    MissingItem.SAMPLES: "samples",
-    MissingItem.PERCENTILES: "percentiles",
-    MissingItem.RANK_DATA: "per-rank data",
-    MissingItem.SLOW_RANK: "which rank is slow (a waiting rank looks the same)",
-    MissingItem.OTHER_RANKS: "times of the other ranks",
-    MissingItem.HOSTS: "host names",
-    MissingItem.NODES: "number of nodes (use --nodes N)",
-    MissingItem.DEVICES: "list of devices",
-    MissingItem.DEVICE: "device",
-    MissingItem.PROGRAM: "program name",
-    MissingItem.OPTIONS: "options",
-    MissingItem.VERIFICATION: "verification",
-    MissingItem.VERSION: "version of the tool",
-    MissingItem.LIBRARIES: "versions of libraries",
-    MissingItem.WINDOW: "window",
-    MissingItem.ITERATIONS: "number of iterations",
-    MissingItem.DTYPE: "data type",
-    MissingItem.SIZE: "size in bytes",
-    MissingItem.MATRIX: "one of the two matrices",
-}
+    INTERVAL = "interval", "confidence interval"
+    SAMPLES = "samples", "samples"
+    PERCENTILES = "percentiles", "percentiles"
+    RANK_DATA = "rank_data", "per-rank data"
+    SLOW_RANK = "slow_rank", "which rank is slow (a waiting rank looks the same)"
+    OTHER_RANKS = "other_ranks", "times of the other ranks"
+    HOSTS = "hosts", "host names"
+    NODES = "nodes", "number of nodes (use --nodes N)"
+    DEVICES = "devices", "list of devices"
+    DEVICE = "device", "device"
+    PROGRAM = "program", "program name"
+    OPTIONS = "options", "options"
+    VERIFICATION = "verification", "verification"
+    VERSION = "version", "version of the tool"
+    LIBRARIES = "libraries", "versions of libraries"
+    WINDOW = "window", "window"
+    ITERATIONS = "iterations", "number of iterations"
+    DTYPE = "dtype", "data type"
+    SIZE = "size", "size in bytes"
+    MATRIX = "matrix", "one of the two matrices"
 
 
 class NotInOutput(Fact, frozen=True):
@@ -68,7 +57,7 @@ class NotInOutput(Fact, frozen=True):
     def render(self) -> str:
         """Return "data type (assumed: uint8)", "program name (the operation is from --operation)"."""
         note = f"assumed: {self.assumed}" if self.assumed else self.source
-        return f"{_ITEMS[self.item]} ({note})" if note else _ITEMS[self.item]
+        return f"{self.item.text} ({note})" if note else self.item.text
 
 
 def lacks(*items: MissingItem) -> list[NotInOutput]:
@@ -76,28 +65,22 @@ def lacks(*items: MissingItem) -> list[NotInOutput]:
     return [NotInOutput(item) for item in items]
 
 
-class SkippedReason(StrEnum):
+class ImportDoubt(Fact, frozen=True):
+    """What is doubtful in the output of a tool."""
+
+
+class SkippedReason(_Word):
     """Why lines were skipped."""
 
-    INCOMPLETE = "incomplete"
-    UNREADABLE = "unreadable"
-    SIZE_ZERO = "size_zero"
-    SIZE_REPEATED = "size_repeated"
-    QUANTIZED = "quantized"
-    NO_TIME = "no_time"
+    INCOMPLETE = "incomplete", "incomplete"
+    UNREADABLE = "unreadable", "not readable"
+    SIZE_ZERO = "size_zero", "size 0"
+    SIZE_REPEATED = "size_repeated", "size rounded to that of the line before"
+    QUANTIZED = "quantized", "quantized collectives"
+    NO_TIME = "no_time", "no time"
 
 
-_REASONS = {
-    SkippedReason.INCOMPLETE: "incomplete",
-    SkippedReason.UNREADABLE: "not readable",
-    SkippedReason.SIZE_ZERO: "size 0",
-    SkippedReason.SIZE_REPEATED: "size rounded to that of the line before",
-    SkippedReason.QUANTIZED: "quantized collectives",
-    SkippedReason.NO_TIME: "no time",
-}
-
-
-class SkippedLines(Fact, frozen=True):
+class SkippedLines(ImportDoubt, frozen=True):
     """Some lines (or JSON objects) of the output are not in the rows."""
 
     count: int
@@ -109,10 +92,10 @@ class SkippedLines(Fact, frozen=True):
     def render(self) -> str:
         """Return "3 skipped lines (incomplete; first: line 7)"."""
         first = "" if self.first_line is None else f"; first: line {self.first_line}"
-        return f"{plural(self.count, f'skipped {self.unit}')} ({_REASONS[self.reason]}{first}{f': {self.problem}' if self.problem else ''})"
+        return f"{plural(self.count, f'skipped {self.unit}')} ({self.reason.text}{first}{f': {self.problem}' if self.problem else ''})"
 
 
-class RankMismatch(Fact, frozen=True):
+class RankMismatch(ImportDoubt, frozen=True):
     """Figures of the output do not fit the number of ranks; low > high: no number of ranks fits, high None: no upper end."""
 
     figures: str
@@ -132,7 +115,7 @@ class RankMismatch(Fact, frozen=True):
         return f"{self.figures} does not fit {plural(self.ranks, 'rank')} of {self.operation}: {fits}"
 
 
-class SingleRankTable(Fact, frozen=True):
+class SingleRankTable(ImportDoubt, frozen=True):
     """The table is of one rank, which has no bus bandwidth; possibly the ranks ran as separate jobs."""
 
     def render(self) -> str:
@@ -143,7 +126,7 @@ class SingleRankTable(Fact, frozen=True):
         )
 
 
-class AveragedGroups(Fact, frozen=True):
+class AveragedGroups(ImportDoubt, frozen=True):
     """Several groups ran at the same time, and the times are averaged over them."""
 
     groups: int
@@ -153,7 +136,7 @@ class AveragedGroups(Fact, frozen=True):
         return f"{self.groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
 
 
-class OutOfBoundsValues(Fact, frozen=True):
+class OutOfBoundsValues(ImportDoubt, frozen=True):
     """The tool found wrong data."""
 
     values: int
@@ -163,7 +146,7 @@ class OutOfBoundsValues(Fact, frozen=True):
         return f"wrong data: the tool counted {plural(self.values, 'value')} out of bounds"
 
 
-class RateMismatch(Fact, frozen=True):
+class RateMismatch(ImportDoubt, frozen=True):
     """A printed bandwidth is not size / time. Rates in GB/s: `printed` as in the output, `computed` from size and time."""
 
     printed: str
@@ -180,7 +163,7 @@ class RateMismatch(Fact, frozen=True):
         )
 
 
-class CallRateMismatch(Fact, frozen=True):
+class CallRateMismatch(ImportDoubt, frozen=True):
     """The printed bandwidth of some calls is not size / time."""
 
     calls: int
@@ -190,7 +173,7 @@ class CallRateMismatch(Fact, frozen=True):
         return f"the printed bandwidth of {plural(self.calls, 'call')} is not size / time; the time is used"
 
 
-class MessageRateMismatch(Fact, frozen=True):
+class MessageRateMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate disagree."""
 
     lines: int
@@ -201,7 +184,7 @@ class MessageRateMismatch(Fact, frozen=True):
         return f"bandwidth and message rate disagree in {plural(self.lines, 'line')} (first: line {self.first_line}); the bandwidth is used"
 
 
-class SizeMismatch(Fact, frozen=True):
+class SizeMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate do not fit the message size."""
 
     line: int
@@ -212,7 +195,7 @@ class SizeMismatch(Fact, frozen=True):
         return f"line {self.line}: bandwidth and message rate do not fit a size of {plural(self.size_bytes, 'byte')}"
 
 
-class ElementSizeMismatch(Fact, frozen=True):
+class ElementSizeMismatch(ImportDoubt, frozen=True):
     """The program prints sizes of 4-byte elements and moves larger ones."""
 
     program: str
@@ -226,7 +209,7 @@ class ElementSizeMismatch(Fact, frozen=True):
         )
 
 
-class InterleavedJobs(Fact, frozen=True):
+class InterleavedJobs(ImportDoubt, frozen=True):
     """Several jobs wrote their lines into each other."""
 
     jobs: int
@@ -236,7 +219,7 @@ class InterleavedJobs(Fact, frozen=True):
         return f"the output of {self.jobs} jobs is interleaved: the job of each line is unknown"
 
 
-class RepeatedCases(Fact, frozen=True):
+class RepeatedCases(ImportDoubt, frozen=True):
     """Each case occurs several times."""
 
     times: int
@@ -248,7 +231,7 @@ class RepeatedCases(Fact, frozen=True):
         return f"each case occurs {self.times} times, {why}"
 
 
-class FailedValidation(Fact, frozen=True):
+class FailedValidation(ImportDoubt, frozen=True):
     """The tool reported an error of its validation."""
 
     line: int
@@ -259,7 +242,7 @@ class FailedValidation(Fact, frozen=True):
         return f"line {self.line}: {self.message}"
 
 
-class MixedMemory(Fact, frozen=True):
+class MixedMemory(ImportDoubt, frozen=True):
     """The buffers of the two ranks are in different kinds of memory."""
 
     kinds: Sequence[str]
@@ -269,7 +252,7 @@ class MixedMemory(Fact, frozen=True):
         return f"the buffers of the two ranks are in different memory: {listed(self.kinds)}"
 
 
-class ConcurrentThreads(Fact, frozen=True):
+class ConcurrentThreads(ImportDoubt, frozen=True):
     """Several threads ran at the same time."""
 
     threads: int
@@ -279,7 +262,7 @@ class ConcurrentThreads(Fact, frozen=True):
         return f"{self.threads} threads ran at the same time: times are those of one thread"
 
 
-class InputBuffers(Fact, frozen=True):
+class InputBuffers(ImportDoubt, frozen=True):
     """Each process had several input buffers, which it adds up first."""
 
     buffers: int
@@ -289,7 +272,7 @@ class InputBuffers(Fact, frozen=True):
         return f"each process has {self.buffers} input buffers: the time includes their sum within the process"
 
 
-class IncompleteLog(Fact, frozen=True):
+class IncompleteLog(ImportDoubt, frozen=True):
     """The log ends before the command."""
 
     def render(self) -> str:
@@ -297,7 +280,7 @@ class IncompleteLog(Fact, frozen=True):
         return "the log ends before the command did: later rows are missing"
 
 
-class FailedCommand(Fact, frozen=True):
+class FailedCommand(ImportDoubt, frozen=True):
     """The command that wrote the log failed."""
 
     exit_code: int
@@ -307,24 +290,4 @@ class FailedCommand(Fact, frozen=True):
         return f"the command ended with exit code {self.exit_code}: see the log for the reason"
 
 
-Doubt = (
-    RankMismatch
-    | SingleRankTable
-    | AveragedGroups
-    | OutOfBoundsValues
-    | RateMismatch
-    | CallRateMismatch
-    | MessageRateMismatch
-    | SizeMismatch
-    | ElementSizeMismatch
-    | InterleavedJobs
-    | RepeatedCases
-    | FailedValidation
-    | MixedMemory
-    | ConcurrentThreads
-    | InputBuffers
-    | IncompleteLog
-    | FailedCommand
-    | SkippedLines
-)
 Missing = NotInOutput | SkippedLines

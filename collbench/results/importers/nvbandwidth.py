@@ -13,7 +13,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.notes import MissingItem, NotInOutput, lacks
-from collbench.results.importers.rows import RowKind, is_time, parse_number, short
+from collbench.results.importers.rows import RowKind, as_list, as_object, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -61,7 +61,7 @@ def knows_json(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per test case. Raises UsageError if none has a figure."""
     head = _NvbandwidthHead()
-    return _reading(list(_in_text(without_prefixes(lines), head)), head, user_input)
+    return _reading(_in_text(without_prefixes(lines), head), head, user_input)
 
 
 def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
@@ -71,51 +71,40 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
     except ValueError as error:
         raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
-    known = document.get("nvbandwidth")
-    known = known if isinstance(known, dict) else {}
+    known = as_object(document.get("nvbandwidth"))
     head = _NvbandwidthHead(short(str(known["version"])) if known.get("version") else None)
-    for each in _list(known.get("GPU Device list")):
+    for each in as_list(known.get("GPU Device list")):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
     return _reading(list(_in_json(known)), head, user_input)
 
 
 def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, user_input: UserInput) -> Reading:
-    found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
-    if not found:
-        raise UsageError("no test case with a figure found: all were waived, or the program was stopped")
-    return read_tables(found, lambda matrix: [_run(matrix, head, user_input)], lambda matrix: matrix.number)
+    empty = "no test case with a figure found: all were waived, or the program was stopped"
+    return read_tables(matrices, lambda matrix: [_run(matrix, head, user_input)], empty=empty)
 
 
-def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> Iterator[_Matrix]:
-    matrix: _Matrix | None = None
+def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> list[_Matrix]:
+    matrices: list[_Matrix] = []
     name = ""
     for at, line in enumerate(lines, 1):
         if found := _RUNNING.search(line):
             name = found[1]
         elif found := _SUM.match(line.strip()):
-            if matrix is not None:
-                matrix.name = found[1]
+            if matrices:
+                matrices[-1].name = found[1]
         elif found := _DESCRIPTION.match(line.strip()):
-            if matrix is not None:
-                yield matrix
             part = _PART.search(found[0])
-            matrix = _Matrix(f"{name}_{part[1].lower()}" if part else name or "nvbandwidth", at, found[0])
-        elif matrix is not None:
-            _take(matrix, line, at)
-        else:
-            _learn(head, line)
-    if matrix is not None:
-        yield matrix
-
-
-def _learn(head: _NvbandwidthHead, line: str) -> None:
-    if found := _VERSION.search(line):
-        head.version = found[1]
-    elif found := _PROCESS.search(line):
-        head.hosts[int(found[1])] = short(found[2])
-    elif found := _DEVICE.search(line):
-        head.devices.append(_device(found.groups()))
+            matrices.append(_Matrix(f"{name}_{part[1].lower()}" if part else name or "nvbandwidth", at, found[0]))
+        elif matrices:
+            _take(matrices[-1], line, at)
+        elif found := _VERSION.search(line):
+            head.version = found[1]
+        elif found := _PROCESS.search(line):
+            head.hosts[int(found[1])] = short(found[2])
+        elif found := _DEVICE.search(line):
+            head.devices.append(_device(found.groups()))
+    return matrices
 
 
 def _device(fields: Sequence[str]) -> dict[str, Any]:
@@ -134,11 +123,11 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
 
 
 def _in_json(fields: Mapping[str, Any]) -> Iterator[_Matrix]:
-    for at, case in enumerate(_list(fields.get("testcases")), 1):
-        if not isinstance(case, dict) or not isinstance(case.get("name"), str):
+    for at, case in enumerate(as_list(fields.get("testcases")), 1):
+        if not isinstance(as_object(case).get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
-        table = [[parse_number(str(value)) for value in row] for row in _list(case.get("bandwidth_matrix")) if isinstance(row, list)][
+        table = [[parse_number(str(value)) for value in row] for row in as_list(case.get("bandwidth_matrix")) if isinstance(row, list)][
             :_MOST
         ]
         columns = max((len(row) for row in table), default=0)
@@ -186,10 +175,6 @@ def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int |
                 like=None if latency else "p2p_bandwidth", also={"group": group},
             )  # fmt: skip
             yield kind.row(0 if latency else _SIZE, time_s, count=0 if latency else _SIZE, line=at)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 NVBANDWIDTH = Importer("nvbandwidth", "nvbandwidth, text", knows, read)

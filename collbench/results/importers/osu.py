@@ -10,29 +10,29 @@ Percentiles are of the iterations' means over the ranks. That is not a quantile 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
 from collbench.results.importers.notes import (
-    Doubt,
     FailedValidation,
+    ImportDoubt,
     Missing,
     MissingItem,
     MixedMemory,
     NotInOutput,
-    SkippedLines,
-    SkippedReason,
 )
 from collbench.results.importers.rows import (
+    MPI_COLLECTIVES,
     JobExtent,
+    Meaning,
     RowKind,
+    groups_of_pairs,
     is_size,
     is_time,
     missing,
-    nonempty,
     parse_number,
     short,
     type_name,
@@ -44,75 +44,33 @@ from collbench.results.row import Row
 
 # The tests of the OSU Micro-Benchmarks by the title in their output, with their meaning in collbench's terms (source of 7.4).
 #
-# Sizes: allreduce, reduce, broadcast and reduce-scatter print the whole buffer of a rank. All others print one rank's part; collbench's
-# size has one part per rank.
+# Sizes: allreduce, reduce, broadcast and both reduce-scatters print the whole buffer of a rank. All others print one rank's part;
+# collbench's size has one part per rank.
 
 Measure = Literal["latency", "bandwidth"]
 
 
 @dataclass(frozen=True)
-class Test:
-    """One of OSU's programs.
+class Test(Meaning):
+    """One of OSU's programs, "osu_allreduce", and whether its figure is a time or a rate."""
 
-    program     its name: "osu_allreduce"
-    operation   collbench's name of the operation; a new name for others
-    like        collbench's operation with the same bus factor, or None
-    measure     whether its figure is a time or a rate
-    parts       whether the printed size is one rank's part, of which there is one for each rank
-    even        whether the ranks' parts could differ, but are equal
-    pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
-    both_ways   whether the rate counts both directions
-    """
-
-    program: str
-    operation: str
-    like: str | None
+    program: str = ""
     measure: Measure = "latency"
-    parts: bool = False
-    even: bool = False
-    pairs: Literal["", "one", "many"] = ""
-    both_ways: bool = False
-
-    @property
-    def reduces(self) -> bool:
-        """Whether elements are summed."""
-        return self.like in ("allreduce", "reduce", "reducescatter")
-
-    @property
-    def rooted(self) -> bool:
-        """Whether one rank has another part than the others."""
-        return self.like in ("broadcast", "reduce", "gather", "scatter")
-
-
-def _collective(mpi: str, operation: str, like: str | None = None, *, parts: bool = False, even: bool = False) -> Test:
-    return Test(f"osu_{mpi}", operation, like or operation, parts=parts, even=even)
 
 
 _COLLECTIVES = {
-    "allreduce": _collective("allreduce", "allreduce"),
-    "reduce": _collective("reduce", "reduce"),
-    "broadcast": _collective("bcast", "broadcast"),
-    "reduce_scatter": _collective("reduce_scatter", "reducescatter", even=True),
-    "reduce_scatter_block": _collective("reduce_scatter_block", "reducescatter"),
-    "barrier": _collective("barrier", "barrier"),
-    "allgather": _collective("allgather", "allgather", parts=True),
-    "allgatherv": _collective("allgatherv", "allgatherv", "allgather", parts=True, even=True),
-    "alltoall": _collective("alltoall", "alltoall", parts=True),
-    "alltoallv": _collective("alltoallv", "alltoallv", parts=True, even=True),
-    "alltoallw": _collective("alltoallw", "alltoallw", "alltoall", parts=True, even=True),
-    "gather": _collective("gather", "gather", parts=True),
-    "gatherv": _collective("gatherv", "gatherv", "gather", parts=True, even=True),
-    "scatter": _collective("scatter", "scatter", parts=True),
-    "scatterv": _collective("scatterv", "scatterv", "scatter", parts=True, even=True),
+    name.replace("bcast", "broadcast"): Test(**vars(meaning), program=f"osu_{name}") for name, meaning in MPI_COLLECTIVES.items()
 }
 _PAIRS = {
-    "latency": Test("osu_latency", "p2p_latency", "p2p_latency", pairs="one"),
-    "multi-threaded latency": Test("osu_latency_mt", "p2p_latency_threads", "p2p_latency", pairs="one"),
-    "multi-process latency": Test("osu_latency_mp", "p2p_latency_processes", "p2p_latency", pairs="one"),
-    "multi latency": Test("osu_multi_lat", "p2p_latency", "p2p_latency", pairs="many"),
-    "bandwidth": Test("osu_bw", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="one"),
-    "bi-directional bandwidth": Test("osu_bibw", "p2p_bidirectional", "p2p_bidirectional", "bandwidth", pairs="one", both_ways=True),
-    "multiple bandwidth / message rate": Test("osu_mbw_mr", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="many"),
+    "latency": Test("p2p_latency", "p2p_latency", pairs="one", program="osu_latency"),
+    "multi-threaded latency": Test("p2p_latency_threads", "p2p_latency", pairs="one", program="osu_latency_mt"),
+    "multi-process latency": Test("p2p_latency_processes", "p2p_latency", pairs="one", program="osu_latency_mp"),
+    "multi latency": Test("p2p_latency", "p2p_latency", pairs="many", program="osu_multi_lat"),
+    "bandwidth": Test("p2p_bandwidth", "p2p_bandwidth", pairs="one", program="osu_bw", measure="bandwidth"),
+    "bi-directional bandwidth": Test(
+        "p2p_bidirectional", "p2p_bidirectional", pairs="one", ways=2, program="osu_bibw", measure="bandwidth"
+    ),
+    "multiple bandwidth / message rate": Test("p2p_bandwidth", "p2p_bandwidth", pairs="many", program="osu_mbw_mr", measure="bandwidth"),
 }
 _PERSISTENT = re.compile(r"\s+persistent\b")
 _LONGEST = 48
@@ -141,23 +99,21 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
     before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
     named = _named(test, before, "_persistent" if persistent else "")
     if neighbours:  # the output does not list the neighbors, so the moved bytes are unknown
-        return Test(named.program, named.operation, None)
+        return replace(named, like=None, parts=False, even=False)
     return named
 
 
 def _named(test: Test, before: str, after: str) -> Test:
     """Return the test with text before and after its name; it moves the same bytes."""
     program = test.program.removeprefix("osu_")
-    return Test(
-        f"osu_{before}{program}{after}", f"{before}{test.operation}{after}", test.like, test.measure,
-        test.parts, test.even, test.pairs, test.both_ways,
-    )  # fmt: skip
+    return replace(test, program=f"osu_{before}{program}{after}", operation=f"{before}{test.operation}{after}")
 
 
 def _unknown(words: str) -> Test:
     name = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST] or "unnamed"
     rate = "bandwidth" in words
-    return Test(f"osu {name}", name, None, "bandwidth" if rate else "latency", pairs="one", both_ways=rate and words.startswith("bi"))
+    ways = 2 if rate and words.startswith("bi") else 1
+    return Test(name, None, pairs="one", ways=ways, program=f"osu {name}", measure="bandwidth" if rate else "latency")
 
 
 # The printed tables of the OSU Micro-Benchmarks: the lines of figures, their column titles, and the heads.
@@ -182,68 +138,50 @@ _GRAPH = ("Dimensions size", "Time took to create topology graph")  # lines befo
 _MESSAGE_RATES = "# Message Rate Profile"
 
 
-@dataclass
-class OsuTable:
+@dataclass(kw_only=True)
+class OsuTable(TextTable):
     """Lines of figures under one line of column titles, and the lines before it.
 
-    columns   titles, each without the blank before its unit; of -V the windows, as numbers
-    lines     (number of the line in the file, its words)
-    bad       numbers of lines of figures that do not have one word per column
+    columns   titles, each without the blank before its unit; of -V the size and the windows, as numbers
     """
 
     test: Test
     library: str
     memory: str | None
     version: str | None
-    number: int
-    facts: dict[str, Any]
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, list[str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
 
     @property
     def windows(self) -> bool:
         """Whether the columns are windows, with a rate in each."""
-        return bool(self.columns) and self.columns[0].isdigit()
+        return len(self.columns) > 1 and self.columns[1].isdigit()
 
 
-def is_title(line: str) -> bool:
-    """Return whether the line is the title of an OSU test."""
-    return _title(line) is not None
-
-
-def tables_in(lines: Sequence[str]) -> Iterator[OsuTable]:
+def tables_in(lines: Sequence[str]) -> list[OsuTable]:
     """Return all tables of the output, without those of message rates, which repeat the rates."""
-    table: OsuTable | None = None
-    neighbours = False
+    tables: list[OsuTable] = []
+    graph = False  # whether the next test is one of neighbors
     for number, line in enumerate(lines, start=1):
-        if line[:1] == "#" or "OSU" in line:
-            following = _heads(table, line, (number, neighbours))
-            if table is not None and following is not table:
-                yield table
-            table, neighbours = following, neighbours and following is table
-        elif line.startswith(_GRAPH):
-            neighbours = True
-        elif table is not None and table.columns:
-            _figures(table, line, number)
-        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap prints titles without #
+        table = tables[-1] if tables else None
+        if title := _title(line):
+            tables.append(_titled(title, number, graph))
+            graph = False
+        elif any(text in line for text in _GRAPH):
+            graph = True
+        elif table is None:
+            continue
+        elif line[:1] == "#" or "OSU" in line:
+            if table.lines or table.bad:
+                if not (_DATATYPE.match(line) or _columns_in(line) or line.startswith(_MESSAGE_RATES)):
+                    continue
+                table = replace(table, number=number, facts=dict(table.facts), columns=[], lines=[], bad=[])
+                tables.append(table)
+                graph = False
             _learn(table, line)
-    if table is not None:
-        yield table
-
-
-def _heads(table: OsuTable | None, line: str, at: tuple[int, bool]) -> OsuTable | None:
-    """Return the table of a line of the head, a new one if the line begins one. at: (number of the line, whether ranks are neighbors)."""
-    if title := _title(line):
-        return _titled(title, *at)
-    if table is None:
-        return None
-    if (table.lines or table.bad) and not _DATATYPE.match(line) and not _columns_in(line) and not line.startswith(_MESSAGE_RATES):
-        return table
-    if table.lines or table.bad:
-        table = replace(table, number=at[0], facts=dict(table.facts), columns=[], lines=[], bad=[])
-    _learn(table, line)
-    return table
+        elif table.columns:
+            _figures(table, line, number)
+        elif _columns_in(line):  # osu_ibarrier with overlap prints titles without #
+            _learn(table, line)
+    return tables
 
 
 def _title(line: str) -> re.Match[str] | None:
@@ -254,7 +192,8 @@ def _titled(title: re.Match[str], number: int, neighbours: bool) -> OsuTable:
     library, words = title["library"], title["title"]
     if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
         library, words = "MPI", f"{library[4:]} {words}"
-    return OsuTable(test_of(words, neighbours), library.upper(), title["memory"], title["version"], number, {})
+    test = test_of(words, neighbours)
+    return OsuTable(number=number, test=test, library=library.upper(), memory=title["memory"], version=title["version"])
 
 
 def _learn(table: OsuTable, line: str) -> None:
@@ -274,7 +213,7 @@ def _learn(table: OsuTable, line: str) -> None:
 
 def _columns_in(line: str) -> list[str]:
     if _WINDOWS.match(line):
-        return line[1:].split()
+        return ["Size", *line[1:].split()]
     found = [title.replace(" (", "(") for title in _COLUMN.findall(line)]
     return found if any("(" in title or title == "MB/s" for title in found) else []
 
@@ -285,8 +224,7 @@ def _figures(table: OsuTable, line: str, number: int) -> None:
         if line.startswith("DATA VALIDATION ERROR"):
             table.facts["failed"] = FailedValidation(number, short(line))
         return
-    complete = len(words) == len(table.columns) + table.windows
-    (table.lines.append((number, words)) if complete else table.bad.append(number))
+    table.add(number, words)
 
 
 # The rows of one OSU table: the column with the time, and the other columns.
@@ -297,21 +235,18 @@ _MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
 _US, _MB = 1e-6, 1e6
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One line of figures: its table, its kind, and its number in the file."""
-
-    table: OsuTable
-    kind: RowKind
-    number: int
-
-
 def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
     """Return (rows in the order of the lines, the statistic of a time)."""
     statistic = _statistic(table)
     kind = _kind(table, extent, statistic)
-    make = _by_window if table.windows else _by_column
-    return [row for number, words in table.lines for row in make(_Line(table, kind, number), words)], statistic
+    rows: list[Row] = []
+    for line, figures in table.lines:
+        size = whole(figures.get("Size", "0"))
+        for window in table.columns[1:] if table.windows else [None]:  # -V: the rate with each window
+            row = _row(table, kind, (line, size), figures if window is None else {"MB/s": figures[window]})
+            if row is not None:
+                rows.append(row if window is None else row.with_figures(window=whole(window)))
+    return rows, statistic
 
 
 def _statistic(table: OsuTable) -> str:
@@ -328,123 +263,64 @@ def _statistic(table: OsuTable) -> str:
 
 
 def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
-    test, library = table.test, table.library
-    dtype = _dtype(table)
-    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
+    test, datatype, memory = table.test, table.facts.get("datatype"), (table.memory or "").upper()
+    if test.like == "barrier":
+        dtype = "uint8"  # as in collbench's own rows, though nothing is moved
+    elif datatype is None:
+        dtype = "float32" if test.reduces else "int8"
+    else:
+        dtype = _MPI_TYPES.get(datatype, type_name(datatype))
+    on_cpu = not memory or set(table.facts.get("memory", ())) == {"HOST"}
+    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(table.library, table.library.lower())
     return RowKind(
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
-        device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
-        mode="batched" if test.pairs else "isolated", like=test.like, window=table.facts.get("window"),
-        also={"traffic": "even"} if test.even else {},
+        device="cpu" if on_cpu else "rocm" if memory == "ROCM" else "cuda", redop="sum" if test.reduces else None,
+        root=0 if test.rooted else None, in_place=test.like == "broadcast", mode="batched" if test.pairs else "isolated", like=test.like,
+        window=table.facts.get("window"), also={"traffic": "even"} if test.even else {},
     )  # fmt: skip
 
 
-def _dtype(table: OsuTable) -> str:
-    known = table.facts.get("datatype")
-    if table.test.like == "barrier":
-        return "uint8"  # as in collbench's own rows, though nothing is moved
-    if known is None:
-        return "float32" if table.test.reduces else "int8"
-    return _MPI_TYPES.get(known, type_name(known))
-
-
-def _device(table: OsuTable) -> str:
-    memory = table.memory
-    if memory is None or set(table.facts.get("memory", ())) == {"HOST"}:
-        return "cpu"
-    return "rocm" if memory.upper() == "ROCM" else "cuda"
-
-
-def _size(table: OsuTable, kind: RowKind, printed: int) -> tuple[int, int]:
-    """Return (size by collbench's definition, elements per call of each rank)."""
-    width = width_of(kind.dtype) or 1
-    if table.test.program.endswith("reduce_scatter_block"):
-        part = printed // width // kind.ranks  # the remainder after equal parts is not moved
-        return part * kind.ranks * width, part
-    if table.test.like == "reducescatter":
-        return printed, printed // width // kind.ranks
-    return printed * (kind.ranks if table.test.parts else 1), printed // width
-
-
-def _by_window(line: _Line, words: list[str]) -> list[Row]:
-    """Return the rows of one line of -V: its size, then the rate with each window."""
-    rows = []
-    for window, figure in zip(line.table.columns, words[1:], strict=True):
-        row = _row(line, whole(words[0]), figure, {"MB/s": figure})
-        rows += [replace(row, window=whole(window))] if row else []
-    return rows
-
-
-def _by_column(line: _Line, words: list[str]) -> list[Row]:
-    by_name = dict(zip(line.table.columns, words, strict=True))
-    figure = next((by_name[name] for name in (*_TIMES, *_RATES) if name in by_name), None)
-    size = whole(by_name["Size"]) if "Size" in by_name else 0
-    row = _row(line, size, figure, by_name) if figure else None
-    return [row] if row else []
-
-
-def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str]) -> Row | None:
-    table, kind = line.table, line.kind
-    if printed is None or not (is_size(printed) or (printed == 0 and table.test.measure == "latency")):
+def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: dict[str, str]) -> Row | None:
+    """Return the row of a time or a rate. at: (line, printed size)."""
+    test, (line, printed) = table.test, at
+    title = next((name for name in (*_TIMES, *_RATES) if name in by_name), None)
+    if title is None or printed is None or not (is_size(printed) or (printed == 0 and test.measure == "latency")):
         return None
-    size, count = _size(table, kind, printed)
+    width = width_of(kind.dtype) or 1
+    size, count = printed * (kind.ranks if test.parts else 1), printed // width
+    if test.like == "reducescatter":
+        count //= kind.ranks
+    if test.program.endswith("reduce_scatter_block"):
+        size = count * kind.ranks * width  # the remainder after equal parts is not moved
     if printed and not is_size(size):
-        return without_figures(kind, 0, 0, line.number, "no bytes are moved (fewer elements than ranks), or the size is not valid")
-    time_s = _time(table, size, figure)
+        return without_figures(kind, 0, 0, line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
+    value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
+    time_s = None if value is None else value * _US
+    if test.measure == "bandwidth":
+        time_s = size * test.ways * pairs / (value * _MB) if value else None
     if time_s is None or not is_time(time_s):
-        return without_figures(kind, size, count, line.number, f"the output has no valid time: {figure[:20]}")
-    row = kind.row(size, time_s, count=count, line=line.number, **_checked(by_name))
-    mean = time_s if table.test.measure == "latency" and not table.test.pairs else None
-    return replace(
-        row, time_rank_mean_s=mean, evidence={**row.evidence, **_latency_columns(by_name)}, **_all_pairs(table, row), **_wrong(by_name)
+        return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
+    verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
+    others = {name: parse_number(by_name[name]) for name in by_name if name not in ("Size", "Validation", *_TIMES)}
+    evidence = {"printed": others} if others else {}
+    row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict, evidence=evidence)
+    return row.with_figures(
+        time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
+        groups=groups_of_pairs(pairs, row),
+        wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if verdict else None,
     )
-
-
-def _time(table: OsuTable, size: int, figure: str) -> float | None:
-    value = parse_number(figure)
-    if value is None or table.test.measure == "latency":
-        return None if value is None else value * _US
-    ways, pairs = 2 if table.test.both_ways else 1, table.facts.get("pairs", 1)
-    return size * ways * pairs / (value * _MB) if value > 0 else None
-
-
-def _checked(by_name: dict[str, str]) -> dict[str, Any]:
-    verdict = by_name.get("Validation")
-    return {"checked": int(verdict in ("Pass", "Fail")), "wrong": {"Pass": 0, "Fail": 1}.get(verdict or "")}
-
-
-def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
-    failed = by_name.get("Validation") == "Fail"
-    return {"wrong_detail": "OSU's validation failed; the number of wrong elements is unknown"} if failed else {}
-
-
-def _latency_columns(by_name: dict[str, str]) -> dict[str, Any]:
-    """Return the other columns as printed, numbers as numbers."""
-    names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
-    return {"printed": {name: parse_number(by_name[name]) for name in names}} if names else {}
-
-
-def _all_pairs(table: OsuTable, row: Row) -> dict[str, Any]:
-    """Return the total of all pairs, if there are several."""
-    pairs = table.facts.get("pairs", 1)
-    if pairs < 2 or row.busbw_bytes_per_s is None:
-        return {}
-    total = row.busbw_bytes_per_s * pairs
-    groups = {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
-    return {"groups": groups}
 
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines is the title of an OSU test."""
-    return any(is_title(line) for line in without_prefixes(lines))
+    return any(_title(line) for line in without_prefixes(lines))
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
-    reading = read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], lambda table: table.number)
-    return nonempty(reading, "OSU's tests")
+    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], "OSU's tests")
 
 
 OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
@@ -456,16 +332,13 @@ def _run(table: OsuTable, user_input: UserInput, context: LogContext) -> Importe
     extent = extent_of(context, user_input, known, f"{table.test.program} (line {table.number})")
     rows, statistic = rows_of(table, extent)
     hosts = with_hosts(context, extent.ranks)
+    names = ("datatype", "memory", "window creation", "synchronization")
+    facts = {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
     return ImportedTable(
         "osu", table.version, table.test.program, statistic, rows,
-        hosts=hosts, facts=_facts(table, context), missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
+        hosts=hosts, facts=facts, missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
         contradicted=extent.contradicted if table.test.pairs != "one" else (),
     )  # fmt: skip
-
-
-def _facts(table: OsuTable, context: LogContext) -> Mapping[str, Any]:
-    names = ("datatype", "memory", "window creation", "synchronization")
-    return {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
 
 
 def _missing(table: OsuTable) -> list[Missing]:
@@ -479,10 +352,8 @@ def _missing(table: OsuTable) -> list[Missing]:
     return unknown
 
 
-def _doubts(table: OsuTable) -> list[Doubt]:
-    doubts: list[Doubt] = [table.facts["failed"]] if "failed" in table.facts else []
-    if table.bad:
-        doubts.append(SkippedLines(len(table.bad), SkippedReason.INCOMPLETE, table.bad[0]))
+def _doubts(table: OsuTable) -> list[ImportDoubt]:
+    doubts = [*([table.facts["failed"]] if "failed" in table.facts else []), *table.doubts()]
     if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
         doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))
     return doubts

@@ -12,19 +12,21 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Contradiction, ImportedTable, Importer, Reading, UserInput, read_tables
-from collbench.results.importers.notes import Doubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.results.importers.notes import ImportDoubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.results.importers.rows import (
-    PrintedRates,
     RowKind,
+    contradiction,
     is_size,
     is_time,
+    printed_rates,
     rank_mismatch,
     rank_range,
     ranks_and_nodes,
     rate_mismatch,
     short,
     type_name,
+    whole,
     width_of,
     with_digits,
 )
@@ -90,6 +92,7 @@ class _Head:
 class _Table:
     """The lines of one collective and type: (number of the line, its figures)."""
 
+    number: int
     collective: str
     dtype: str
     lines: list[tuple[int, list[str]]] = field(default_factory=list)
@@ -110,31 +113,19 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         elif found[1]:
             quantised += 1
         else:
-            _append(
-                tables,
-                found[2] or head.collective or user_input.operation or "",
-                found[3] or user_input.dtype or "",
-                number,
-                found[5].split(),
-            )
-    reading = read_tables(tables, lambda table: _runs(head, table, user_input, quantised), lambda table: table.lines[0][0])
-    if not reading.runs:
-        what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
-        raise UsageError(f"{what}: use the output of a complete run of comms.py")
-    return reading
-
-
-def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
-    """Add a line to its table. A size that occurs again begins another table."""
-    last = tables[-1] if tables and (tables[-1].collective, tables[-1].dtype) == (collective, dtype) else None
-    if last is None or any(figures[0] == earlier[0] for _, earlier in last.lines):
-        last = _Table(collective, dtype)
-        tables.append(last)
-    last.lines.append((number, figures))
+            collective, dtype = found[2] or head.collective or user_input.operation or "", found[3] or user_input.dtype or ""
+            figures, last = found[5].split(), tables[-1] if tables else _Table(0, "", "")
+            again = any(figures[0] == earlier[0] for _, earlier in last.lines)
+            if not tables or again or (last.collective, last.dtype) != (collective, dtype):
+                tables.append(_Table(number, collective, dtype))
+            tables[-1].lines.append((number, figures))
+    what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
+    empty = f"{what}: use the output of a complete run of comms.py"
+    return read_tables(tables, lambda table: _runs(head, table, user_input, quantised), empty=empty)
 
 
 def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> Iterator[ImportedTable]:
-    first = table.lines[0][0]
+    first = table.number
     if not table.collective or not table.dtype:
         raise UsageError(f"line {first}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
     operation = _OPERATIONS.get(table.collective, table.collective)
@@ -142,9 +133,14 @@ def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> 
     part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
     nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
     ranks, nodes, contradicted = ranks_and_nodes(user_input, len(part) or None, nodes, f"the table at line {first}")
-    if user_input.operation and user_input.operation != operation and table.collective != "pt2pt":
-        contradicted = (*contradicted, Contradiction(f"the table at line {first}", "--operation", user_input.operation, short(operation)))
-    base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
+    if table.collective != "pt2pt":
+        contradicted = (*contradicted, *contradiction(f"the table at line {first}", "operation", user_input.operation, operation))
+    backend = head.backend or "nccl"
+    base: dict[str, Any] = {
+        "dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, "backend": _BACKENDS.get(backend, f"torch-{backend}"),
+        "api": "torch", "device": head.device or ("cuda" if backend == "nccl" else "cpu"),
+        "mode": "pipelined" if head.blocking is False else "isolated",
+    }  # fmt: skip
     if table.collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
     rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, operation, base))
@@ -161,13 +157,6 @@ def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> 
     yield ImportedTable("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
 
 
-def _carrier(head: _Head) -> dict[str, Any]:
-    backend = head.backend or "nccl"
-    device = head.device or ("cuda" if backend == "nccl" else "cpu")
-    mode = "pipelined" if head.blocking is False else "isolated"
-    return {"backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device, "mode": mode}
-
-
 def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
     operation = operations().get(name)
     kind = RowKind(
@@ -175,13 +164,11 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
         root=0 if operation and operation.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
     )  # fmt: skip
     for number, figures in table.lines:
-        size, time_s = _whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
+        size, time_s = whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
         if size is None or time_s is None or not (is_size(size) or name == "barrier"):
             continue
         across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
-        row = kind.row(size, time_s, count=_whole(figures[1]) or 0, line=number)
-        row.evidence["across_ranks"] = across
-        yield row
+        yield kind.row(size, time_s, count=whole(figures[1]) or 0, line=number, evidence={"across_ranks": across})
 
 
 def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
@@ -193,7 +180,7 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
         (RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
     ]
     for number, figures in table.lines:
-        size = _whole(figures[0])
+        size = whole(figures[0])
         if len(figures) not in _PAIR_COLUMNS or size is None or not is_size(size):
             continue
         both = _seconds(figures[4])
@@ -205,22 +192,17 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
                 yield kind.row(size, ways * size / rate[0] / 1e9, count=size // width, line=number)
 
 
-def _doubts(table: _Table, name: str, ranks: int) -> Iterator[Doubt]:
+def _doubts(table: _Table, name: str, ranks: int) -> Iterator[ImportDoubt]:
     """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
-    whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
-    known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
-    printed = [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
+    printed = printed_rates((figures[7], figures[8]) for figures in complete)
     found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
-    best = max(whole, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
-    if best and (mismatch := rate_mismatch(_whole(best[0]) or 0, best[7], best[2])):
+    best = max(complete, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
+    if best and (mismatch := rate_mismatch(whole(best[0]) or 0, best[7], best[2])):
         yield mismatch
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def _seconds(text: str) -> float | None:

@@ -11,24 +11,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import Doubt, MessageRateMismatch, MissingItem, SkippedLines, SkippedReason, lacks
-from collbench.results.importers.rows import (
-    Quantiles,
-    RowKind,
-    is_size,
-    is_time,
-    missing,
-    nonempty,
-    parse_number,
-    short,
-    whole,
-    without_figures,
-)
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.results.importers.notes import MessageRateMismatch, MissingItem, lacks
+from collbench.results.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, short, whole, without_figures
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -51,21 +39,16 @@ _JSON_PART = re.compile(r'^\s*"?(test_info|results)"?\s*:\s*\{\s*$')
 _JSON_KEY = re.compile(r'^\s*"?([\w.* ]{1,40}?)"?\s*:\s*"?([^",{}]{0,200})"?\s*,?\s*$')
 _LONGEST_LINE = 400
 _US = 1e-6
+_QUANTILES = {"min": "t_min[usec]", "p99": "99% percentile[usec]", "max": "t_max[usec]"}
 
 
 @dataclass
-class _Test:
-    """One program's output: its title, the values of its head, and the lines of figures."""
+class _Test(TextTable):
+    """One program's output. name: the verb of its title; words: what follows it."""
 
-    verb: str
-    words: str
-    latency: bool
-    number: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    words: str = ""
+    latency: bool = False
     device: str = "cpu"
-    columns: list[str] = field(default_factory=list)
-    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
 
     @property
     def both_ways(self) -> bool:
@@ -82,9 +65,9 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
     if user_input.ranks not in (None, 2):
         raise UsageError(f"--ranks {user_input.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
-    tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
+    tests = list(_in_json(lines)) if _is_json(lines) else _in_text(without_prefixes(lines))
     found = [test for test in tests if test.lines or test.bad]
-    return nonempty(read_tables(found, lambda test: [_run(test, user_input)], lambda test: test.number), "perftest")
+    return read_tables(found, lambda test: [_run(test, user_input)], tool="perftest")
 
 
 def _is_json(lines: Sequence[str]) -> bool:
@@ -94,34 +77,25 @@ def _is_json(lines: Sequence[str]) -> bool:
 PERFTEST = Importer("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
 
 
-def _in_text(lines: Sequence[str]) -> Iterator[_Test]:
-    test, cuda = None, False
+def _in_text(lines: Sequence[str]) -> list[_Test]:
+    tests, cuda = list[_Test](), False
     for at, line in enumerate(lines, start=1):
         if title := _TITLE.match(line) if "Test" in line else None:
-            if test:
-                yield test
-            test = _Test(title[1], title[2], title[3] == "Latency", at, device="cuda" if cuda else "cpu")
+            tests.append(_Test(at, title[1], words=title[2], latency=title[3] == "Latency", device="cuda" if cuda else "cpu"))
             cuda = False
-        elif test is None or "#bytes" not in line:
-            cuda = cuda or "initializing CUDA" in line
-            _take(test, line, at)
-        else:
+            continue
+        cuda = cuda or "initializing CUDA" in line
+        if not tests:
+            continue
+        test, words = tests[-1], line.split()
+        if "#bytes" in line:
             test.columns = _COLUMNS.findall(line)
-    if test:
-        yield test
-
-
-def _take(test: _Test | None, line: str, at: int) -> None:
-    if test is None:
-        return
-    if not test.columns:
-        test.facts |= {name: short(value.strip()) for name, value in _FACT.findall(line)}
-        test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
-        return
-    words = line.split()
-    if words and all(parse_number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
-        complete = len(words) == len(test.columns)
-        (test.lines.append((at, dict(zip(test.columns, words, strict=True)))) if complete else test.bad.append(at))
+        elif not test.columns:
+            test.facts |= {name: short(value.strip()) for name, value in _FACT.findall(line)}
+            test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
+        elif words and all(parse_number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
+            test.add(at, words)
+    return tests
 
 
 def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
@@ -157,7 +131,8 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
         raise UsageError(f'line {line}: "test_info" with a known test, or "results", is missing in the JSON of perftest')
     named = {_JSON_FACTS.get(name, name): short(user_input) for name, user_input in info.items() if name != "test"}
     device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
-    test = _Test(title[1], title[2].replace("_", " "), title[3] == "Latency", line, named, device)
+    words = title[2].replace("_", " ")
+    test = _Test(line, title[1], named, words=words, latency=title[3] == "Latency", device=device)
     figures = {_JSON_COLUMNS[name]: user_input for name, user_input in results.items() if name in _JSON_COLUMNS}
     if not test.latency:
         title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
@@ -190,71 +165,51 @@ def _agree(rate: float, messages: float, size: float) -> bool:
 
 
 def _run(test: _Test, user_input: UserInput) -> ImportedTable:
-    kind = _kind(test, user_input)
-    rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
-    program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
-    return ImportedTable("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=unknown, doubts=_doubts(test))
-
-
-def _kind(test: _Test, user_input: UserInput) -> RowKind:
-    pairs = whole(str(test.facts.get("Number of qps", ""))) or 1
-    depth = whole(str(test.facts.get("TX depth", "")))
-    operation = "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth"
-    return RowKind(
-        operation, "verbs", "verbs", "uint8", 2, user_input.nodes, _statistic(test), device=test.device, mode="batched",
-        window=None if test.latency else depth,
-        also={"protocol": test.verb, "streams": pairs, "flags": (IMPORTED, "unverified")},
+    statistic = "mean per message: the rate over all messages, turned into a time"
+    if test.latency:
+        half = "of whole round trips" if test.name in ("RDMA_Read", "Atomic") else "of half the round trips"
+        statistic = f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
+    streams, depth = (whole(str(test.facts.get(name, ""))) for name in ("Number of qps", "TX depth"))
+    kind = RowKind(
+        "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth",
+        "verbs", "verbs", "uint8", 2, user_input.nodes, statistic, device=test.device, mode="batched",
+        window=None if test.latency else depth, also={"protocol": test.name, "streams": streams or 1}, verified=False,
     )  # fmt: skip
+    rows = [row for line, figures in test.lines if (row := _row(test, kind, line, figures))]
+    doubts = test.doubts()
+    if inconsistent := [line for line, figures in test.lines if not _is_consistent(figures)]:
+        doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
+    program = f"ib_{_PROGRAMS[test.name]}_{'lat' if test.latency else 'bw'}"
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    return ImportedTable("perftest", None, program, statistic, rows, facts=test.facts, missing=unknown, doubts=doubts)
 
 
-def _statistic(test: _Test) -> str:
-    if not test.latency:
-        return "mean per message: the rate over all messages, turned into a time"
-    half = "of whole round trips" if test.verb in ("RDMA_Read", "Atomic") else "of half the round trips"
-    return f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
-
-
-def _rows(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> list[Row]:
+def _row(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> Row | None:
     size = whole(figures.get("#bytes", ""))
     if size is None or not is_size(size):
-        return []
-    time_s = _time(test, size, figures)
-    if time_s is None or not is_time(time_s):
-        return [without_figures(kind, size, size, line, "the output has no valid time")]
-    row = kind.row(size, time_s, count=size, line=line, spread=_spread(figures))
-    printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
-    return [replace(row, evidence={**row.evidence, "printed": printed})]
-
-
-def _time(test: _Test, size: int, figures: Mapping[str, str]) -> float | None:
+        return None
     if test.latency:
-        value = parse_number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
-        return None if value is None else value * _US
-    title = next((title for title in figures if _RATE.match(title)), None)
-    value, unit = (parse_number(figures[title]), _RATE.findall(title)[0]) if title else (None, "Gb")
-    return size * (2 if test.both_ways else 1) / (value * _BYTES[unit]) if value else None
+        micros = parse_number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
+        time_s = None if micros is None else micros * _US
+    else:
+        rate = _rate(figures)
+        time_s = size * (2 if test.both_ways else 1) / rate if rate else None
+    if time_s is None or not is_time(time_s):
+        return without_figures(kind, size, size, line, "the output has no valid time")
+    spread = {name: value * _US for name, title in _QUANTILES.items() if (value := parse_number(figures.get(title, ""))) is not None}
+    printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
+    return kind.row(size, time_s, count=size, line=line, spread=Quantiles(**spread), evidence={"printed": printed})
 
 
-def _spread(figures: Mapping[str, str]) -> Quantiles:
-    names = ("t_min[usec]", "99% percentile[usec]", "t_max[usec]")
-    least, most_of_them, most = (parse_number(figures.get(name, "")) for name in names)
-    in_s = [None if value is None else value * _US for value in (least, most_of_them, most)]
-    return Quantiles(min=in_s[0], p99=in_s[1], max=in_s[2])
+def _rate(figures: Mapping[str, str]) -> float | None:
+    """Return the average rate in bytes per second."""
+    found = next(((unit, figures[title]) for title in figures for unit in _RATE.findall(title)), None)
+    value = parse_number(found[1]) if found else None
+    return value * _BYTES[found[0]] if found and value else None
 
 
-def _doubts(test: _Test) -> list[Doubt]:
-    doubts: list[Doubt] = [SkippedLines(len(test.bad), SkippedReason.INCOMPLETE, test.bad[0])] if test.bad else []
-    inconsistent = [line for line, figures in test.lines if not _consistent(figures)]
-    if inconsistent:
-        doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
-    return doubts
-
-
-def _consistent(figures: Mapping[str, str]) -> bool:
-    title = next((title for title in figures if _RATE.match(title)), None)
-    size, messages = parse_number(figures.get("#bytes", "")), parse_number(figures.get("MsgRate[Mpps]", ""))
-    rate = parse_number(figures[title]) if title else None
-    if not (title and size and messages and rate):
-        return True
-    return _agree(rate, messages, size / _BYTES[_RATE.findall(title)[0]])
+def _is_consistent(figures: Mapping[str, str]) -> bool:
+    """Return whether the rate, if it is printed, fits the message rate."""
+    unit = next((unit for title in figures for unit in _RATE.findall(title)), None)
+    size, messages, rate = parse_number(figures.get("#bytes", "")), parse_number(figures.get("MsgRate[Mpps]", "")), _rate(figures)
+    return not (unit and size and messages and rate) or _agree(rate / _BYTES[unit], messages, size / _BYTES[unit])

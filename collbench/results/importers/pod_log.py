@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, reject_useless_options
-from collbench.results.importers.notes import Doubt, FailedCommand, IncompleteLog, MissingItem, SkippedLines, SkippedReason, lacks
+from collbench.results.importers.notes import FailedCommand, ImportDoubt, IncompleteLog, MissingItem, SkippedLines, SkippedReason, lacks
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object
@@ -108,7 +108,7 @@ def _run(block: _Block, user_input: UserInput) -> ImportedTable:
     )
 
 
-def _doubts(block: _Block) -> Iterator[Doubt]:
+def _doubts(block: _Block) -> Iterator[ImportDoubt]:
     if block.ended is None:
         yield IncompleteLog()
     elif block.ended:

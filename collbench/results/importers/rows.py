@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import ceil, floor, inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling, percent_of
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.node import Job
 from collbench.operations.case import Case
@@ -21,7 +21,7 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Reading, UserInput
+from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, UserInput
 from collbench.results.importers.notes import Missing, MissingItem, RankMismatch, RateMismatch, lacks
 from collbench.results.row import Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
@@ -51,24 +51,19 @@ def _pairs_at_once(row: Row) -> int:
     return count if isinstance(count, int) and count > 1 else 1
 
 
-def _shared(job: Job, pairs: int) -> Job:
-    """Return the job with a node's NICs, or the given ceiling, shared by concurrent pairs, which are together compared with the whole.
-
-    The first half of the ranks sends to the second half, so half of several nodes have senders.
-    """
-    if job.ceiling_from_user is not None:
-        return replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
-    return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
-
-
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
+    """Return the ceilings. Concurrent pairs share a node's NICs, or the given ceiling, and are together compared with the whole."""
     ours = operations().get(operation)
     name = "p2p" if ours and ours.pair else operation
     if name not in OPERATIONS or (ours and ours.is_barrier):
         return no_ceiling(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()
-        known = ceilings(name, _shared(job, pairs) if pairs > 1 else job)
+        if pairs > 1 and job.ceiling_from_user is not None:
+            job = replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
+        elif pairs > 1:  # the first half of the ranks sends to the second half, so half of several nodes have senders
+            job = replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
+        known = ceilings(name, job)
     except UsageError as error:
         return no_ceiling(str(error)), None
     if pairs > 1 and known.ring and known.ring.kind == "given":
@@ -78,9 +73,8 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
 
 def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
     """Return the row with its ceilings. If its rate exceeds the hard limit it gets a flag and no percentage, as collbench's own rows do."""
-    rate, busbw = ceiling.bytes_per_s if ceiling else None, row.busbw_bytes_per_s
-    above = bool(busbw and bound and bound.bytes_per_s and busbw > bound.bytes_per_s * TOLERANCE)
-    percent = 100 * busbw / rate if rate and busbw and not above else None
+    above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
+    percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
     flags = (*row.flags, "above_bound") if above else row.flags
     return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags)
 
@@ -114,6 +108,7 @@ class RowKind:
     operation   collbench's name, or another one; then there is a bus bandwidth only if it moves as much as the operation `like`
     ranks       all that took part; for pairs twice the number of pairs
     statistic   the statistic of a time, in each row
+    verified    whether the tool can compare received with sent data
     evidence    other values for each row, JSON-ready: {"iterations": 20}
     also        further fields of the rows, by their name: {"protocol": "RDMA_Write"}
     """
@@ -133,6 +128,7 @@ class RowKind:
     buffers: str = "fixed"
     window: int | None = None
     like: str | None = None
+    verified: bool = True
     evidence: Mapping[str, Any] = field(default_factory=dict)
     also: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,18 +142,20 @@ class RowKind:
         spread: Quantiles = _NO_SPREAD,
         checked: int = 0,
         wrong: int | None = None,
+        evidence: Mapping[str, Any] | None = None,
     ) -> Row:
         """Return the row of one size: `count` elements per call, from this `line` of the file (the first is 1).
 
         size_bytes is by collbench's definition (max of what a rank sends and receives); bandwidths follow from it and the time.
-        `wrong` is a number of elements, None if nothing was compared. The time must be one that `is_time` accepts.
+        `wrong` is a number of elements, None if nothing was compared; `evidence` has further values. The time must be one that `is_time`
+        accepts.
         """
         algbw = size_bytes / time_s if size_bytes else None
         return self._same.with_figures(
             size_bytes=size_bytes, count=count, checked=checked, wrong=wrong,
             time_s=Times(time_s, None, None, spread.min, spread.p95, spread.p99, spread.max),
             algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * self._factor if algbw and self._factor else None,
-            evidence=self._evidence if line is None else {**self._evidence, "line": line},
+            evidence={**self.evidence, "statistic": self.statistic, **({} if line is None else {"line": line}), **(evidence or {})},
         )  # fmt: skip
 
     @cached_property
@@ -168,12 +166,9 @@ class RowKind:
 
     @cached_property
     def _same(self) -> Row:
-        same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), "flags": (IMPORTED,)}
-        return Row(**{**same, **self.also, "size_bytes": 0, "count": 0})
-
-    @cached_property
-    def _evidence(self) -> dict[str, Any]:
-        return {**self.evidence, "statistic": self.statistic}
+        same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), **self.also}
+        flags = (IMPORTED,) if self.verified else (IMPORTED, "unverified")
+        return Row(**same, flags=flags, size_bytes=0, count=0)
 
 
 def is_time(seconds: float) -> bool:
@@ -219,13 +214,12 @@ def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None,
     )
 
 
-def contradiction(where: str, what: str, user_input: int | None, printed: int | None) -> tuple[Contradiction, ...]:
+def contradiction(where: str, what: str, user_input: int | str | None, printed: int | str | None) -> tuple[Contradiction, ...]:
     """Return the contradiction between the option --`what` and the output, if there is one."""
-    return (
-        ()
-        if user_input is None or printed is None or user_input == printed
-        else (Contradiction(where, f"--{what}", str(user_input), f"{printed} {what}"),)
-    )
+    if user_input is None or printed is None or user_input == printed:
+        return ()
+    found = f"{printed} {what}" if isinstance(printed, int) else printed
+    return (Contradiction(where, f"--{what}", str(user_input), found),)
 
 
 def type_name(name: str) -> str:
@@ -258,6 +252,7 @@ def _group(name: str, ranks: int) -> str:
 # Common parts of readers of tables: numbers in text, rows without figures, and values that most tools do not print.
 
 _LONGEST_DIGITS = 18
+_MOST_COUNT = 2**62
 
 
 def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
@@ -269,14 +264,6 @@ def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
 def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) -> RankMismatch:
     """Return the doubt about a number of ranks that these figures do not fit."""
     return RankMismatch(figures, ranks, operation, fitting.low, fitting.high)
-
-
-def nonempty(reading: Reading, tool: str) -> Reading:
-    """Return the reading without empty runs. Raises UsageError if no run has rows, or lines that could not be read."""
-    found = [run for run in reading.runs if run.rows or run.doubts]
-    if not found:
-        raise UsageError(f"no results of {tool} found: use the output from its title on, with the lines of figures")
-    return Reading(found, reading.skipped)
 
 
 def parse_number(text: str) -> float | None:
@@ -293,10 +280,88 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
 
 
+def as_count(value: Any) -> int | None:
+    """Return a JSON value that is an integer from 0 to below 2**62; None for another one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT else None
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON value that is an object; an empty one for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a JSON value that is a list; an empty one for another value."""
+    return value if isinstance(value, list) else []
+
+
+def as_objects(value: Any) -> list[Mapping[str, Any]]:
+    """Return the objects in a JSON value that is a list."""
+    return [each for each in as_list(value) if isinstance(each, dict)]
+
+
+def groups_of_pairs(pairs: int, row: Row) -> dict[str, Any]:
+    """Return `groups` of a row with the average of several pairs: their total bandwidth; empty for one pair."""
+    if pairs < 2 or row.busbw_bytes_per_s is None:
+        return {}
+    total = row.busbw_bytes_per_s * pairs
+    return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+
+
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
     """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
     return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A tool's benchmark in collbench's terms.
+
+    operation   collbench's name of the operation; a new name for others
+    like        collbench's operation with the same bus factor, or None
+    parts       whether the printed size is one rank's part, of which there is one for each rank
+    even        whether the ranks' parts could differ, but are equal
+    pairs       "one", "many" (the printed number, or half of the ranks), or "" for a collective
+    ways        2 if a rate counts both directions
+    """
+
+    operation: str
+    like: str | None
+    parts: bool = False
+    even: bool = False
+    pairs: Literal["", "one", "many"] = ""
+    ways: int = 1
+
+    @property
+    def reduces(self) -> bool:
+        """Whether elements are summed."""
+        return self.like in ("allreduce", "reduce", "reducescatter")
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank has another part than the others."""
+        return self.like in ("broadcast", "reduce", "gather", "scatter")
+
+
+# By MPI's names, which benchmarks use.
+MPI_COLLECTIVES = {
+    "allreduce": Meaning("allreduce", "allreduce"),
+    "reduce": Meaning("reduce", "reduce"),
+    "bcast": Meaning("broadcast", "broadcast"),
+    "reduce_scatter": Meaning("reducescatter", "reducescatter", even=True),
+    "reduce_scatter_block": Meaning("reducescatter", "reducescatter", parts=True),
+    "barrier": Meaning("barrier", "barrier"),
+    "allgather": Meaning("allgather", "allgather", parts=True),
+    "allgatherv": Meaning("allgatherv", "allgather", parts=True, even=True),
+    "alltoall": Meaning("alltoall", "alltoall", parts=True),
+    "alltoallv": Meaning("alltoallv", "alltoallv", parts=True, even=True),
+    "alltoallw": Meaning("alltoallw", "alltoall", parts=True, even=True),
+    "gather": Meaning("gather", "gather", parts=True),
+    "gatherv": Meaning("gatherv", "gather", parts=True, even=True),
+    "scatter": Meaning("scatter", "scatter", parts=True),
+    "scatterv": Meaning("scatterv", "scatter", parts=True, even=True),
+}
 
 
 # The number of ranks by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
@@ -310,6 +375,12 @@ class PrintedRates(NamedTuple):
 
     algbw: tuple[float, float]
     busbw: tuple[float, float]
+
+
+def printed_rates(texts: Iterable[tuple[str, str]]) -> list[PrintedRates]:
+    """Return both bandwidths of lines from their texts (algbw, busbw), without lines that lack one, or have no algbw."""
+    known = [(with_digits(algbw), with_digits(busbw)) for algbw, busbw in texts]
+    return [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
 
 
 class RankRange(NamedTuple):
@@ -421,28 +492,19 @@ def sampled(row: Row, samples: Samples, kind: RowKind) -> tuple[Row, Arrays]:
         *(["no_interval"] if known.n < _FEWEST else []), *(["constant"] if equal and known.n > 1 else []),
         *(["two_modes"] if both else []), *(["drift"] if drift(series, known.half_width) is not None else []),
     ]  # fmt: skip
-    whole = samples.per_rank
-    figures = {
-        "time_s": Times(known.value, low, high, **spread), "n": known.n, "n_eff": known.n_eff,
-        "modes": [{"time_s": mode.value, "share": mode.share} for mode in both or ()],
-        "time_rank_mean_s": None if whole is None else float(whole.mean()),
-        "algbw_bytes_per_s": again.algbw_bytes_per_s, "busbw_bytes_per_s": again.busbw_bytes_per_s, "flags": (*row.flags, *flags),
-        "slowest_ranks": {} if whole is None else _slowest_ranks(whole), "evidence": {**row.evidence, "statistic": samples.statistic},
-    }  # fmt: skip
-    return row.with_figures(**figures), _arrays(series, whole)
-
-
-def _slowest_ranks(per_rank: NDArray[np.float64]) -> dict[str, Any]:
-    counts = Counter(int(rank) for rank in per_rank.argmax(axis=0))
-    return {"worst": [[rank, times] for rank, times in counts.most_common(_WORST)], "count": len(counts)}
-
-
-def _arrays(series: NDArray[np.float64], per_rank: NDArray[np.float64] | None) -> Arrays:
-    if per_rank is None:
-        return {"max_s": series}
-    quantile = np.quantile(per_rank, [0.5, 0.95], axis=1)
-    found: dict[str, NDArray[Any]] = {
-        "max_s": series, "mean_s": per_rank.mean(axis=0), "slowest_rank": per_rank.argmax(axis=0).astype(np.int32),
-        "rank_p50_s": quantile[0], "rank_p95_s": quantile[1],
-    }  # fmt: skip
-    return found | ({"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {})
+    per_rank, of_ranks, arrays = samples.per_rank, dict[str, Any](), dict[str, NDArray[Any]](max_s=series)
+    if per_rank is not None:
+        slowest = per_rank.argmax(axis=0)
+        counts = Counter(map(int, slowest))
+        worst = [[rank, times] for rank, times in counts.most_common(_WORST)]
+        of_ranks = {"time_rank_mean_s": float(per_rank.mean()), "slowest_ranks": {"worst": worst, "count": len(counts)}}
+        p50, p95 = np.quantile(per_rank, [0.5, 0.95], axis=1)
+        arrays |= {"mean_s": per_rank.mean(axis=0), "slowest_rank": slowest.astype(np.int32), "rank_p50_s": p50, "rank_p95_s": p95}
+        arrays |= {"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {}
+    found = row.with_figures(
+        time_s=Times(known.value, low, high, **spread), n=known.n, n_eff=known.n_eff,
+        modes=[{"time_s": mode.value, "share": mode.share} for mode in both or ()],
+        algbw_bytes_per_s=again.algbw_bytes_per_s, busbw_bytes_per_s=again.busbw_bytes_per_s, flags=(*row.flags, *flags),
+        evidence={**row.evidence, "statistic": samples.statistic}, **of_ranks,
+    )  # fmt: skip
+    return found, arrays

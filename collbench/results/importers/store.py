@@ -23,12 +23,12 @@ from collbench.results.importers.importer import Arrays, ImportedTable, Importer
 from collbench.results.importers.mpigraph import MPIGRAPH
 from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
 from collbench.results.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
-from collbench.results.importers.notes import Doubt, Missing
 from collbench.results.importers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
 from collbench.results.importers.osu import OSU
 from collbench.results.importers.param import PARAM
 from collbench.results.importers.perftest import PERFTEST
 from collbench.results.importers.pod_log import POD_LOG
+from collbench.results.importers.rows import as_list, as_objects
 from collbench.results.importers.ucx_perftest import UCX_PERFTEST
 from collbench.results.row import SERIES, Row
 from collbench.units import plural
@@ -62,8 +62,7 @@ _LONGEST = 4096
 
 def unread_tool(lines: Sequence[str]) -> str | None:
     """Return the name of the tool that printed these lines, if it is known but cannot be imported."""
-    forms = ((name, re.compile(form)) for name, form in _FORMS.items())
-    return next((name for name, form in forms if any(form.search(line[:_LONGEST]) for line in lines)), None)
+    return next((name for name, form in _FORMS.items() if any(re.search(form, line[:_LONGEST]) for line in lines)), None)
 
 
 # All readers, and the choice of the reader for a file.
@@ -74,11 +73,6 @@ READERS: tuple[Importer, ...] = (
     DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
 )  # fmt: skip
 HEAD = 400
-
-
-def _reader_of(lines: Sequence[str]) -> Importer | None:
-    """Return the first reader that detects these lines."""
-    return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
 
 
 def reader_for(lines: Sequence[str], name: str | None) -> Importer:
@@ -93,7 +87,8 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer:
             raise UsageError(f"unknown format --as '{name[:40]}': choose from {names}")
         return found
     for start in range(0, max(1, len(lines)), HEAD):
-        if (found := _reader_of(lines[start : start + HEAD])) is not None:
+        head = lines[start : start + HEAD]
+        if (found := next((reader for reader in READERS if reader.knows(head)), None)) is not None:
             return found
     tool = unread_tool(lines[: 10 * HEAD])
     if tool is not None:
@@ -116,51 +111,42 @@ def import_notes(info: Mapping[str, Any]) -> list[str]:
     if not isinstance(imported, dict):
         return []
     doubts = [f"doubtful: {text}" for text in _texts(imported.get("doubts"))]
-    skipped = [_skipped(each) for each in _objects(imported.get("skipped"))]
-    unused = list(dict.fromkeys(_unused(each) for each in _objects(imported.get("unused_options"))))
+    skipped = [
+        f"skipped a table of {each.get('file')}: {each.get('reason')}"[:_STORED_LONGEST] for each in as_objects(imported.get("skipped"))
+    ]
+    unused = [
+        (
+            f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
+            f"the table has {each.get('found')}"
+        )[:_STORED_LONGEST]
+        for each in as_objects(imported.get("unused_options"))
+    ]
     missing = "; ".join(_texts(imported.get("missing")))
     return [
         *_few(list(_tools(imported)), "statistics"), *([f"missing in the output: {missing}"] if missing else []),
-        *_few(unused, "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
+        *_few(list(dict.fromkeys(unused)), "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
     ]  # fmt: skip
 
 
 def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
     """Yield "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
     found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for each in _objects(imported.get("tables")):
+    for each in as_objects(imported.get("tables")):
         tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
         files = found.setdefault((tool[:_STORED_LONGEST], str(each.get("statistic"))[:_STORED_LONGEST]), {})
         programs = files.setdefault(str(each.get("file")), {})
-        rows = each.get("rows")
-        programs[str(each.get("program"))] = programs.get(str(each.get("program")), 0) + (rows if isinstance(rows, int) else 0)
+        program, number = str(each.get("program")), each.get("rows")
+        programs[program] = programs.get(program, 0) + (number if isinstance(number, int) else 0)
     for (tool, statistic), files in found.items():
-        listed = [_file(name, programs) for name, programs in files.items()]
+        listed = []
+        for name, programs in files.items():
+            rows = _few([f"{plural(number, 'row')} of {program}" for program, number in programs.items()], "programs")
+            listed.append(f"{', '.join(rows)[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST])
         yield f"imported from {tool}: {', '.join(_few(listed, 'files'))}; a time is {statistic}"
 
 
-def _file(name: str, programs: Mapping[str, int]) -> str:
-    rows = [f"{plural(number, 'row')} of {program}" for program, number in programs.items()]
-    return f"{', '.join(_few(rows, 'programs'))[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST]
-
-
-def _skipped(each: Mapping[str, Any]) -> str:
-    return f"skipped a table of {each.get('file')}: {each.get('reason')}"[:_STORED_LONGEST]
-
-
-def _unused(each: Mapping[str, Any]) -> str:
-    return (
-        f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
-        f"the table has {each.get('found')}"
-    )[:_STORED_LONGEST]
-
-
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
 def _texts(value: Any) -> list[str]:
-    return [text[:_STORED_LONGEST] for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    return [text[:_STORED_LONGEST] for text in as_list(value) if isinstance(text, str)]
 
 
 def _few(texts: list[str], what: str) -> list[str]:
@@ -203,15 +189,6 @@ class ImportedRun:
         return [row for table in self.tables for row in table.run.rows]
 
     @property
-    def _missing(self) -> list[Missing]:
-        return list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
-
-    @property
-    def _unused_options(self) -> list[dict[str, Any]]:
-        pairs = ((table, each) for table in self.tables for each in table.run.contradicted)
-        return [{"file": table.source.name, "program": table.run.program, **vars(each)} for table, each in pairs]
-
-    @property
     def arrays(self) -> dict[int, Arrays]:
         """The arrays of the rows, by index of the row."""
         found: dict[int, Arrays] = {}
@@ -235,6 +212,14 @@ class ImportedRun:
         hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
         environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
         codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
+        missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
+        doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
+        unused = [
+            {"file": table.source.name, "program": table.run.program, **vars(each)}
+            for table in self.tables
+            for each in table.run.contradicted
+        ]
+        skipped = [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]
         return {
             **({"exit_code": max(codes)} if codes else {}),
             "backends": dict.fromkeys((row.backend for row in self.rows), _versions(first)),
@@ -243,19 +228,14 @@ class ImportedRun:
             "imported": {
                 "files": list(files.values()),
                 "tables": [_describe_source(table) for table in self.tables],
-                "missing": [fact.render() for fact in self._missing],
-                "missing_facts": as_json(self._missing),
-                "doubts": [_doubt_text(table, doubt) for table in self.tables for doubt in table.run.doubts],
-                "doubt_facts": [_doubt_json(table, doubt) for table in self.tables for doubt in table.run.doubts],
-                **_listed("unused_options", self._unused_options),
-                **_listed("skipped", [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]),
+                "missing": [fact.render() for fact in missing],
+                "missing_facts": as_json(missing),
+                "doubts": [f"{file}, {program}: {doubt.render()}" for file, program, doubt in doubts],
+                "doubt_facts": [{"file": file, "program": program, "fact": as_json(doubt)} for file, program, doubt in doubts],
+                **({"unused_options": unused} if unused else {}),
+                **({"skipped": skipped} if skipped else {}),
             },
         }
-
-
-def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the key with its list; nothing for an empty list."""
-    return {name: values} if values else {}
 
 
 def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
@@ -308,14 +288,6 @@ def _describe_source(table: FileTable) -> dict[str, Any]:
     }
 
 
-def _doubt_text(table: FileTable, doubt: Doubt) -> str:
-    return f"{table.source.name}, {table.run.program}: {doubt.render()}"
-
-
-def _doubt_json(table: FileTable, doubt: Doubt) -> dict[str, Any]:
-    return {"file": table.source.name, "program": table.run.program, "fact": as_json(doubt)}
-
-
 def _versions(run: ImportedTable) -> dict[str, str]:
     """Return the library's version by its name, as for collbench's own backends, and the tool's version."""
     library = run.facts.get("library")
@@ -326,12 +298,11 @@ def _versions(run: ImportedTable) -> dict[str, str]:
 
 def _rank_map(run: ImportedTable) -> list[dict[str, Any]]:
     devices = run.facts.get("devices")
-    by_rank = {device["rank"]: device for device in devices} if isinstance(devices, list) else {}
-    return [{"rank": rank, "host": host, **_device(by_rank.get(rank))} for rank, host in enumerate(run.hosts)]
-
-
-def _device(device: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]} if device else {}
+    by_rank = {
+        device["rank"]: {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]}
+        for device in (devices if isinstance(devices, list) else ())
+    }
+    return [{"rank": rank, "host": host, **by_rank.get(rank, {})} for rank, host in enumerate(run.hosts)]
 
 
 def _made_by(run: ImportedTable) -> tuple[Any, ...]:

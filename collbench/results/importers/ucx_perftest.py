@@ -6,16 +6,15 @@ MB are 2**20 bytes. The latency of a ping-pong is half the round trip; of a stre
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import IMPORTED, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
 from collbench.results.importers.notes import MissingItem, SizeMismatch, lacks
-from collbench.results.importers.rows import RowKind, is_size, is_time, missing, nonempty, parse_number, short, with_digits
-from collbench.results.row import Row
+from collbench.results.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
 _KIND = re.compile(r"\|\s+(overhead|latency) \(usec\)\s*\|\s*bandwidth \(MB/s\)")
@@ -50,32 +49,27 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         raise UsageError(f"--ranks {user_input.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
     contexts = Contexts(lines)
     tests = [test for test in _tests(without_prefixes(lines)) if test.final]
-    reading = read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], lambda test: test.number)
-    return nonempty(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
+    tool = "ucx_perftest (the client prints it, in a line 'Final:')"
+    return read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], tool)
 
 
-def _tests(lines: Sequence[str]) -> Iterator[_UcxTest]:
-    test = _UcxTest(1)
+def _tests(lines: Sequence[str]) -> list[_UcxTest]:
+    tests = [_UcxTest(1)]
     for at, line in enumerate(lines, 1):
-        if fact := _FACT.match(line.strip()):
-            if test.final:
-                yield test
-                test = _UcxTest(at)
-            test.facts[fact[1]] = short(fact[2])
-        elif kind := _KIND.search(line):
-            if test.final:
-                yield test
-                test = _UcxTest(at)
-            test.latency = kind[1] == "latency"
+        fact, kind = _FACT.match(line.strip()), _KIND.search(line)
+        if (fact or kind) and tests[-1].final:
+            tests.append(_UcxTest(at))
+        if fact:
+            tests[-1].facts[fact[1]] = short(fact[2])
+        elif kind:
+            tests[-1].latency = kind[1] == "latency"
         elif columns := _COLUMNS.search(line):
-            test.percentile = columns[1]
+            tests[-1].percentile = columns[1]
         elif final := _FINAL.match(line):
-            if test.final:  # the same head above several sizes
-                yield test
-                test = replace(test, final=None)
-            test.number, test.final = at, (at, final[1].replace(",", "").split())
-    if test.final:
-        yield test
+            if tests[-1].final:  # the same head above several sizes
+                tests.append(replace(tests[-1]))
+            tests[-1].number, tests[-1].final = at, (at, final[1].replace(",", "").split())
+    return tests
 
 
 def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> ImportedTable:
@@ -87,9 +81,12 @@ def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> Imported
         what = "kind of test" if latency is None else "message size" if size is None else "time"
         raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
     kind = _kind(test, user_input, latency)
-    row = kind.row(size, time_s, count=size, line=at)
-    row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
-    doubts = [] if _agree(row, words, size) else [SizeMismatch(at, size)]
+    evidence = {"iterations": int(figures[0] or 0), "printed": _printed(test, figures)}
+    row = kind.row(size, time_s, count=size, line=at, evidence=evidence)
+    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
+    apart = abs(bandwidth[0] * _MIB - rate[0] * size) if bandwidth and rate else 0.0
+    fits = not bandwidth or not rate or apart <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
+    doubts = [] if fits else [SizeMismatch(at, size)]
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
@@ -106,7 +103,7 @@ def _kind(test: _UcxTest, user_input: UserInput, latency: bool) -> RowKind:
         "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes,
         statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
         window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
-        also={"protocol": test.facts.get("Test"), "flags": (IMPORTED, "unverified")},
+        also={"protocol": test.facts.get("Test")}, verified=False,
     )  # fmt: skip
 
 
@@ -142,27 +139,11 @@ def _time(figures: Sequence[float | None], size: int | None, latency: bool | Non
 
 
 def _printed(test: _UcxTest, figures: Sequence[float | None]) -> dict[str, float | None]:
-    names = (
-        (
-            f"{test.percentile} (usec)",
-            "average (usec)",
-            "overall (usec)",
-            "average (MB/s)",
-            "overall (MB/s)",
-            "average (msg/s)",
-            "overall (msg/s)",
-        )
-        if len(figures) == 8
-        else ("overall (usec)", "overall (MB/s)", "overall (msg/s)")
-    )
+    names = ["overall (usec)", "overall (MB/s)", "overall (msg/s)"]
+    if len(figures) == 8:
+        each = [f"average ({unit})" for unit in ("usec", "MB/s", "msg/s")]
+        names = [f"{test.percentile} (usec)", *(name for pair in zip(each, names, strict=True) for name in pair)]
     return dict(zip(names, figures[1:], strict=True))
-
-
-def _agree(row: Row, words: Sequence[str], size: int) -> bool:
-    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
-    if not bandwidth or not rate or row.time_s is None:
-        return True
-    return abs(bandwidth[0] * _MIB - rate[0] * size) <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
 
 
 UCX_PERFTEST = Importer("ucx-perftest", "ucx_perftest", knows, read)

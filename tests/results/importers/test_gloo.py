@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
@@ -110,29 +108,6 @@ def test_it_is_known_by_its_headings() -> None:
     assert GLOO.knows(LINES)
     assert GLOO.knows([TITLES])
     assert not GLOO.knows(["# Size       Avg Latency(us)", "ALLREDUCE"])
-
-
-def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no results of"):
-        GLOO.read(["  BENCHMARK RESULTS"], UserInput(ranks=2))
-
-
-_WORDS = [
-    *printed("ALLTOALL"), "   PAIRWISE_EXCHANGE", "8 1 nan inf 3 4 5 6", "0 0 0 0 0 0 0.000 0", "9" * 30, "1 2 3 4 5 6 7 8",
-    "] Mismatch at index: 1", "Options:     processes=99999999999, threads=0",
-]  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
-def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
-    GLOO.knows(lines)
-    try:
-        found = GLOO.read(lines, UserInput()).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
 
 
 def test_nothing_meets_between_iterations_and_one_thread_is_no_series_of_its_own() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.imb import IMB, _switched
@@ -128,32 +126,7 @@ def test_it_is_known_by_its_head_or_its_blocks() -> None:
     ):  # fmt: skip
         lines = [f"#    {head}    ", *block("Barrier", " #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1000  1.00  2.00  1.50")]
         assert [(run.version, run.program) for run in runs(lines)] == [(version, "IMB-MPI1 Barrier")]
-    assert IMB.knows([f"[1,0]<stdout>:{line}" for line in ALL])
     assert not IMB.knows(["# OSU MPI Latency Test v7.4"])
-    assert [row.size_bytes for row in runs([f"0: {line}" for line in ALL])[0].rows] == [0, 8, 16, 32]
-
-
-def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no results of"):
-        IMB.read(["# Benchmarking PingPong"], UserInput(ranks=2))
-
-
-_WORDS = [
-    *ALL[44:60], "# Benchmarking Multi-Bcast", "# #processes = 999999999", "# ( 2 groups of 3 processes each running", "# Group 0: 1 2",
-    "8 nan nan nan", "8 1 inf inf inf", "Group #bytes", "#bytes #repetitions Mbytes/sec Msg/sec", "4 1 0.00 0", "9" * 30,
-]  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
-def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
-    IMB.knows(lines)
-    try:
-        found = IMB.read(lines, UserInput()).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
 
 
 def test_a_broadcast_has_one_buffer_as_ours() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.nccl_tests import Head, _mode, _wrong, knows, read
+from collbench.results.importers.nccl_tests import knows, knows_json, read, read_json
 from collbench.results.importers.notes import (
     InterleavedJobs,
     MissingItem,
@@ -258,13 +259,11 @@ def test_a_hypercubes_size_is_what_the_others_had() -> None:
     assert (run.rows[0].size_bytes, run.doubts) == (7 << 20, [])
 
 
-def test_graphs_blocking_calls_and_old_errors_are_distinguished() -> None:
+def test_graphs_and_blocking_calls_are_distinguished() -> None:
     graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
     blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
-    old = only([*HEAD, COLUMNS.replace("#wrong", " error"), PROGRAM, LINE.replace("      0", "  1e-07"), "# Out of bounds values : 0 OK"])
-    assert (graph.rows[0].mode, blocking.rows[0].mode) == ("graph", "isolated")
+    assert graph.rows[0].mode == "graph"
     assert blocking.statistic == "the mean over 20 iterations, waited for and met after each, averaged over the ranks"
-    assert (old.rows[0].wrong, old.rows[0].checked) == (0, 1)
 
 
 def test_sizes_that_are_rounded_to_the_one_before_are_left_out() -> None:
@@ -294,26 +293,6 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
     assert (first.program, second.program) == ("all_reduce_perf", "all_gather_perf")
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "0: ",
-        "[1,0]<stdout>:",
-        "  [1,0]<stdout>: ",
-        "[rank0]: ",
-        "node-7.cluster: ",
-        "2026-05-04T12:00:00.123Z ",
-        "[pod/nccl-launcher-0/mpi] ",
-        "[pod/a/b] 2026-05-04T12:00:00Z [1,0]<stdout>:",
-        "(worker1, rank=1, pid=7, ip=192.0.2.7) ",
-        "worker-0  | ",
-    ],
-)
-def test_what_launchers_put_before_a_line(prefix: str) -> None:
-    run = only([f"{prefix}{line}" for line in (*HEAD, PROGRAM, LINE)])
-    assert (run.rows[0].ranks, run.program, len(run.rows)) == (8, "all_reduce_perf", 2)
-
-
 @pytest.mark.parametrize("tag", ["[0]", "[1,0]<stdout>:", "(head, rank=0, pid=100) [1,0]<stdout>:"])
 def test_a_tag_that_a_launcher_repeats_inside_a_line(tag: str) -> None:
     inner = tag.rpartition(" ")[2]
@@ -321,45 +300,34 @@ def test_a_tag_that_a_launcher_repeats_inside_a_line(tag: str) -> None:
     assert len(only([*(f"{tag}{line}" for line in (*HEAD, PROGRAM)), pieces]).rows) == 2
 
 
-_WORDS = st.sampled_from(
-    ["8", "2147483648", "0", "float", "sum", "none", "-1", "1e+06", "nan", "inf", "N/A", "-0.00", "9" * 30, "#", "0:", "\u202e", "Rank"]
+@pytest.mark.parametrize(
+    ("printed", "mode"),
+    [
+        ("wait and barrier after each inner iteration (-m)", "isolated"),
+        ("wait and no barrier after each inner iteration (-m)", "isolated"),
+        ("wait and barrier after each outer iteration (-n)", "pipelined"),
+        (None, "pipelined"),
+    ],
 )
-_KNOWN = st.sampled_from([*HEAD, PROGRAM, LINE, COLUMNS, "# Out of bounds values : 9 FAILED"])
-_LINES = st.lists(st.one_of(st.lists(_WORDS, max_size=16).map(" ".join), _KNOWN, st.text(max_size=60)), max_size=30)
-
-
-@settings(max_examples=60, deadline=None)
-@given(_LINES, st.sampled_from([UserInput(), UserInput(ranks=8, nodes=2, operation="allreduce")]))
-def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: UserInput) -> None:
-    knows(lines)
-    try:
-        runs = read(lines, given_).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-        return
-    assert all(row.time_s and row.time_s.p50 > 0 and row.size_bytes > 0 for run in runs for row in run.rows)
-
-
-@pytest.mark.parametrize(("number", "mode"), [(0, "pipelined"), (1, "isolated"), (2, "isolated"), (3, "pipelined")])
-def test_the_mode_of_each_way_of_blocking(number: int, mode: str) -> None:
-    assert _mode(Head(blocking=number)) == mode
+def test_the_mode_of_each_way_of_blocking(printed: str | None, mode: str) -> None:
+    blocking = [] if printed is None else [f"# Blocking Enabled: {printed} "]
+    assert {row.mode for row in only([HEAD[0], *blocking, *DEVICES, PROGRAM, LINE]).rows} == {mode}
 
 
 @pytest.mark.parametrize(
-    ("old", "bad", "text", "wrong"),
+    ("title", "foot", "text", "wrong"),
     [
-        (True, 0, "1e-07", 0),
-        (True, 3, "1e-07", None),
-        (True, None, "1e-07", None),
-        (False, None, "0", 0),
-        (False, None, "5", 5),
-        (None, None, "N/A", None),
+        (" error", "# Out of bounds values : 0 OK", "1e-07", 0),
+        (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
+        (" error", "#", "1e-07", None),
+        ("#wrong", "#", "0", 0),
+        ("#wrong", "#", "5", 5),
+        ("#wrong", "#", "N/A", None),
     ],
 )
-def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(
-    old: bool | None, bad: int | None, text: str, wrong: int | None
-) -> None:
-    assert _wrong(Head(old=old, bad=bad), text) == wrong
+def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title: str, foot: str, text: str, wrong: int | None) -> None:
+    lines = [*HEAD, COLUMNS.replace("#wrong", title), PROGRAM, LINE.replace("      0", f"  {text}"), foot]
+    assert {row.wrong for row in only(lines).rows} == {wrong}
 
 
 def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_one_is_not() -> None:
@@ -367,3 +335,93 @@ def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_on
     assert [len(run.rows) for run in read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
     gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
     assert [len(run.rows) for run in read(gathered, NOTHING).runs] == [2]
+
+
+# The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
+
+TEXT = (SAMPLES / "nccl_tests.json").read_text()
+
+
+def of_json(**changes: Any) -> ImportedTable:
+    document = json.loads(TEXT) | changes
+    runs = read_json(json.dumps(document).splitlines(), UserInput()).runs
+    assert len(runs) == 1
+    return runs[0]
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {"config": json.loads(TEXT)["config"] | changes}
+
+
+def test_what_the_json_reports() -> None:
+    run = of_json()
+    assert knows_json(TEXT.splitlines())
+    assert (run.tool, run.program, run.facts["library"], list(run.hosts)) == (
+        "nccl-tests",
+        "all_reduce_perf",
+        "2.29.7",
+        ["node01", "node01"],
+    )
+    assert run.statistic == "the mean over 20 iterations, the most of the ranks"
+    assert run.facts["environment"] == {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "77"}
+    assert run.facts["devices"][1] == {"rank": 1, "host": "node01", "device": 1, "gpu": "0000:3b:00", "name": "NVIDIA H100 80GB HBM3"}
+
+
+def test_figures_of_both_placings_and_none_where_there_is_no_time() -> None:
+    first, second = of_json().rows
+    assert first.time_s is not None and second.time_s is not None
+    assert (first.in_place, first.mode, first.ranks, first.nodes, first.wrong) == (False, "graph", 2, 1, 0)
+    assert (first.time_s.p50, first.time_s.min, first.time_s.p95, first.time_s.max) == pytest.approx((40e-6, 38e-6, 50e-6, 55e-6))
+    assert (second.in_place, second.wrong, second.time_s.min) == (True, 3, None)
+    assert second.busbw_bytes_per_s == pytest.approx(29.959e9, rel=1e-4)
+
+
+def test_blocking_is_reported_by_the_arguments() -> None:
+    run = of_json(**config(blocking_collectives="true", graph=0), args=["all_reduce_perf", "--blocking=2"])
+    assert run.rows[0].mode == "isolated"
+    assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (TEXT[:900], "the program was stopped"),
+        (
+            json.dumps(json.loads(TEXT) | {"version": 4}),
+            "unknown version 4",
+        ),
+        (json.dumps(json.loads(TEXT) | {"results": []}), "no results"),
+        (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
+    ],
+)
+def test_json_that_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as said:
+        read_json(text.splitlines(), UserInput())
+    assert sentence in str(said.value)
+
+
+_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["size", "time", "rank", "type"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+_KEYS = st.sampled_from(["results", "config", "args", "env", "nccl_version", "out_of_bounds", "version"])
+_FIELDS = st.sampled_from(["size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(_KEYS, _VALUES, _FIELDS, _VALUES)
+def test_any_object_gives_rows_or_one_sentence(key: str, value: Any, inner: str, other: Any) -> None:
+    document = json.loads(TEXT)
+    document["results"][0][inner] = other
+    document[key] = value
+    try:
+        runs = read_json([json.dumps(document)], UserInput()).runs
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    assert all(row.time_s and row.time_s.p50 > 0 for run in runs for row in run.rows)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
@@ -182,13 +180,6 @@ def test_lines_that_are_cut_and_figures_that_are_none() -> None:
     assert found.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 4)]
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[0] ", "node-01: "])
-def test_what_a_launcher_puts_before_each_line(prefix: str) -> None:
-    tagged = [f"{prefix}{line}" for line in titled("Latency", "# Size          Latency (us)", "8       1.05")]
-    assert OSU.knows(tagged)
-    assert us(runs(tagged)[0].rows[0]) == 1.05
-
-
 def test_other_libraries_and_titles() -> None:
     lines = ["# OSU NCCL-CUDA Allreduce Latency Test v7.4", "# Size       Avg Latency(us)", "4   8.00"]
     row = runs(lines)[0].rows[0]
@@ -197,32 +188,6 @@ def test_other_libraries_and_titles() -> None:
     assert osu_test("Neighborhood Alltoall Latency") == osu_test("All-to-All Personalized Exchange Latency", neighbours=True)
     assert osu_test("Bi-Directional Bandwidth Persistent").program == "osu_bibw_persistent"
     assert osu_test("???").operation == "unnamed"
-
-
-def test_other_tools_are_left_to_others() -> None:
-    assert not OSU.knows(["# nccl-tests version 2.19.6", "OSU is a university"])
-
-
-def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no results of"):
-        OSU.read(["# OSU MPI Latency Test v7.4"], UserInput(ranks=2))
-
-
-_WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth / Message Rate Test", "# Size  Avg Latency(us)", "# 1 2 4",
-          "# [ pairs: 3 ] [ window size: varied ]", "# Datatype: MPI_INT.", "# Size  MB/s  Messages/s", "4 nan", "8 1e999", "8 1.0 2.0",
-          "Dimensions size = 2", "# Message Rate Profile", "9" * 30 + " 1.0", "0 0.0", "4 5 6 7"]  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
-def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
-    OSU.knows(lines)
-    try:
-        found = OSU.read(lines, UserInput(ranks=6)).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
 
 
 def test_broadcast_and_barrier_are_the_cases_that_ours_are() -> None:

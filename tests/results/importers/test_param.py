@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import UserInput
@@ -75,18 +73,3 @@ def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: U
 def test_an_operation_that_a_table_contradicts_is_not_used_for_it() -> None:
     runs = read(LINES, UserInput(operation="broadcast")).runs
     assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
-
-
-_NAMES = ("COMMS-RES-pt2pt-float32", "COMMS-RES-all_reduce-float32", "src_ranks=[1], dst_ranks=[2]")
-_WORDS = st.sampled_from(["8", "1048576", "100.0", "nan", "-1", "9" * 40, "1e400", *_NAMES])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.lists(_WORDS, max_size=14).map(" ".join), st.sampled_from(LINES), st.text(max_size=40)), max_size=20))
-def test_any_text_gives_rows_or_one_sentence(lines: list[str]) -> None:
-    try:
-        runs = read(lines, UserInput()).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-        return
-    assert all(row.time_s and row.time_s.p50 > 0 for run in runs for row in run.rows)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
@@ -110,33 +108,3 @@ def test_memory_of_a_gpu() -> None:
 def test_it_runs_between_two() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 .*perftest"):
         runs(lines_of("perftest-several.txt"), 8)
-
-
-def test_it_is_known_by_its_title() -> None:
-    assert PERFTEST.knows(lines_of("perftest-several.txt"))
-    assert PERFTEST.knows(lines_of("perftest-4.5-bw.json"))
-    assert not PERFTEST.knows(["# OSU MPI Bandwidth Test v7.4"])
-
-
-def test_a_head_without_figures_is_no_run() -> None:
-    with pytest.raises(UsageError, match="no results of"):
-        PERFTEST.read(["   Send BW Test"], UserInput(ranks=2))
-
-
-_WORDS = [
-    *lines_of("perftest-several.txt")[21:25], "   RDMA_Write Bidirectional BW Test", LAT, " 2 3 4 5 6 7 8 9 10", "test_info: {",
-    "results: {", "test: Send_BW_Test,", "MsgSize: 8,", "BW_average: 1.0,", "MsgRate: 0.1,", "{", "}", " 64 1 inf nan 0",
-    " Number of qps   : 0", "9" * 30,
-]  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
-def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
-    PERFTEST.knows(lines)
-    try:
-        found = PERFTEST.read(lines, UserInput()).runs
-    except UsageError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
