@@ -15,7 +15,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
 from collbench.reason import as_json
 from collbench.report.progress import ProgressPrinter
-from collbench.report.screen import is_terminal, wants_color
+from collbench.report.screen import wants_color
 from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
 
@@ -31,8 +31,6 @@ class HuntProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._arguments = arguments
-        self._about: Mapping[str, Any] = {}
         self._hunt: Hunt | None = None
         self._verdict: HuntVerdict | None = None
         self._options = Options()
@@ -40,8 +38,6 @@ class HuntProgressPrinter(ProgressPrinter):
         self._rounds = 0
         self._flags: set[str] = set()
         self._advice: list[str] = []
-        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
-        self._live = watched and os.environ.get("TERM") != "dumb"
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
@@ -60,7 +56,7 @@ class HuntProgressPrinter(ProgressPrinter):
         self._hunt = hunt(about["places"], self._options, place_hosts(about))
         longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
         rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
-        self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
+        self.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
 
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
         """Return the hunt's next request, given the result of the last round."""
@@ -78,9 +74,9 @@ class HuntProgressPrinter(ProgressPrinter):
     def _show_round(self, request: RoundRequest) -> None:
         """Update the live line, or write a line to the log."""
         if self._live:
-            self._reporter.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
+            self._screen.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
         else:
-            self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
+            self.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
 
     def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict for run.json."""
@@ -109,7 +105,7 @@ class HuntProgressPrinter(ProgressPrinter):
         self._advice = lines(known)
         if self._arguments.apply:
             self._apply(folder, known, event)
-        self._reporter.note(f"recommendation: {path}")
+        self.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, document: dict[str, Any], event: Callable[..., None]) -> None:
         """Drain the nodes. Each drain is stored before and after its request with the command that reverts it, for the case of an abort."""
@@ -131,7 +127,7 @@ class HuntProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the verdict, the recommended action, and the folder of the run."""
-        self._reporter.close()
+        self.close()
         if self._about.get("verdict"):
             from collbench.report.hunt import write_hunt
 
@@ -139,7 +135,7 @@ class HuntProgressPrinter(ProgressPrinter):
             write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name)
             sys.stdout.flush()
             for line in self._advice if format == "csv" else ():
-                self._reporter.note(line)
+                self.note(line)
         super().end()
 
 

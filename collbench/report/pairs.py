@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding
-from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
-from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Frame, Line, csv_record, defused, printable, table_lines, text_columns
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.report.table import Frame, Line, csv_table, printable, table_lines, text_columns
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
@@ -259,11 +258,6 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
     yield from table_lines(Frame(columns, records, title=f"other tools beside ours (ours over {backend})", foot=foot), width)
 
 
-def external_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as in tools.jsonl."""
-    return [row.as_json() for row in rows]
-
-
 def _statistics(rows: Iterable[Row]) -> Iterator[str]:
     """Yield the first statistic of each tool and operation: the others differ only in their seconds."""
     seen = set()
@@ -336,20 +330,20 @@ def write_pairs(
     run     the name of its folder, in a CSV's first column
     headed  whether the CSV has its header already, from another run
     """
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
-    if format == "table":
-        screen, width = PlainScreen(out, out, color), width_of(out)
-        external_text = external_lines(external, matrix, str(about.get("backend", "?")), width)
-        for line in [
+    check_format(format, FORMATS, " for pairs")
+    if format == "csv":
+        found_lines: Iterable[Line] = csv_table(_COLUMNS, _records(matrix, run), headed)
+    elif format == "json":
+        found_lines = map(Line, json_parts(matrix, found, about, unsaid, external))
+    else:
+        width, blank = width_of(out), Line("")
+        found_lines = [
             *_finding_lines(matrix, found, about, unsaid, width),
-            *_matrix_lines(matrix, found, width, color, _blocks(out)),
-            *external_text,
-        ]:
-            screen.data(line)
-        return
-    for text in csv_lines(matrix, run, headed) if format == "csv" else json_parts(matrix, found, about, unsaid, external):
-        write_line(out, text)
+            *(blank, *place_lines(matrix, found, width)),
+            *(blank, *heatmap(matrix, found, width, color, _has_blocks(out))),
+            *external_lines(external, matrix, str(about.get("backend", "?")), width),
+        ]
+    print_lines(found_lines, out, color)
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
@@ -362,21 +356,13 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
     return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
 
 
-def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterator[str]:
-    """Yield a header, unless there is one, and a record for each directed pair with a known figure.
-
-    RFC 4180 ends records with a carriage return.
-    """
-    if not headed:
-        yield csv_record(_COLUMNS).text
+def _records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
+    """Yield the fields of _COLUMNS for each directed pair with a known figure."""
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
-        figures = (matrix.bandwidth, matrix.low, matrix.high)
-        ends = [defused(matrix.places[a]), defused(matrix.places[b])]
-        rates = [_number(each[a, b]) for each in figures]
-        wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
-        sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
-        yield csv_record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong]).text
+        figures = [_number(each[a, b]) for each in (matrix.bandwidth, matrix.low, matrix.high, matrix.latency_s)]
+        wrong = None if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
+        yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
 
 
 def json_parts(
@@ -394,7 +380,7 @@ def json_parts(
         "about": {name: value for name, value in about.items() if name != "places"},
         "findings": [finding_json(each, matrix.places) for each in found],
         "doubts": unsaid,
-        **({"theirs": external_json(external)} if external else {}),
+        **({"theirs": [row.as_json() for row in external]} if external else {}),
     }
     yield to_line(head).removesuffix("}") + ","
     parts = {
@@ -431,14 +417,6 @@ def _finding_lines(
     return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
 
 
-def _matrix_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """Yield a line per place, and the heatmap."""
-    yield Line("")
-    yield from place_lines(matrix, found, width)
-    yield Line("")
-    yield from heatmap(matrix, found, width, color, blocks)
-
-
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
     known = int(np.isfinite(matrix.bandwidth).sum())
@@ -467,7 +445,7 @@ def _more(number: int, what: str) -> list[str]:
     return [f"and {number} more {what}: see --format json"] if number > 0 else []
 
 
-def _blocks(out: TextIO) -> bool:
+def _has_blocks(out: TextIO) -> bool:
     """Return whether the stream can encode block characters."""
     try:
         "░▒▓█·".encode(out.encoding or "utf-8")
@@ -476,5 +454,5 @@ def _blocks(out: TextIO) -> bool:
     return True
 
 
-def _number(value: float) -> str:
-    return repr(float(value)) if np.isfinite(value) else ""
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +22,8 @@ from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, la
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
 from collbench.report.progress import FORMATS
-from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
-from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
+from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
+from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
 from collbench.report.table import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
 from collbench.report.writers import (
     STDOUT,
@@ -37,7 +37,7 @@ from collbench.report.writers import (
     write_whole,
 )
 from collbench.results.flags import FLAGS
-from collbench.results.folder import CELLS, PAIRS
+from collbench.results.folder import CELLS
 from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -46,9 +46,7 @@ from collbench.units import plural
 if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
-    from collbench.analysis.pairs import PairEffects
     from collbench.gate.verdict import Verdict
-    from collbench.results.rounds import StoredPairs
 
 
 # Runs as Markdown, for wikis and pull requests: peaks, concerns, comparisons, rows.
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 _MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
 
 
-def markdown(material: Material) -> str:
+def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
     return "\n".join([*_overview(material), *_compared(material), *_tables(material), *_pairs_markdown(material)]) + "\n"
 
@@ -180,7 +178,7 @@ _HELP = {
 }
 
 
-def openmetrics(material: Material) -> str:
+def openmetrics_text(material: Material) -> str:
     """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
     return exposed(_HELP, _samples(material))
 
@@ -281,8 +279,8 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
             sentences.append(str(error))
             whole = False
             continue
-        empty = [run for run in runs if _is_empty(run)]
-        sentences += [f"{run.path} has no results: {_reason_empty(run)}" for run in empty]
+        empty = [f"{run.path} has no results: {reason}" for run in runs if (reason := _reason_empty(run))]
+        sentences += empty
         whole = whole and len(empty) < len(runs)
         found += runs
     if not found:
@@ -292,40 +290,25 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of pairs, or of another kind, if its run.json is not valid."""
+    """Return the runs in a folder. Raises UsageError also for a run of another kind whose run.json is not valid."""
     runs = read_all([path])
-    for run in runs:
-        if kind := kind_of(run):
-            kind.check(run)
-        if holds_pairs(run):
-            from collbench.results.rounds import check_pairs
-
-            check_pairs(run)
+    for run, kind in of_kinds(runs):
+        kind.check(run)
     return runs
 
 
-def _is_empty(run: Run) -> bool:
-    if _file(run) == CELLS:
-        return not run.rows
-    try:
-        return (run.path / _file(run)).stat().st_size == 0
-    except OSError:
-        return True
-
-
-def _reason_empty(run: Run) -> str:
-    if run.finished:
-        return f"nothing was measured, or its {_file(run)} was lost"
-    return "it ended before its first case was finished, or it is still running"
-
-
-def _file(run: Run) -> str:
-    """Return the file that has the results of such a run."""
+def _reason_empty(run: Run) -> str | None:
+    """Return why the run has no results; None if it has some."""
     kind = kind_of(run)
-    return kind.file if kind else PAIRS if holds_pairs(run) else CELLS
-
-
-_Print = Callable[[Line], None]
+    try:
+        known = bool(run.rows) if kind is None else (run.path / kind.file).stat().st_size > 0
+    except OSError:
+        known = False
+    if known:
+        return None
+    if run.finished:
+        return f"nothing was measured, or its {kind.file if kind else CELLS} was lost"
+    return "it ended before its first case was finished, or it is still running"
 
 
 def report_run(
@@ -352,8 +335,7 @@ def report_run(
     results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
     an unknown format, and a file that cannot be written.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics)
     outputs.check()
     err, found = err or sys.stderr, readable(paths)
@@ -367,9 +349,9 @@ def report_run(
         _check_one_kind(material)
     _write_files(material, outputs, err)
     if markdown == STDOUT:
-        _print_markdown(material, stream)
+        print_lines(map(Line, markdown_text(material).splitlines()), stream)
     else:
-        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color, view=view, measured=measured)
+        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
     return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
@@ -385,55 +367,40 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
 
 
 def _check_one_kind(material: Material) -> None:
-    of_pairs = [("a matrix of pairs", str(run.path)) for run in material.runs if holds_pairs(run)]
-    of_kinds = [(kind.what, str(run.path)) for run, kind in material.others]
-    of_rows = [("rows", table.name) for table in material.tables]
-    (what, first), *others = [*of_pairs, *of_kinds, *of_rows]
-    rest = [(other, one) for other, one in others if other != what]
-    if rest:
-        raise UsageError(f"{first} has {what}, but {rest[0][1]} has {rest[0][0]}: write them to two CSV files")
+    found = [*((kind.what, str(run.path)) for run, kind in of_kinds(material.runs)), *(("rows", each.name) for each in material.tables)]
+    what, first = found[0]
+    for other, name in found:
+        if other != what:
+            raise UsageError(f"{first} has {what}, but {name} has {other}: write them to two CSV files")
 
 
 def _print_runs(
-    material: Material, format: str, stream: TextIO, err: TextIO, color: str, *, view: View = DEFAULT_VIEW, measured: str = ""
+    material: Material, format: str, stream: TextIO, err: TextIO, color: bool, *, view: View = DEFAULT_VIEW, measured: str = ""
 ) -> None:
-    painted = wants_color(stream, color)
-    print_line = PlainScreen(stream, err, painted).data
+    """Print all runs: the tables of rows, then the runs of other kinds."""
+    tables, fallen, room = material.tables, list[list[str]](), None
     if format == "table":
-        _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material), view=view, measured=measured)
-    else:
-        _print_all(material.tables, format, print_line)
-    show_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
-    show_all(material.others, format, out=stream, err=err, color=painted)
-
-
-def _with_baseline(material: Material) -> list[Launches]:
-    """Return the tables; a ceiling that is lower than in the first table is replaced by the one of that table."""
-    return [replace(table, rows=material.rows(table)) for table in material.tables]
-
-
-def _fallen(material: Material) -> list[list[str]]:
-    """Return for each table the links and ceilings that are lower than in the first one."""
-    return [[], *(found.fallen.sentences() for found in material.comparisons)]
-
-
-def _print_markdown(material: Material, stream: TextIO) -> None:
-    for line in markdown(material).splitlines():
-        write_line(stream, line)
-
-
-def _pairs(material: Material) -> list[tuple[Run, StoredPairs, PairEffects]]:
-    return [(run, stored, effects) for (run, stored), effects in zip(material.pairs, material.effects, strict=True)]
+        tables = [
+            replace(table, rows=material.rows(table)) for table in tables
+        ]  # a lower ceiling is replaced by the one of the first table
+        fallen = [[], *(found.fallen.sentences() for found in material.comparisons)]
+        room = _room(stream)
+    print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
+    show_all(material, format, out=stream, err=err, color=color)
 
 
 def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
     """Write the files. This comes before the table, so that they are written even if the reader of stdout stops early."""
     if outputs.csv is not None and outputs.csv != STDOUT:
-        _write_one_csv(material, outputs.csv, err)
+        try:
+            with outputs.csv.open("w", encoding="utf-8", newline="") as file:
+                _print_runs(material, "csv", file, err, color=False)
+        except OSError as error:
+            raise UsageError(f"--csv {outputs.csv} cannot be written ({error.strerror or error}): choose another file") from error
     if outputs.markdown is not None and outputs.markdown != STDOUT:
-        write_whole(outputs.markdown, markdown(material), "--markdown")
+        write_whole(outputs.markdown, markdown_text(material), "--markdown")
     if outputs.openmetrics is not None:
-        write_whole(outputs.openmetrics, openmetrics(material), "--openmetrics")
+        write_whole(outputs.openmetrics, openmetrics_text(material), "--openmetrics")
     if outputs.html is not None:
         from collbench.report.html.page import write_html
 
@@ -441,44 +408,30 @@ def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
     confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html), err)
 
 
-def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
-    """Write the runs, which are of one kind, as CSV."""
-    if material.tables:
-        _write_csv(material.tables, path)
-    elif material.others:
-        write_kinds_csv(material.others, path, err)
-    else:
-        write_pairs_csv(_pairs(material), path, err)
-
-
-def _print_all(
-    tables: Sequence[Launches],
-    format: str,
-    print_line: _Print,
-    room: int | None = None,
-    fallen: Sequence[Sequence[str]] = (),
-    *,
-    view: View = DEFAULT_VIEW,
-    measured: str = "",
-) -> None:
-    """Print the tables; `fallen` has for each the links and ceilings that are lower than in the first one."""
+def _table_lines(
+    tables: Sequence[Launches], format: str, room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
+) -> Iterator[Line]:
+    """Yield the tables of rows; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        writer: RowWriter = FORMATS[format](room, view)
-        if format == "table":
-            writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
-        before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
-        if format == "table":
-            sentences = fallen[number] if number < len(fallen) else ()
-            lost = [Line(part, "wrong") for text in sentences for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room)]
-            answer = [] if view.columns else list(answer_lines(rows, room, measured))
-            above, below = ([], [Line(""), *answer]) if measured else ([*answer, Line("")], [])
-            before = [*_heading(table, room, first=number == 0), *lost, *above, *before]
-            after = [*findings(table.runs, rows, room), *below]
-        elif format == "csv" and number > 0:
-            before = []  # one header for all
-        for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end(), *after]:
-            print_line(line)
+        plan = plan_of(table.runs[0], rows, table.name)
+        if format != "table":
+            writer: RowWriter = FORMATS[format](None, view)
+            head = writer.start(plan)
+            yield from head if format != "csv" or number == 0 else ()  # one header for all
+            yield from (line for row in rows for line in writer.row(row))
+            yield from writer.end()
+            continue
+        answer = [] if view.columns else list(answer_lines(rows, room, measured))
+        writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
+        yield from _heading(table, room, first=number == 0)
+        for text in fallen[number] if number < len(fallen) else ():
+            yield from (Line(part, "wrong") for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room))
+        yield from () if measured else (*answer, Line(""))
+        yield from writer.start(plan)
+        yield from (line for row in rows for line in writer.row(row))
+        yield from (*writer.end(), *findings(table.runs, rows, room))
+        yield from (Line(""), *answer) if measured else ()
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
@@ -497,14 +450,6 @@ def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
 def _is_unfinished(run: Run) -> bool:
     """Return whether the run was killed, or stopped by a signal that it could still record."""
     return not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED)
-
-
-def _write_csv(tables: Sequence[Launches], path: Path) -> None:
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            _print_all(tables, "csv", lambda line: write_line(file, line.text))
-    except OSError as error:
-        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error
 
 
 def _room(stream: TextIO) -> int | None:

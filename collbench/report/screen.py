@@ -200,6 +200,19 @@ def write_line(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
+def check_format(format: str, known: Iterable[str], what: str = "") -> None:
+    """Raise UsageError for a format that is not in `known`; `what` is printed: " for pairs"."""
+    if format not in known:
+        raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(known)}")
+
+
+def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False) -> None:
+    """Print lines on `stream`, in colors if wanted."""
+    screen = PlainScreen(stream, stream, color)
+    for line in lines:
+        screen.data(line)
+
+
 def _console(stream: TextIO, color: bool) -> Console:
     from rich.console import Console
 

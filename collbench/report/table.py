@@ -12,7 +12,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -216,12 +216,35 @@ def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
         yield from (Line(text, "foot") for text in wrapped_text(printable(sentence), width, "  "))
 
 
-def csv_lines(frame: Frame[Any]) -> Iterator[Line]:
-    """Yield the frame as CSV (RFC 4180): a header of keys and a record per line. Unknown values are empty."""
+def csv_lines(frame: Frame[Any], headed: bool = False) -> Iterator[Line]:
+    """Yield the frame as CSV: a header of keys, unless there is one already, and a record per line. Unknown values are empty."""
     columns = [column for column in frame.columns if column.key]
-    yield csv_record(column.key for column in columns)
-    for each in frame.records:
-        yield csv_record(csv_text(column.value(each) if column.value else column.text(each)) for column in columns)
+    records = ([column.value(each) if column.value else column.text(each) for column in columns] for each in frame.records)
+    return csv_table([column.key for column in columns], records, headed)
+
+
+def csv_table(keys: Iterable[str], records: Iterable[Iterable[Any]], headed: bool = False) -> Iterator[Line]:
+    """Yield CSV (RFC 4180): a header of `keys`, unless there is one already, and a line for each record."""
+    if not headed:
+        yield csv_record(keys)
+    for each in records:
+        yield csv_record(map(csv_text, each))
+
+
+def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterator[Line]:
+    """Yield objects with the same keys as CSV; nothing without objects."""
+    return csv_table(records[0], (each.values() for each in records), headed) if records else iter(())
+
+
+def flattened(values: Iterable[tuple[str, Any]], parts: Mapping[str, tuple[str, Sequence[str]]]) -> Iterator[tuple[str, Any]]:
+    """Yield fields with their values; an object with an entry in `parts` ("time_{}_s", names) as a field for each of its parts."""
+    for name, value in values:
+        pattern, names = parts.get(name, (name, None))
+        if names is None:
+            yield name, value
+        else:
+            found = value if isinstance(value, dict) else {part: getattr(value, part, None) for part in names}
+            yield from ((pattern.format(part), found.get(part)) for part in names)
 
 
 def csv_record(values: Iterable[str]) -> Line:

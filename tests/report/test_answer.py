@@ -17,7 +17,7 @@ from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
 from collbench.report.frame import PlanSummary, in_print_order
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
@@ -188,7 +188,7 @@ def test_flags_that_are_no_matter_of_quality_are_counted() -> None:
 
 def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
     out = io.StringIO()
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()], run="runs/x"))
         reporter.row(make_row())
     assert [line.partition(" ")[0] for line in out.getvalue().splitlines()[-4:]] == ["", "allreduce", "quality:", "next:"]
@@ -200,7 +200,7 @@ def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path:
 def test_programs_get_no_answer() -> None:
     for format in ("csv", "json", "nccl-tests"):
         out = io.StringIO()
-        with make_reporter(format, out, io.StringIO()) as reporter:
+        with Reporter(format, out, io.StringIO()) as reporter:
             reporter.start(PlanSummary.of([make_row()]))
             reporter.row(make_row())
         assert "quality:" not in out.getvalue()

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.frame import PlanSummary
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from collbench.report.runs import report_run
 from collbench.report.table import defused
 from collbench.report.writers import csv_columns
@@ -30,11 +30,11 @@ ROWS = [
 def live(format: str, rows: list[Row]) -> str:
     """What a run prints on stdout in this format."""
     out = io.StringIO()
-    reporter = make_reporter(format, out, io.StringIO())
+    reporter = Reporter(format, out, io.StringIO())
     reporter.start(PlanSummary.of(rows, run="run-1"))
     for row in rows:
         reporter.row(row)
-    reporter.end()
+    reporter.close()
     return out.getvalue()
 
 

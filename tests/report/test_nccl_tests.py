@@ -12,7 +12,7 @@ import pytest
 from collbench import __version__
 from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import figure
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured
@@ -23,11 +23,11 @@ RANK_MAP = [{"rank": rank, "host": f"node{rank // 2}", "local_rank": rank % 2, "
 def text_of(rows: Sequence[Row], places: Sequence[dict[str, Any]] = RANK_MAP) -> str:
     """The rows as nccl-tests text, in the order given."""
     out = io.StringIO()
-    reporter = make_reporter("nccl-tests", out, io.StringIO())
+    reporter = Reporter("nccl-tests", out, io.StringIO())
     reporter.start(PlanSummary.of(rows, places))
     for row in rows:
         reporter.row(row)
-    reporter.end()
+    reporter.close()
     return out.getvalue()
 
 

@@ -21,7 +21,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.report.blocks import View
 from collbench.report.frame import PlanSummary
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
 from collbench.report.writers import TableWriter, stopped_by
 from collbench.results.row import Row
@@ -49,13 +49,14 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(rows: Sequence[Row], format: str = "table", **options: object) -> tuple[str, str]:
     """What a run with these rows prints on stdout and stderr when neither is a terminal."""
     out, err = io.StringIO(), io.StringIO()
-    with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
+    with Reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
         reporter.start(PlanSummary.of(rows))
         for number, row in enumerate(rows):
             reporter.progress("measuring", number, len(rows), 9.0)
             reporter.row(row)
         reporter.note("careful")
-        reporter.end(["results are in runs/x"])
+        reporter.close()
+        reporter.note("results are in runs/x")
     return out.getvalue(), err.getvalue()
 
 
@@ -118,7 +119,7 @@ def test_nothing_is_cut_and_no_control_character_is_written() -> None:
 def test_each_line_is_flushed_when_its_case_is_done() -> None:
     read, write = os.pipe()
     with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
-        reporter = make_reporter("table", out, io.StringIO())
+        reporter = Reporter("table", out, io.StringIO())
         reporter.start(PlanSummary.of([make_row(8)]))
         assert pipe.read(10_000).count(b"\n") == 1
         reporter.row(make_row(8))
@@ -127,7 +128,7 @@ def test_each_line_is_flushed_when_its_case_is_done() -> None:
 
 def test_an_aborted_run_still_explains_its_rows() -> None:
     out = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()] * 2))
         reporter.row(make_row(flags=("simulated",)))
         raise KeyboardInterrupt
@@ -136,10 +137,10 @@ def test_an_aborted_run_still_explains_its_rows() -> None:
 
 def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
     out = io.StringIO()
-    reporter = make_reporter("table", out, io.StringIO())
+    reporter = Reporter("table", out, io.StringIO())
     reporter.start(PlanSummary.of([make_row()], launches=3))
     reporter.row(make_row())
-    reporter.end()
+    reporter.close()
     assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
@@ -147,7 +148,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
 def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()]))
         reporter.row(make_row())
     assert b"NIC 4?100 Gb/s" in raw.getvalue()
@@ -159,10 +160,10 @@ def test_quiet_leaves_only_data() -> None:
 
 
 def test_unknown_formats_and_colours_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
-        make_reporter("xml")
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, nccl-tests, csv, json"):
+        Reporter("xml")
     with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
-        make_reporter("table", io.StringIO(), io.StringIO(), "red")
+        Reporter("table", io.StringIO(), io.StringIO(), "red")
 
 
 class _Terminal(io.StringIO):
@@ -220,7 +221,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
     out = io.StringIO()
-    reporter = make_reporter("table", out, io.StringIO())
+    reporter = Reporter("table", out, io.StringIO())
     reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
     reporter.row(make_row(in_place=True))
     assert "out of place" not in out.getvalue()
@@ -231,15 +232,16 @@ _RUN = """
 import sys
 from collbench.report.frame import PlanSummary
 from collbench.report.writers import TableWriter, stopped_by
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from tests.results.rows import make_row
 rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
-with make_reporter("table") as reporter:
+with Reporter("table") as reporter:
     reporter.start(PlanSummary.of(rows))
     for number, row in enumerate(rows):
         reporter.progress("allreduce on nccl", number, len(rows), 65.0)
         reporter.row(row)
-    reporter.end(["results are in runs/x"])
+    reporter.close()
+    reporter.note("results are in runs/x")
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from collbench.report.cases import CHOICE_TITLE, choice_sentences, headline
 from collbench.report.frame import PlanSummary
 from collbench.report.headlines import lines as findings
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
@@ -36,7 +36,7 @@ OTHERS = "allreduce nccl: at 2 other sizes the automatic choice is the best, or 
 def printed(rows: list[Row], format: str = "table") -> str:
     """What a run with these rows prints on stdout."""
     out = io.StringIO()
-    with make_reporter(format, out, io.StringIO()) as reporter:
+    with Reporter(format, out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(rows))
         for each in rows:
             reporter.row(each)

@@ -13,8 +13,9 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.html.material import Material
 from collbench.report.runs import report_run
-from collbench.report.stored import show_training
+from collbench.report.stored import show_all
 from collbench.report.training import FORMATS, lines, trainings, write_steps
 from collbench.results.reader import read_run
 from collbench.results.row import Times
@@ -186,7 +187,7 @@ def test_csv_is_a_flat_record_per_training_and_backend() -> None:
 
 def test_csv_in_parts_has_one_header() -> None:
     whole = text_of(ROW, ROW, format="csv")
-    assert text_of(ROW, format="csv") + text_of(ROW, format="csv", first=False) == whole
+    assert text_of(ROW, format="csv") + text_of(ROW, format="csv", headed=True) == whole
 
 
 def test_json_is_an_object_per_line_as_stored() -> None:
@@ -220,7 +221,7 @@ def stored(folder: Path, *rows: StepRow, about: dict[str, Any] | None = None, ta
 
 def shown(path: Path, format: str = "table") -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    show_training(read_run(path), format, out=out, err=err, color=False)
+    show_all(Material([read_run(path)], Path()), format, out=out, err=err, color=False)
     return out.getvalue(), err.getvalue()
 
 
@@ -255,7 +256,7 @@ def test_several_runs_have_one_csv_header_even_if_some_are_empty(tmp_path: Path)
     runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", replace(ROW, backend="mpi"))]
     out = io.StringIO()
     report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
-    whole = text_of(ROW, format="csv", run="a") + text_of(replace(ROW, backend="mpi"), format="csv", run="b", first=False)
+    whole = text_of(ROW, format="csv", run="a") + text_of(replace(ROW, backend="mpi"), format="csv", run="b", headed=True)
     assert out.getvalue() == whole and (tmp_path / "steps.csv").read_bytes().decode() == whole
 
 
