@@ -98,7 +98,7 @@ def test_what_is_no_finite_number_is_null() -> None:
 
 
 def test_another_format() -> None:
-    with pytest.raises(UsageError, match=r"--format 'csv' .*table, json"):
+    with pytest.raises(UsageError, match=r"--format 'csv': .*table, json"):
         printed(NIC, format="csv")
 
 

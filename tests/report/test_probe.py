@@ -149,7 +149,7 @@ def test_colours_only_where_they_are_asked_for() -> None:
 
 
 def test_unknown_formats_and_colours() -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml' .*table, matrix, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, matrix, json"):
         printed(dgx(), format="xml")
     with pytest.raises(UsageError, match="--color 'pink' is unknown"):
         printed(dgx(), color="pink")
