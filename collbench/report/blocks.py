@@ -8,10 +8,26 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.report.answer import LEAST_RATE_BYTES
-from collbench.report.cases import FACTS, NOTHING, PLACED, limited_by, name_value, rate, remarks, size_of, times, two_modes, value_of
+from collbench.report.cases import (
+    FACTS,
+    NOTHING,
+    PLACED,
+    all_groups,
+    each_group,
+    if_groups,
+    interval,
+    limited_by,
+    name_value,
+    rate,
+    remarks,
+    size_of,
+    times,
+    two_modes,
+    value_of,
+)
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
+from collbench.report.frame import PlanSummary
 from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
@@ -62,30 +78,9 @@ def _quantile(name: str) -> Any:
     return text
 
 
-def _interval(row: Row) -> str:
-    known = row.time_s
-    if known is None or known.ci_low is None or known.ci_high is None:
-        return NOTHING
-    return f"{format_time(known.ci_low)}–{format_time(known.ci_high)}"
-
-
-def _half_width(row: Row) -> str:
-    width = half_width(row)
-    return NOTHING if width is None else f"±{format_percent(100 * width)}"
-
-
 def _has_rate(row: Row) -> bool:
     """Return whether a bandwidth means something: the message does not fit into one packet."""
     return row.size_bytes >= LEAST_RATE_BYTES and row.ranks > 1
-
-
-def _busbw(row: Row) -> str:
-    return rate(row.busbw_bytes_per_s) if _has_rate(row) else ""
-
-
-def _expected(row: Row) -> str:
-    ceiling = row.ceiling
-    return "" if not _has_rate(row) else rate(None if ceiling is None or row.percent_of_ceiling is None else ceiling.bytes_per_s)
 
 
 def _percent(percent: float | None, row: Row) -> str:
@@ -99,24 +94,27 @@ def _quality(row: Row) -> str:
     return NOTHING if quality is None else quality.word
 
 
-def _groups(plan: PlanSummary) -> bool:
-    return any(is_several(group) for group in plan.some("group"))
-
-
 def _column(key: str, title: str, text: Any, *, least: int = 0, drop: int = 0, right: bool = True) -> Column[Row]:
     return Column(key, title, text, right=right, drop=drop, least=least)
+
+
+def _expected(row: Row) -> str:
+    known = row.ceiling if row.percent_of_ceiling is not None else None
+    return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
 
 
 # All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
 COLUMNS: tuple[Column[Row], ...] = (
     _column("size", "size", size_of),
     _column("time", "time µs", _time, least=_TIME_WIDTH),
-    _column("ci", "± CI", _half_width, least=7, drop=1),
-    _column("interval", "95 % CI µs", _interval, least=15, drop=8),
+    _column(
+        "ci", "± CI", lambda row: NOTHING if (width := half_width(row)) is None else f"±{format_percent(100 * width)}", least=7, drop=1
+    ),
+    _column("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), least=15, drop=8),
     _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
-    _column("busbw", "busbw GB/s", _busbw, drop=3),
-    _column("each_group", "each group GB/s", lambda row: of_each_group(row) or NOTHING, drop=5),
-    _column("all_groups", "all groups GB/s", lambda row: rate(group_rates(row)[1]), drop=4),
+    _column("busbw", "busbw GB/s", lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "", drop=3),
+    _column("each_group", "each group GB/s", each_group, drop=5),
+    _column("all_groups", "all groups GB/s", all_groups, drop=4),
     _column("expected", "expected GB/s", _expected, drop=6),
     _column("percent", "% of expected", lambda row: _percent(row.percent_of_ceiling, row), drop=2),
     _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
@@ -143,7 +141,7 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     """Return the keys of the columns of figures for this plan."""
     if view.columns and not view.added:
         return view.columns
-    hidden: set[str] = set() if _groups(plan) else {"each_group", "all_groups"}
+    hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
     if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
         hidden |= set(_RATES)
     if not plan.moves:
