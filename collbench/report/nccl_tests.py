@@ -19,7 +19,7 @@ from collbench.operations.case import parse_split
 from collbench.report.cases import ONE_RANK, name_of, times, two_modes
 from collbench.report.frame import PlanSummary, format_groups, is_several
 from collbench.report.table import Line, printable
-from collbench.report.writers import stopped_by
+from collbench.report.writers import RowWriter, stopped_by
 from collbench.results.flags import explain
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size
@@ -39,7 +39,7 @@ _HEADER = [
 ]
 
 
-class NcclTestsWriter:
+class NcclTestsWriter(RowWriter):
     """One block, with its own head and foot, per series of rows that one nccl-tests program measures.
 
     Rows that differ in the placing only are one line: the first is held until the second is there.

@@ -18,7 +18,7 @@ from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
 from collbench.report.table import Line
-from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
+from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
 from collbench.results.row import Row
 from collbench.units import format_duration
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
     "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
-    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
+    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment="# "),
     "csv": lambda room, view: CsvWriter(),
     "json": lambda room, view: JsonWriter(),
 }
