@@ -171,8 +171,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.machine.peak.collective import ceilings, lines
     from collbench.machine.peak.node import parse_gigabytes
+    from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
-    from collbench.report.table import Line
 
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def write_error(text: str) -> None:
     """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
-        from collbench.report.table import printable
+        from collbench.report.frame import printable
     except OSError:  # a process that can open no file cannot import
         printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
@@ -110,9 +110,9 @@ def run_cases(request: Request, world: World, listener: ProgressListener | None,
 
 def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
     """Return the progress listener at rank 0."""
-    from collbench.report.progress import LaunchProgressPrinter, ProgressPrinter
+    from collbench.report.progress import ProgressPrinter, QuietProgressPrinter
 
-    return ProgressPrinter(arguments) if request.launches == 1 else LaunchProgressPrinter(arguments, first=request.launch_index == 0)
+    return ProgressPrinter(arguments) if request.launches == 1 else QuietProgressPrinter(arguments, notes=request.launch_index == 0)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from collbench.analysis.launches import time_of
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
-from collbench.report.table import GAP, Line, printable, wrapped_text
+from collbench.report.frame import GAP, Line, printable, wrapped_text
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural

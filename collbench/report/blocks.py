@@ -27,8 +27,8 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import PlanSummary
-from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
+from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
+from collbench.report.plan import PlanSummary
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time

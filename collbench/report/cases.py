@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
-from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group, operation_name
-from collbench.report.table import printable
+from collbench.report.frame import printable
+from collbench.report.plan import PlanSummary, group_rates, is_several, of_each_group, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural

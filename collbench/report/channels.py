@@ -11,8 +11,8 @@ import numpy as np
 from collbench.device.bandwidth import KernelFigure
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
+from collbench.report.frame import Column, Frame, Line, TextLayout, table_lines
 from collbench.report.screen import Screen, check_format, print_lines, wants_color, width_of, wrapped
-from collbench.report.table import Column, Frame, Line, TextLayout, table_lines
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median

@@ -14,12 +14,12 @@ from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE
 from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_columns, times
-from collbench.report.frame import PlanSummary, in_print_order, operation_name
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
+from collbench.report.frame import markdown_lines as markdown_of
+from collbench.report.frame import table_lines as text_of
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
+from collbench.report.plan import PlanSummary, in_print_order, operation_name
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
-from collbench.report.table import markdown_lines as markdown_of
-from collbench.report.table import table_lines as text_of
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page

@@ -17,9 +17,9 @@ from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.report.frame import Column, Frame, Line, TextLayout, printable
+from collbench.report.frame import table_lines as text_of
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
-from collbench.report.table import Column, Frame, Line, TextLayout, printable
-from collbench.report.table import table_lines as text_of
 from collbench.units import listed, plural
 
 # How this shell would launch: its place, MPI, launchers, problems, and the commands to use; as text or JSON.

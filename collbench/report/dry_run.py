@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
-from collbench.report.frame import operation_name
+from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.plan import operation_name
 from collbench.report.screen import print_lines, width_of, write_line
-from collbench.report.table import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.units import format_duration, format_size, plural
 
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text

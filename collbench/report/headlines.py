@@ -28,8 +28,8 @@ from collbench.report.cases import (
     value_of,
 )
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import plan_of
-from collbench.report.table import GAP, Column, Frame, Line, printable, table_lines, wrapped_text
+from collbench.report.frame import GAP, Column, Frame, Line, printable, table_lines, wrapped_text
+from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row

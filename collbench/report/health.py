@@ -19,8 +19,8 @@ from collbench.analysis.health import (
     SevereProblem,
 )
 from collbench.reason import as_json
+from collbench.report.frame import Line, printable, wrapped_text
 from collbench.report.screen import print_lines, wants_color, width_of
-from collbench.report.table import Line, printable, wrapped_text
 
 SCHEMA = 1
 _NEXT = {

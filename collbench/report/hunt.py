@@ -13,8 +13,8 @@ from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.reason import CommandText
+from collbench.report.frame import Line, csv_table, defused, printable
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
-from collbench.report.table import Line, csv_table, defused, printable
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 

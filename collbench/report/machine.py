@@ -22,9 +22,9 @@ from collbench.machine.model import SWITCH, Gpu, Machine, Nic, NumaNode, PciDevi
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
+from collbench.report.frame import Frame, Line, table_lines, text_columns
+from collbench.report.frame import printable as clean
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
-from collbench.report.table import Frame, Line, table_lines, text_columns
-from collbench.report.table import printable as clean
 from collbench.results.store import plain
 from collbench.units import format_bytes, format_size, plural
 
@@ -278,8 +278,9 @@ def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     distances = Distances(machine)
     names = _names(parts)
     cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
-    ends = [_affinity(machine, distances, part) for part in parts]
-    table = [[name, *row, *end] for name, row, end in zip(names, cases, ends, strict=True)]
+    nodes = [distances.numa_of(part.key) for part in parts]
+    cpus = {node.id: node.cpus for node in machine.numa_nodes}
+    table = [[name, *row, *_affinity(cpus, node)] for name, row, node in zip(names, cases, nodes, strict=True)]
     columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
     foot = [*_foot(distances, parts, names, cases, len(everything))]
     yield from table_lines(Frame(columns, table, foot=foot, names_hidden=True), width)
@@ -292,10 +293,9 @@ def _names(parts: list[Part]) -> list[str]:
     return [*(f"GPU{index}" for index in indices), *(f"NIC{number}" for number in range(len(parts) - gpus))]
 
 
-def _affinity(machine: Machine, distances: Distances, part: Part) -> list[str]:
-    numa = distances.numa_of(part.key)
-    cpus = next((node.cpus for node in machine.numa_nodes if node.id == numa), None) if numa is not None else None
-    return [safe(cpus) if cpus else _NOTHING if cpus == "" else UNKNOWN, UNKNOWN if numa is None else str(numa)]
+def _affinity(cpus: Mapping[int, str | None], node: int | None) -> list[str]:
+    own = None if node is None else cpus.get(node)
+    return [safe(own) if own else _NOTHING if own == "" else UNKNOWN, UNKNOWN if node is None else str(node)]
 
 
 def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
@@ -400,7 +400,6 @@ _MOST_PARTS = 8
 _FACTS = {
     "acs": "ACS",
     "address": "PCI address",
-    "architecture": "architecture",
     "bytes_per_s": "speed of a link",
     "command_line": "kernel's command line",
     "container": "container or not",
@@ -412,7 +411,6 @@ _FACTS = {
     "dma_buf": "dma-buf of the GPU driver",
     "driver": "GPU driver",
     "fabric": "cables",
-    "firmware": "firmware",
     "gdr": "reach of GPUs",
     "gpu_links": "links between GPUs",
     "gpus": "GPUs",
@@ -428,7 +426,6 @@ _FACTS = {
     "max_speed_gt_per_s": "most PCIe speed",
     "max_width": "most PCIe lanes",
     "memory_bytes": "memory",
-    "model": "model",
     "mtu_bytes": "MTU",
     "nics": "NICs",
     "numa": "NUMA node",
@@ -439,7 +436,6 @@ _FACTS = {
     "peer_access": "peer access",
     "peer_memory": "peer-memory modules",
     "phys_state": "physical state",
-    "ports": "ports",
     "rate_bits_per_s": "speed",
     "rdma": "RDMA",
     "shaped_bits_per_s": "shaper's rate",
@@ -447,7 +443,6 @@ _FACTS = {
     "sm_lid": "subnet manager's LID",
     "sockets": "number of sockets",
     "speed_gt_per_s": "PCIe speed",
-    "state": "state",
     "threads": "number of threads",
     "uuid": "serial number",
     "vendor": "maker",
@@ -788,9 +783,12 @@ def probe_text(
     A narrow terminal wraps lines between words, and shows the first columns of a matrix. Raises UsageError for an unknown format or color.
     """
     check_format(format, FORMATS)
-    found = _examined(machines) if findings is None and format != "matrix" else list(findings or ())
+    if findings is None and format != "matrix":
+        from collbench.machine.doctor.examine import examine
+
+        findings = examine(machines)
     width = None if format == "json" else width_of(stream)
-    print_lines(wrapped(_lines(machines, differences, format, found, width), width), stream, wants_color(stream, color))
+    print_lines(wrapped(_lines(machines, differences, format, findings or (), width), width), stream, wants_color(stream, color))
 
 
 def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -823,12 +821,6 @@ def _lines(
         words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
         summary = f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none"
         yield from (Line(""), Line(summary, "head"))
-
-
-def _examined(machines: Sequence[Machine]) -> list[Finding]:
-    from collbench.machine.doctor.examine import examine
-
-    return examine(machines)
 
 
 def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collbench.errors import UsageError
 from collbench.machine.distance import Distances
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 from collbench.machine.snapshot import topology_json
+from collbench.report.frame import printable
 from collbench.report.machine import (
     LINK_NAMES,
     Domain,
@@ -46,7 +47,6 @@ from collbench.report.machine import (
     switch_text,
     system_text,
 )
-from collbench.report.table import printable
 
 # The layout of the picture: positions in pixels of NUMA nodes, switches, GPUs and NICs.
 #

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding
 from collbench.report.cases import NOTHING
+from collbench.report.frame import Frame, Line, csv_table, printable, table_lines, text_columns
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
-from collbench.report.table import Frame, Line, csv_table, printable, table_lines, text_columns
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row

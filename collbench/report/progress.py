@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from collbench.operations.case import Case
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import Line
 from collbench.report.nccl_tests import NcclTestsWriter
+from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
-from collbench.report.table import Line
 from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
 from collbench.results.row import Row
 from collbench.units import format_duration
@@ -176,47 +176,26 @@ class ProgressPrinter(Reporter):
             self._folder = ""
 
 
-# Progress of a check: only what is measured now, since the verdict is the result.
+# Progress of a run whose rows are not printed: of one launch of several, whose rows wait for the others, and of a check.
 
 
-class CheckProgressPrinter(ProgressPrinter):
-    """The listener of `collbench check`: it shows progress, and keeps the run's folder for the verdict."""
+class QuietProgressPrinter(ProgressPrinter):
+    """A listener that shows only what is measured now, and the runner's notes if wanted; it keeps the run's folder."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, notes: bool = False) -> None:
         super().__init__(arguments)
-        self.arguments = arguments
-        self.folder = Path()
+        self.arguments, self.folder, self._notes = arguments, Path(), notes
 
     def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
         """Store the folder."""
         self._began_s, self.folder = time.monotonic(), Path(folder)
 
     def row(self, row: Row, place: int | None = None) -> None:
-        """Print nothing: the verdict has the evidence."""
+        """Print nothing: the row is in the run's folder."""
 
     def note(self, sentence: str) -> None:
-        """Print nothing: the note is in the run's folder."""
-
-
-# Progress of one launch of several: the rows wait for those of the others.
-
-
-class LaunchProgressPrinter(ProgressPrinter):
-    """The listener of one launch of several: it shows progress, and the notes of the first launch; the rows are printed at the end."""
-
-    def __init__(self, arguments: argparse.Namespace, first: bool) -> None:
-        super().__init__(arguments)
-        self._first = first
-
-    def begin(self, cases: list[Case], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
-        """Print nothing, since rows are printed later."""
-
-    def row(self, row: Row, place: int | None = None) -> None:
-        """Print nothing: the row is in the launch's folder."""
-
-    def note(self, sentence: str) -> None:
-        """Print the sentence in the first launch only, since notes are equal in all."""
-        if self._first:
+        """Print the sentence if notes are wanted. They are equal in all launches, and in the run's folder."""
+        if self._notes:
             super().note(sentence)
 
 

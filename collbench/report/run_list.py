@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from collbench.analysis.best import is_shown_as_time, peaks
 from collbench.analysis.launches import read_all
 from collbench.errors import FINE, UsageError
+from collbench.report.frame import Column, Frame, csv_lines, json_lines, table_lines
 from collbench.report.screen import check_format, print_lines, wants_color, width_of
-from collbench.report.table import Column, Frame, csv_lines, json_lines, table_lines
 from collbench.results.folder import RUN, holds_a_run
 from collbench.results.reader import Run
 from collbench.results.row import Row

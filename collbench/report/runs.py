@@ -17,14 +17,14 @@ from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, U
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
-from collbench.report.frame import in_print_order, plan_of
+from collbench.report.frame import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
+from collbench.report.plan import in_print_order, plan_of
 from collbench.report.progress import FORMATS
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
 from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
-from collbench.report.table import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -72,7 +72,12 @@ def _overview(material: Material) -> Iterator[str]:
         yield from ("", "## Peaks", "", *_peaks(best[:_MOST_PEAKS], named=len(material.tables) > 1))
     if len(best) > _MOST_PEAKS:
         yield from ("", f"The first {_MOST_PEAKS} of {len(best)} peaks.")
-    yield from ("", "## Findings and flags, worst first", "", *items(_concerns(material) or [NO_CONCERNS]))
+    yield from (
+        "",
+        "## Findings and flags, worst first",
+        "",
+        *items(map(_concern, material.concerns) if material.concerns else [NO_CONCERNS]),
+    )
 
 
 def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
@@ -87,14 +92,9 @@ def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
     return markdown_table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 
 
-def _concerns(material: Material) -> list[str]:
-    return [f"{each.severity}: {_concern(each)}" for each in material.concerns]
-
-
 def _concern(concern: Concern) -> str:
-    if concern.flag not in FLAGS:
-        return short(concern.sentence(), 600)
-    return f"{short(concern_sentence(concern), 600)}: {FLAGS[concern.flag].render()}"
+    meaning = f": {FLAGS[concern.flag].render()}" if concern.flag in FLAGS else ""
+    return f"{concern.severity}: {short(concern_sentence(concern) if meaning else concern.sentence(), 600)}{meaning}"
 
 
 def _compared(material: Material) -> Iterator[str]:
@@ -124,17 +124,15 @@ def _comparison(found: Comparison, most: int) -> Iterator[str]:
 
 
 def _tables(material: Material) -> Iterator[str]:
+    most = _most_rows(material)
     for each in material.tables:
-        yield from ("", f"## {escaped(short(each.name, 80))}", "", *_table(each, material.rows(each), _most_rows(material)))
-
-
-def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
-    plan = plan_of(each.runs[0], rows, each.name)
-    columns = shown_columns(plan)
-    shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
-    yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
-    if len(rows) > most:
-        yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
+        rows = material.rows(each)
+        columns = shown_columns(plan_of(each.runs[0], rows, each.name))
+        shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
+        yield from ("", f"## {escaped(short(each.name, 80))}", "")
+        yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
+        if len(rows) > most:
+            yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
 
 
 def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:

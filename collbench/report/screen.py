@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from collbench.errors import UsageError
-from collbench.report.table import Line, printable
+from collbench.report.frame import Line, printable
 from collbench.units import format_duration
 
 if TYPE_CHECKING:

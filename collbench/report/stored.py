@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.deploy.drain import lines, lines_of, read
 from collbench.errors import UsageError
+from collbench.report.frame import Line, printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import check_format, print_lines, write_line
-from collbench.report.table import Line, printable
 from collbench.report.training import FORMATS, write_steps
 from collbench.results.folder import HUNT, PAIRS, WORKLOAD
 from collbench.results.reader import Run

@@ -12,8 +12,8 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
+from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
-from collbench.report.table import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends

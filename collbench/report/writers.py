@@ -10,25 +10,21 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import GAP, Line, csv_record, csv_text, flattened, printable, wrapped_text
+from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
-from collbench.report.table import GAP, Line, csv_record, csv_text, flattened, printable, wrapped_text
 from collbench.results.flags import explain, flag_name
 from collbench.results.quality import SHOWN_FLAGS, quality_of, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 
 # Why sampling stopped, by the code in a row's `stopped`.
 _STOPPED = {
@@ -188,19 +184,12 @@ class Sample:
 def exposed(about: About, samples: Iterable[Sample]) -> str:
     """Return the text of the file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
     try:
+        from prometheus_client import Metric
         from prometheus_client.openmetrics import exposition
     except ImportError as error:
         raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
-    write: Any = exposition.generate_latest
-    return str(write(SimpleNamespace(collect=lambda: _families(about, samples))), "utf-8")
-
-
-def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
-    """Return the metrics with their samples: the last value of a series that occurs twice, and none for an unknown value."""
-    from prometheus_client.core import Metric
-
     by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
-    for sample in samples:
+    for sample in samples:  # the last value of a series that occurs twice
         by_name[sample.name][frozenset(sample.labels.items())] = sample
     families = []
     for name, (unit, text) in about.items():
@@ -208,8 +197,9 @@ def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
         for sample in by_name[name].values():
             if sample.value is not None and isfinite(sample.value):
                 family.add_sample(family.name, dict(sample.labels), sample.value)
-        families.append(family)
-    return [family for family in families if family.samples]
+        families += [family] if family.samples else []
+    write: Any = exposition.generate_latest
+    return str(write(SimpleNamespace(collect=lambda: families)), "utf-8")
 
 
 # Rows as JSON lines, as in cells.jsonl.

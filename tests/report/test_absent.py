@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.report.frame import PlanSummary
+from collbench.report.plan import PlanSummary
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.row import Row
 from tests.report.test_table import printed

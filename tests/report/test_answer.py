@@ -16,7 +16,7 @@ from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
-from collbench.report.frame import PlanSummary, in_print_order
+from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.progress import Reporter
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.quality import quality_of

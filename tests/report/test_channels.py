@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report.channels import channels_text, frame, interval, name, rate
-from collbench.report.table import table_lines
+from collbench.report.frame import table_lines
 from collbench.results.flags import explain
 from collbench.results.steps import Channel
 

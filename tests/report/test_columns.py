@@ -24,8 +24,8 @@ from collbench.report.cases import (
     value_of,
     wrong,
 )
-from collbench.report.frame import PlanSummary, format_groups, group_rates, of_each_group
-from collbench.report.table import printable
+from collbench.report.frame import printable
+from collbench.report.plan import PlanSummary, format_groups, group_rates, of_each_group
 from collbench.results.flags import DOUBTFUL, FLAGS, explain
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import defused
+from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.report.runs import report_run
-from collbench.report.table import defused
 from collbench.report.writers import csv_columns
 from collbench.results.row import Row
 from tests.report.golden import assert_golden

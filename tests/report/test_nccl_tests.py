@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from collbench import __version__
-from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import figure
+from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.results.row import Row
 from tests.report.golden import assert_golden

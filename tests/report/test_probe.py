@@ -12,9 +12,9 @@ from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import GpuLink, Machine, Nic
 from collbench.machine.snapshot import machines_of
+from collbench.report.frame import Line
 from collbench.report.machine import document, probe_text
 from collbench.report.screen import wrapped
-from collbench.report.table import Line
 from tests.machine.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 SLOW = Finding("CB2101", "severe", "box", "GPU 3 has half its lanes", "Gen4 x8 of Gen4 x16", "reseat it")

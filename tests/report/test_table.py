@@ -20,7 +20,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.blocks import View
-from collbench.report.frame import PlanSummary
+from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
 from collbench.report.writers import TableWriter, stopped_by
@@ -230,7 +230,7 @@ def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
 
 _RUN = """
 import sys
-from collbench.report.frame import PlanSummary
+from collbench.report.plan import PlanSummary
 from collbench.report.writers import TableWriter, stopped_by
 from collbench.report.progress import Reporter
 from tests.results.rows import make_row

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import Line
+from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.report.screen import PlainScreen
-from collbench.report.table import Line
 from collbench.results.folder import RunFolder
 from tests.results.rows import make_row, not_measured
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from collbench.report.cases import CHOICE_TITLE, choice_sentences
-from collbench.report.frame import PlanSummary
 from collbench.report.headlines import lines as findings
+from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.results.reader import Run
 from collbench.results.row import Row

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.report.frame import in_print_order
+from collbench.report.plan import in_print_order
 from collbench.report.stored import kind_of
 from collbench.results.reader import Run
 from collbench.results.row import Row
