@@ -180,13 +180,11 @@ class TextLayout(Generic[R]):
             self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
 
 
-def text_columns(
-    titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = (), wrap: str = ""
-) -> list[Column[Any]]:
+def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = ()) -> list[Column[Any]]:
     """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
     ends, cuts, order = set(right), set(cut), {title: len(drop) - place for place, title in enumerate(drop)}
     return [
-        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts, wrap=each == wrap != "")
+        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts)
         for place, each in enumerate(titles)
     ]
 

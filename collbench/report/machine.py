@@ -149,8 +149,7 @@ def nics_text(machine: Machine) -> str:
 
 
 def _nic_speed(nic: Nic) -> str:
-    up = [port for port in nic.ports if port.state != "down"]
-    fastest = max(up, key=lambda port: port.rate_bits_per_s or 0, default=None)
+    fastest = max((port for port in nic.ports if port.state != "down"), key=lambda port: port.rate_bits_per_s or 0, default=None)
     if fastest is None:
         return "down" if nic.ports else "of unknown speed"
     layer = f" {_LAYERS[fastest.link_layer]}" if fastest.link_layer else ""
@@ -330,11 +329,6 @@ class Domain:
     node: NumaNode | None
     below: tuple[Switch | Part, ...]
 
-    @property
-    def parts(self) -> list[Part]:
-        """Return all its GPUs and NICs, in the order of drawing."""
-        return _parts(self.below)
-
 
 def arrange(machine: Machine, distances: Distances) -> list[Domain]:
     """Return the NUMA nodes in their order, then one for parts with unknown node, if any. Virtual NICs are left out."""
@@ -363,7 +357,7 @@ def first_parts(machine: Machine, most: int) -> Machine:
 
 
 def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, ...]:
-    return _below([(part, [*reversed(distances.bridges(part.address))] if part.address else []) for part in parts], 0, distances)
+    return _below([(part, list(reversed(distances.bridges(part.address))) if part.address else []) for part in parts], 0, distances)
 
 
 def _below(parts: list[tuple[Part, list[PciDevice]]], depth: int, distances: Distances) -> tuple[Switch | Part, ...]:
@@ -385,13 +379,6 @@ def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Dist
     above, own = gigatransfers_in_all(device.link), gigatransfers_in_all(devices[0].link) if devices[0] else None
     slower = device.parent is not None and above is not None and own is not None and above < own
     return (Switch(device, below),) if slower or len(slots) > 1 else below
-
-
-def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
-    found: list[Part] = []
-    for each in below:
-        found += _parts(each.below) if isinstance(each, Switch) else [each]
-    return found
 
 
 # Unknown facts of a machine, and facts on which its sources disagree, as text: "MTU of mlx5_0: sysfs does not hold it".
@@ -559,7 +546,13 @@ def part_texts(machine: Machine) -> dict[str, PartText]:
 def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
     """Yield the parts below a node or a switch. Equal parts without an address are combined, with all their names."""
     described = [(each, _described(machine, each, distances)) for each in below]
-    groups = [list(group) for _, group in groupby(described, lambda one: _but_its_name(*one))]
+
+    def shown_with(one: tuple[Switch | Part, PartText]) -> object:
+        """Return what parts must have in common to be shown in one line."""
+        each, text = one
+        return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
+
+    groups = [list(group) for _, group in groupby(described, shown_with)]
     for place, ((each, first), *others) in enumerate(groups):
         last = place == len(groups) - 1
         inner = indent + ("   " if last else "│  ")
@@ -598,67 +591,52 @@ class PartText:
         return "; ".join(["  ".join([self.title, *self.facts]), *self.lines])
 
 
-def _but_its_name(each: Switch | Part, text: PartText) -> object:
-    """Return what parts must have in common to be shown in one line."""
-    return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
-
-
 def _described(machine: Machine, each: Switch | Part, distances: Distances) -> PartText:
     if isinstance(each, Switch):
         return PartText("", switch_text(each.device), ())
-    return _gpu(machine, each, distances) if isinstance(each, Gpu) else _nic(machine, each, distances)
-
-
-def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> PartText:
-    address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
-    facts = (*address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances))
-    return PartText("GPU", gpu_number(gpu), facts, tuple(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text))
-
-
-def _nic(machine: Machine, nic: Nic, distances: Distances) -> PartText:
-    address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
-    without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
-    verbs = "RDMA" if nic.rdma else without
-    kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
-    interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
-    ports = [port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"]
-    return PartText("NIC", f"{nic_name(nic)}{interfaces}", (*address, kind, _slot(machine, nic, distances)), tuple(ports))
+    slot = _slot(machine, each, distances)
+    if isinstance(each, Gpu):
+        address = [safe(each.address)] if each.address and each.index is not None else []
+        links = [text for text in (links_text(machine, each), c2c_text(each)) if text]
+        return PartText("GPU", gpu_number(each), (*address, f"{gpu_model(each)}, {memory(each.memory_bytes)}", slot), tuple(links))
+    address = [safe(each.address)] if each.address and each.address != each.name else []
+    without = "no RDMA device (driver not loaded)" if each.rdma_missing else "no RDMA" if each.model or each.ports else "RDMA unknown"
+    kind = f"{safe(each.model or 'model unknown')}, {'RDMA' if each.rdma else without}"
+    interfaces = f" ({listed(map(safe, each.interfaces))})" if each.interfaces not in ((), (each.name,)) else ""
+    ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
+    return PartText("NIC", f"{nic_name(each)}{interfaces}", (*address, kind, slot), tuple(ports))
 
 
 def _slot(machine: Machine, part: Part, distances: Distances) -> str:
+    """Return the PCIe link with the maximum of both its ends: a card in a smaller slot is not downtrained."""
     device = distances.device(part.address)
     if device is None:
         return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
     if device.virtual:
         return "PCIe link of a virtual function: unknown"
-    text = pcie(_possible(device, distances), isinstance(part, Gpu))
+    above, link = distances.device(device.parent), device.link
+    if above is not None and not above.virtual:
+        speeds = [each for each in (link.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
+        widths = [each for each in (link.max_width, above.link.max_width) if each]
+        most_speed, most_width = min(speeds) if link.max_speed_gt_per_s else None, min(widths) if link.max_width else None
+        link = replace(link, max_speed_gt_per_s=most_speed, max_width=most_width)
+    text = pcie(link, isinstance(part, Gpu))
     return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
-
-
-def _possible(device: PciDevice, distances: Distances) -> PcieLink:
-    """Return the device's link with the maximum of both ends: a card in a smaller slot is not downtrained."""
-    above, own = distances.device(device.parent), device.link
-    if above is None or above.virtual:
-        return own
-    speeds = [each for each in (own.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
-    widths = [each for each in (own.max_width, above.link.max_width) if each]
-    return replace(
-        own,
-        max_speed_gt_per_s=min(speeds) if own.max_speed_gt_per_s else None,
-        max_width=min(widths) if own.max_width else None,
-    )
 
 
 def _virtual(machine: Machine) -> list[str]:
     """Return interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
-    kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
+    kinds: dict[str, defaultdict[str, list[str]]] = {
+        "interfaces without a speed": defaultdict(list),
+        "interfaces made of others": defaultdict(list),
+    }
+    without, made = kinds.values()
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
-        kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    titles = {False: "interfaces without a speed", True: "interfaces made of others"}
-    fact_text = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
-    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in fact_text.items() if texts]
+        (made if known else without)[", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
+    texts = {title: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for title, found in kinds.items()}
+    return [f"{title}: {', '.join(found)}" for title, found in texts.items() if found]
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from collbench.report.frame import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
 from collbench.report.runs import report_run
-from collbench.report.writers import csv_columns
+from collbench.report.writers import STDOUT, Outputs, csv_columns, write_whole
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, not_measured, store
@@ -150,3 +152,57 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     assert report(path)[0].startswith("run (1 row, not finished)\n")
     (path / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T12:00:00.000Z", "exit_code": 130}))
     assert report(path)[0].startswith("run (1 row, not finished)\n"), "Ctrl-C"
+
+
+# Files that a report writes: in one step, or with a sentence that names the reason.
+
+
+def test_a_file_is_replaced_as_a_whole_and_a_link_stays_one(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_whole(link, "line\n", "--html")
+    assert link.is_symlink() and real.read_bytes() == b"line\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_whole(pipe, "through", "--html")
+    reader.join(10)
+    assert read == ["through"] and pipe.is_fifo()
+
+
+def test_what_cannot_be_written_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--html .*/no/page .*\(No such file or directory\)"):
+        write_whole(tmp_path / "no" / "page", "", "--html")
+    with pytest.raises(UsageError, match="Is a directory"):
+        write_whole(tmp_path, "", "--html")
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(UsageError, match=r"circle cannot be written \(.+\)"):
+        write_whole(circle, "", "--html")
+    assert list(tmp_path.iterdir()) == [circle]
+
+
+def test_stdout_belongs_to_one() -> None:
+    Outputs(csv=STDOUT, markdown=Path("a")).check()
+    Outputs(csv=Path("a"), markdown=STDOUT, html=Path("b")).check()
+    with pytest.raises(UsageError, match="--csv and --markdown "):
+        Outputs(csv=STDOUT, markdown=STDOUT).check()
+    with pytest.raises(UsageError, match="--html "):
+        Outputs(html=STDOUT).check()
+    with pytest.raises(UsageError, match="--openmetrics "):
+        Outputs(openmetrics=STDOUT).check()
+
+
+def test_a_link_that_waits_where_the_draft_goes_leads_nowhere(tmp_path: Path) -> None:
+    other, draft = tmp_path / "other", tmp_path / f".page.{os.getpid()}"
+    other.write_text("another program's")
+    draft.symlink_to(other)
+    write_whole(tmp_path / "page", "ours", "--html")
+    assert (other.read_text(), (tmp_path / "page").read_text(), draft.is_symlink()) == ("another program's", "ours", False)
