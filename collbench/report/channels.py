@@ -12,7 +12,7 @@ from collbench.device.bandwidth import KernelFigure
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, TextLayout, table_lines
-from collbench.report.screen import Screen, check_format, print_lines, wants_color, width_of, wrapped
+from collbench.report.screen import PlainScreen, check_format, print_lines, wants_color, width_of, wrapped
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median
@@ -31,7 +31,7 @@ ABOVE = "above_bound"
 class KernelsWriter:
     """Writes the figures of `collbench kernels` to a screen; `format` is one of FORMATS."""
 
-    def __init__(self, format: str, screen: Screen, width: int | None = None) -> None:
+    def __init__(self, format: str, screen: PlainScreen, width: int | None = None) -> None:
         self._format, self._screen = format, screen
         self._above = False
         self._names: dict[int, str] = {}

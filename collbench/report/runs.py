@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import SEVERITIES
@@ -198,15 +199,11 @@ def _samples(material: Material) -> Iterator[Sample]:
 def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("run_launches", labels, sum(max(1, len(rows_by_launch(run))) for run in runs))
     yield Sample("run_complete", labels, all(run.finished and run.info.get("exit_code") in (0, None) for run in runs))
-    ended = [seconds for run in runs if (seconds := _seconds(run.info.get("finished_utc"))) is not None]
+    ended = []
+    for run in runs:
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            ended.append(datetime.fromisoformat(run.info["finished_utc"]).timestamp())
     yield Sample("run_finished_timestamp", labels, max(ended, default=None))
-
-
-def _seconds(text: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
@@ -215,25 +212,27 @@ def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("measured", where, times is not None)
     if times is None:
         return
-    for name, value in (("time", times.p50), ("time_interval_low", times.ci_low), ("time_interval_high", times.ci_high)):
-        yield Sample(name, where, value)
-    yield from (Sample("time_p99", where, times.p99), Sample("samples", where, row.n), Sample("launches", where, row.launches))
-    yield Sample("doubtful", where, bool(doubtful(row)))
-    yield Sample("wrong_elements", where, row.wrong)
-    yield from _rates(row, where)
-
-
-def _rates(row: Row, where: Mapping[str, str]) -> Iterator[Sample]:
-    yield Sample("algbw", where, row.algbw_bytes_per_s)
-    yield Sample("busbw", where, row.busbw_bytes_per_s if row.ranks > 1 else None)
-    has_percentage = row.percent_of_ceiling is not None and row.ranks > 1 and not row.wrong
+    share, hard = row.percent_of_ceiling, row.percent_of_hard_bound
+    has_percentage = share is not None and row.ranks > 1 and not row.wrong
+    values = {
+        "time": times.p50,
+        "time_interval_low": times.ci_low,
+        "time_interval_high": times.ci_high,
+        "time_p99": times.p99,
+        "samples": row.n,
+        "launches": row.launches,
+        "doubtful": bool(doubtful(row)),
+        "wrong_elements": row.wrong,
+        "algbw": row.algbw_bytes_per_s,
+        "busbw": row.busbw_bytes_per_s if row.ranks > 1 else None,
+        "of_ceiling": share / 100 if has_percentage and share is not None else None,
+        "of_hard_bound": hard / 100 if has_percentage and hard is not None else None,
+    }
+    yield from (Sample(name, where, value) for name, value in values.items())
     for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):
         if ceiling is not None:
             facts = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
             yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in facts.items()}}, ceiling.bytes_per_s)
-    yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if has_percentage else None)
-    if row.percent_of_hard_bound is not None and has_percentage:
-        yield Sample("of_hard_bound", where, row.percent_of_hard_bound / 100)
 
 
 def _labels(row: Row) -> dict[str, str]:
@@ -433,7 +432,10 @@ def _table_lines(
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
-    launches, unfinished = len(table.runs), sum(map(_is_unfinished, table.runs))
+    launches, unfinished = (
+        len(table.runs),
+        sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs),
+    )
     resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
     rows = plural(len(table.rows), "row")
     if launches == 1:
@@ -443,11 +445,6 @@ def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
         facts = [f"{launches} launches", rows, *counts]
     title = wrapped_text(printable(f"{table.name} ({', '.join(facts)})"), room, GAP)
     return [*([] if first else [Line("")]), *(Line(text, "head") for text in title)]
-
-
-def _is_unfinished(run: Run) -> bool:
-    """Return whether the run was killed, or stopped by a signal that it could still record."""
-    return not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED)
 
 
 def _room(stream: TextIO) -> int | None:

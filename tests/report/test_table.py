@@ -217,7 +217,7 @@ def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPa
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
+    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
 
 
 def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
