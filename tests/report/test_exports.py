@@ -14,12 +14,9 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.frame import defused
-from collbench.report.plan import PlanSummary
-from collbench.report.progress import Reporter
 from collbench.report.runs import report_run
 from collbench.report.writers import STDOUT, Outputs, csv_columns, write_whole
-from collbench.results.row import Row
-from tests.report.golden import assert_golden
+from tests.report.golden import assert_golden, live
 from tests.results.rows import make_row, not_measured, store
 
 ROWS = [
@@ -27,17 +24,6 @@ ROWS = [
     not_measured('no "bfloat16", sorry\nreally', backend="mpi"),
     make_row(8, backend="mpi", slowest_ranks={"count": 3}),
 ]
-
-
-def live(format: str, rows: list[Row]) -> str:
-    """What a run prints on stdout in this format."""
-    out = io.StringIO()
-    reporter = Reporter(format, out, io.StringIO())
-    reporter.start(PlanSummary.of(rows, run="run-1"))
-    for row in rows:
-        reporter.row(row)
-    reporter.close()
-    return out.getvalue()
 
 
 def report(*paths: Path, file: Path | None = None, format: str = "table") -> tuple[str, str]:
@@ -53,7 +39,7 @@ def records(text: str) -> list[dict[str, str]]:
 
 
 def test_csv() -> None:
-    text = live("csv", ROWS)
+    text = live(ROWS, "csv", run="run-1")
     assert_golden("rows.csv", text)
     assert all(line.endswith("\r") for line in text.removesuffix("\n").split("\n"))
     first, second, third = records(text)
@@ -71,9 +57,9 @@ def test_csv() -> None:
 
 def test_csv_keeps_both_values_and_why_a_case_stopped() -> None:
     modes = [{"time_s": 2.3e-06, "share": 0.82}, {"time_s": 1.07e-05, "share": 0.18}]
-    row = records(live("csv", [make_row(modes=modes, stopped="max_time", launches=5)]))[0]
+    row = records(live([make_row(modes=modes, stopped="max_time", launches=5)], "csv", run="run-1"))[0]
     assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
-    assert records(live("csv", [make_row()]))[0]["modes"] == ""
+    assert records(live([make_row()], "csv", run="run-1"))[0]["modes"] == ""
 
 
 @pytest.mark.parametrize(("letters", "kept"), [(32_766, 32_766), (32_767, 32_766), (200_000, 32_766)])
@@ -85,14 +71,14 @@ def test_no_case_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
 def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
-    row = records(live("csv", [not_measured(text, operation=text, n_eff=-1.5)]))[0]
+    row = records(live([not_measured(text, operation=text, n_eff=-1.5)], "csv", run="run-1"))[0]
     assert (row["na"], row["operation"], row["n_eff"]) == (f"'{text}", f"'{text}", "-1.5")
 
 
 def test_json_is_what_cases_jsonl_holds(tmp_path: Path) -> None:
     path = store(tmp_path / "run", ROWS)
-    assert live("json", [*ROWS[1:]]).splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
-    assert live("json", ROWS).isascii()
+    assert live([*ROWS[1:]], "json", run="run-1").splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
+    assert live(ROWS, "json", run="run-1").isascii()
 
 
 def test_a_report_is_ascending_in_size_for_any_order(tmp_path: Path) -> None:

@@ -137,11 +137,11 @@ def test_an_aborted_run_still_explains_its_rows() -> None:
 
 
 def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
+    rows = [make_row(launches=3)]
     out = io.StringIO()
-    reporter = Reporter("table", out, io.StringIO())
-    reporter.start(PlanSummary.of([make_row()], launches=3))
-    reporter.row(make_row())
-    reporter.close()
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows, launches=3))
+        reporter.row(rows[0])
     assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
