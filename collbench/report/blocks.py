@@ -27,7 +27,7 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
+from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
 from collbench.report.plan import PlanSummary
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
@@ -170,7 +170,7 @@ class BlockLayout:
         """Return what is the same in all rows."""
         known = {name: next(iter(values)) for name, values in self._plan.values.items() if self._is_global(name)}
         facts = [text for name, text_of in FACTS.items() if known.get(name) is not None and (text := text_of(known[name]))]
-        return [Line(text, "head") for text in wrapped_text(printable(" · ".join(facts)), self._room, GAP)] if facts else []
+        return list(text_lines(" · ".join(facts), self._room, "head")) if facts else []
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row, after those that begin its block if it is the first one."""
@@ -221,7 +221,7 @@ class BlockLayout:
         title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
         return [
             *([] if first else [Line("")]),
-            *(Line(text, "head") for text in wrapped_text(printable(title), self._room, GAP)),
+            *text_lines(title, self._room, "head"),
             Line(self._layout.heading(), "head"),
         ]
 
@@ -233,7 +233,7 @@ class BlockLayout:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
         shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
         cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
-        return [Line(text, "na") for text in wrapped_text(GAP.join([*cells, reason_of(row)]), self._room, GAP * 2)]
+        return list(text_lines(GAP.join([*cells, reason_of(row)]), self._room, "na", GAP * 2))
 
 
 def _limit(row: Row) -> str | None:
@@ -248,11 +248,10 @@ def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
     """Yield the lines below a row: wrong data always, its flags if they are wanted."""
     details = [f"{wrong_elements(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
     if view.verbose:
-        both = [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
         details += [f"flags: {remarks(row)}"] if row.flags else []
-        details += both
+        details += [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
     for text in details:
-        yield from (Line(part, "wrong" if row.wrong else "foot") for part in wrapped_text(f"{GAP * 2}{printable(text)}", room, GAP * 3))
+        yield from text_lines(f"{GAP * 2}{text}", room, "wrong" if row.wrong else "foot", GAP * 3)
 
 
 def _style(row: Row) -> str:

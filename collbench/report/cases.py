@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.launches import WHERE_NONE, forced
+from collbench.analysis.launches import WHERE_NONE, forced, known
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.frame import printable
-from collbench.report.plan import PlanSummary, group_rates, is_several, of_each_group, operation_name
+from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
@@ -74,14 +74,32 @@ def rate(bytes_per_s: float | None) -> str:
     return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
 
 
-def each_group(row: Row) -> str:
-    """Return the busbw of the slowest and of the fastest group in GB/s, or a dash."""
-    return of_each_group(row) or NOTHING
-
-
 def all_groups(row: Row) -> str:
     """Return the busbw of all groups together in GB/s, or a dash."""
     return rate(group_rates(row)[1])
+
+
+def group_rates(row: Row) -> tuple[list[float], float | None]:
+    """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
+    each, total = row.groups.get("busbw_bytes_per_s"), row.groups.get("total_busbw_bytes_per_s")
+    rates = [float(rate) for rate in each if known(rate)] if isinstance(each, list | tuple) else []
+    return rates, float(total) if total is not None and known(total) else None
+
+
+def each_group(row: Row) -> str:
+    """Return the busbw of the slowest and of the fastest group in GB/s: "9.41–9.45"; a dash if unknown."""
+    rates, _ = group_rates(row)
+    return "–".join(dict.fromkeys((format_rate(min(rates)), format_rate(max(rates))))) if rates else NOTHING
+
+
+def format_groups(row: Row) -> str:
+    """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
+    count, ranks = row.groups.get("count"), row.groups.get("ranks")
+    if not (known(count) and known(ranks)):
+        return ""
+    each, (_, total) = each_group(row), group_rates(row)
+    rates = [*([f"{each} GB/s each"] if each != NOTHING else []), *([f"{format_rate(total)} GB/s in total"] if total is not None else [])]
+    return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
 
 
 def times(row: Row, unit: str = "") -> str:

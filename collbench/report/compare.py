@@ -31,11 +31,13 @@ _RATIO = ("value", "low", "high", "n")
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
-    return csv_of([
-        {f"{name}_{part}" if part else name: inner for name, value in record.items()
-         for part, inner in (value.items() if isinstance(value, dict) else [("", value)])}
-        for record in _records(found)
-    ])  # fmt: skip
+    records = []
+    for record in _records(found):
+        flat: dict[str, Any] = {}
+        for name, value in record.items():
+            flat |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+        records.append(flat)
+    return csv_of(records)
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
@@ -90,15 +92,19 @@ def _records(found: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _record(a: Row | None, b: Row | None, outcome: str, case: CaseRatio | None = None) -> dict[str, Any]:
-    ratios = {name: {part: getattr(ratio, part, None) for part in _RATIO}
-              for name, ratio in (("time_ratio", case and case.time), ("busbw_ratio", case and case.bandwidth))}  # fmt: skip
     canary_a, canary_b = case.canary_s if case else (None, None)
     return {
-        **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")}, "outcome": outcome,
-        "doubt": case.doubt.value if case and case.doubt else None, "within": case and case.within,
-        "interval_over_launches": bool(case and case.launches), STATE: bool(case and case.state_differs), **ratios,
-        "a": _figures(a, canary_a), "b": _figures(b, canary_b),
-    }  # fmt: skip
+        **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")},
+        "outcome": outcome,
+        "doubt": case.doubt.value if case and case.doubt else None,
+        "within": case and case.within,
+        "interval_over_launches": bool(case and case.launches),
+        STATE: bool(case and case.state_differs),
+        "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
+        "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
+        "a": _figures(a, canary_a),
+        "b": _figures(b, canary_b),
+    }
 
 
 def _figures(row: Row | None, canary_s: float | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from operator import itemgetter
@@ -93,9 +94,17 @@ def _launch_json(explanation: Explanation) -> dict[str, Any]:
     """Return one object: schema, places, the MPI library, launchers, problems, commands."""
     loaded = explanation.library
     launchers = [
-        {"name": each.name, "path": str(each.path), "family": each.family, "version": each.version, "first_in_path": each.first,
-         "mpi_plugins": each.plugins, "trouble": each.trouble} for each in explanation.launchers
-    ]  # fmt: skip
+        {
+            "name": each.name,
+            "path": str(each.path),
+            "family": each.family,
+            "version": each.version,
+            "first_in_path": each.first,
+            "mpi_plugins": each.plugins,
+            "trouble": each.trouble,
+        }
+        for each in explanation.launchers
+    ]
     names = [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in explanation.names]
     return {
         "schema": SCHEMA,
@@ -128,20 +137,30 @@ def table_lines(
 ) -> Iterator[Line]:
     """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
     several = len({machine.hostname for machine in machines}) > 1
+
+    def on_hosts(names: Sequence[str | None]) -> str:
+        known = [name or "unnamed host" for name in names]
+        return f"{listed(known, _MOST_HOSTS)}: " if several and [*names] != [None] else ""
+
     hosts: dict[Finding, list[str | None]] = {}  # findings that differ only in the host are combined
     for finding in findings:
         hosts.setdefault(replace(finding, hostname=None), []).append(finding.hostname)
     columns: list[Column[Finding]] = [
         Column("", "", lambda each: each.severity, least=len("warning")),
         Column("", "", lambda each: each.code),
-        Column("", "", lambda each: f"{_where(hosts[each]) if several else ''}{each.what}", wrap=True),
+        Column("", "", lambda each: f"{on_hosts(hosts[each])}{each.what}", wrap=True),
     ]
     layout = TextLayout(Frame(columns, list(hosts), style=lambda each: _STYLES[each.severity]), width)
     for finding in hosts:
         yield from layout.lines(finding)
         yield Line(printable(f"  evidence: {finding.evidence}"))
         yield Line(printable(f"  remedy:   {finding.remedy}"))
-    yield Line(printable(_summary(findings)), "head")
+    summary = "no findings"
+    if findings:
+        counts = Counter(finding.severity for finding in findings)
+        texts = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+        summary = f"{plural(len(findings), 'finding')}: {texts}; `collbench explain {findings[0].code}` explains the first"
+    yield Line(printable(summary), "head")
     foot = [text for log in logs for text in summary_lines(summarize(log))]
     foot += [*states(machines, logs), sentence(machines, logs)]
     if not machines:
@@ -149,10 +168,6 @@ def table_lines(
         where = f"the log was not written here, but on {wrote}" if wrote else "the log does not name the host that wrote it"
         foot.append(f"no machine was looked at, as {where}: --from adds its files")
     yield from (Line(printable(text), "foot") for text in foot)
-
-
-def _where(hosts: Sequence[str | None]) -> str:
-    return f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if list(hosts) != [None] else ""
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
@@ -167,11 +182,3 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "logs": [asdict(summarize(log)) for log in logs],
     }
     yield Line(json.dumps(document, default=lambda member: member.value))  # enumerations
-
-
-def _summary(findings: Sequence[Finding]) -> str:
-    if not findings:
-        return "no findings"
-    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
-    counts_text = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {counts_text}; `collbench explain {findings[0].code}` explains the first"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TextIO
@@ -63,7 +63,8 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
         print_lines((Line(line.text) for line in table_lines(_frame(planned), width_of(out))), out)
         return
     facts = [case_facts(label, case) for label, case in planned.cases]
-    print_lines(_csv(facts) if format == "csv" else [Line(json.dumps(each)) for each in facts], out)
+    texts = [{name: str(value) if isinstance(value, bool) else value for name, value in each.items()} for each in facts]
+    print_lines(csv_of(texts) if format == "csv" else [Line(json.dumps(each)) for each in facts], out)
     for text in sentences(planned) if talk else ():
         write_line(talk, printable(text))  # type: ignore[arg-type]
 
@@ -105,10 +106,6 @@ def _frame(planned: Planned) -> Frame[_Swept]:
     return Frame(_COLUMNS, [(label, backend, cases) for (label, backend), cases in found.items()], foot=foot)
 
 
-def _operations(cases: Sequence[Case]) -> str:
-    return ", ".join(dict.fromkeys(operation_name(case.operation) for case in cases))
-
-
 def _sizes(cases: Sequence[Case]) -> str:
     """Return the smallest and the largest size; "" for operations that move no data."""
     sizes = [case.size_bytes for case in cases if case.size_bytes]
@@ -123,10 +120,6 @@ _COLUMNS: tuple[Column[_Swept], ...] = (
     Column("", "sweep", lambda each: each[0], cut=True),
     Column("", "backend", lambda each: each[1]),
     Column("", "cases", lambda each: str(len(each[2])), right=True),
-    Column("", "operations", lambda each: _operations(each[2]), cut=True),
+    Column("", "operations", lambda each: ", ".join(dict.fromkeys(operation_name(case.operation) for case in each[2])), cut=True),
     Column("", "sizes", lambda each: _sizes(each[2])),
 )
-
-
-def _csv(facts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    return csv_of([{name: str(value) if isinstance(value, bool) else value for name, value in each.items()} for each in facts])

@@ -189,29 +189,32 @@ def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequenc
     ]
 
 
-def wrapped_text(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return a sentence as lines of at most `width` characters, broken between words; later lines begin with `indent`."""
-    if width is None or len(text) <= width:
-        return [text]
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=True)
+def text_lines(text: str, width: int | None, style: str = "", indent: str = GAP) -> Iterator[Line]:
+    """Yield a printable sentence as lines of at most `width` characters, broken between words; later lines begin with `indent`."""
+    shown = printable(text)
+    if width is None or len(shown) <= width:
+        yield Line(shown, style)
+        return
+    for part in textwrap.wrap(shown, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=True):
+        yield Line(part, style)
 
 
 def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
     """Yield the frame as text: head, title, headings, records, foot. `width`: columns of the terminal; None: a file, with all columns."""
     layout = TextLayout(frame, width)
     for sentence in frame.head:
-        yield from (Line(text) for text in wrapped_text(printable(sentence), width))
+        yield from text_lines(sentence, width, indent="")
     if frame.title:
-        yield from (Line(text, "head") for text in wrapped_text(printable(frame.title), width, "  "))
+        yield from text_lines(frame.title, width, "head")
     if frame.records:
         heading = layout.heading()
         yield from [Line(heading, "head")] if heading else []
         yield from (line for record in frame.records for line in layout.lines(record))
     if frame.names_hidden and layout.dropped:
         hidden = f"not shown on a terminal this narrow: {', '.join(column.title for column in layout.dropped)}"
-        yield from (Line(text, "foot") for text in wrapped_text(hidden, width, "  "))
+        yield from text_lines(hidden, width, "foot")
     for sentence in frame.foot:
-        yield from (Line(text, "foot") for text in wrapped_text(printable(sentence), width, "  "))
+        yield from text_lines(sentence, width, "foot")
 
 
 def csv_lines(frame: Frame[Any], headed: bool = False) -> Iterator[Line]:

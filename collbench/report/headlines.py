@@ -28,7 +28,7 @@ from collbench.report.cases import (
     value_of,
 )
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import GAP, Column, Frame, Line, printable, table_lines, wrapped_text
+from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines
 from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
@@ -67,7 +67,7 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
 
 def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
     """Return sentences as lines of at most `width` characters."""
-    return [Line(part) for text in texts for part in wrapped_text(printable(text), width, GAP)]
+    return [line for text in texts for line in text_lines(text, width)]
 
 
 def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
@@ -243,7 +243,7 @@ def short(text: str, most: int = _LONGEST) -> str:
 
 def subject(table: Launches) -> dict[str, str]:
     """Return what was measured, how, where, with what and when: {"measured": "allreduce over nccl, 8 B to 1 GiB (28 cases)", …}."""
-    run, plan = table.runs[0], plan_of(table.runs[0], table.rows, table.name)
+    run, plan = table.runs[0], plan_of(table, table.rows)
     operations, backends = (_several(sorted({getattr(row, name) for row in table.rows})) for name in ("operation", "backend"))
     sizes = sorted(size for size in plan.sizes if size > 0)
     span = f", {' to '.join(dict.fromkeys((format_size(sizes[0]), format_size(sizes[-1]))))}" if sizes else ""

@@ -19,7 +19,7 @@ from collbench.analysis.health import (
     SevereProblem,
 )
 from collbench.reason import as_json
-from collbench.report.frame import Line, printable, wrapped_text
+from collbench.report.frame import Line, text_lines
 from collbench.report.screen import print_lines, wants_color, width_of
 
 SCHEMA = 1
@@ -42,7 +42,7 @@ def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | Non
     end = f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(next_command(verdict, run, nodes))}"
     evidence = [(f"  {each}", "", "    ") for each in verdict.evidence]
     for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, (end, "foot", "  ")):
-        yield from (Line(part, style) for part in wrapped_text(printable(text), width, indent))
+        yield from text_lines(text, width, style, indent)
 
 
 def next_command(verdict: CheckVerdict, run: Path | None, nodes: int) -> Sequence[str]:

@@ -651,11 +651,11 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
             near[Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nics[0].key)})")] = []
         for found, names in near.items():
             groups[found][listed(names)].append(gpu_name(gpu))
-    return [f"{found.state}: {safe(found.why)}: {'; '.join(map(_pairs, of, of.values()))}" for found, of in groups.items()]
-
-
-def _pairs(nics: str, gpus: list[str]) -> str:
-    return f"{_gpus(gpus, 32)} with {nics}" if nics else _gpus(gpus, 32)
+    pairs = {
+        found: "; ".join(f"{_gpus(gpus, 32)} with {names}" if names else _gpus(gpus, 32) for names, gpus in of.items())
+        for found, of in groups.items()
+    }
+    return [f"{found.state}: {safe(found.why)}: {text}" for found, text in pairs.items()]
 
 
 def _gpus(names: list[str], most: int) -> str:

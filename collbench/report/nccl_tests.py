@@ -16,9 +16,9 @@ from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.case import parse_split
-from collbench.report.cases import ONE_RANK, name_of, times, two_modes
+from collbench.report.cases import ONE_RANK, format_groups, name_of, times, two_modes
 from collbench.report.frame import Line, printable
-from collbench.report.plan import PlanSummary, format_groups, is_several
+from collbench.report.plan import PlanSummary, is_several
 from collbench.report.writers import RowWriter, stopped_by
 from collbench.results.flags import explain
 from collbench.results.row import SERIES, Row

@@ -5,38 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.launches import known
-from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
-from collbench.units import format_rate
 
-# Rates of groups that ran at the same time: of each group, and of all together.
-
-
-def group_rates(row: Row) -> tuple[list[float], float | None]:
-    """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
-    each, total = row.groups.get("busbw_bytes_per_s"), row.groups.get("total_busbw_bytes_per_s")
-    rates = [float(rate) for rate in each if known(rate)] if isinstance(each, list | tuple) else []
-    return rates, float(total) if total is not None and known(total) else None
-
-
-def of_each_group(row: Row) -> str:
-    """Return the busbw of the slowest and of the fastest group in GB/s: "9.41–9.45"; "" if unknown."""
-    rates, _ = group_rates(row)
-    slowest, fastest = (format_rate(pick(rates)) if rates else "" for pick in (min, max))
-    return slowest if slowest == fastest else f"{slowest}–{fastest}"
-
-
-def format_groups(row: Row) -> str:
-    """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
-    count, ranks = row.groups.get("count"), row.groups.get("ranks")
-    if not (known(count) and known(ranks)):
-        return ""
-    each, (_, total) = of_each_group(row), group_rates(row)
-    rates = [*([f"{each} GB/s each"] if each else []), *([f"{format_rate(total)} GB/s in total"] if total is not None else [])]
-    return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
+if TYPE_CHECKING:
+    from collbench.analysis.launches import Launches
 
 
 def operation_name(stored: str) -> str:
@@ -98,13 +72,12 @@ class PlanSummary:
         return sorted(str(value) for value in self.values.get(name, ()) if value is not None)
 
 
-def plan_of(run: Run, rows: Iterable[Row] | None = None, name: str | None = None) -> PlanSummary:
-    """Return the summary of a stored run, with the valid entries of its rank map. `rows` and `name` replace those of the run."""
-    rank_map = run.info.get("rank_map")
+def plan_of(table: Launches, rows: Iterable[Row]) -> PlanSummary:
+    """Return the summary of `rows` of stored launches, with the valid entries of the first one's rank map."""
+    rank_map = table.runs[0].info.get("rank_map")
     places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
-    shown = list(run.rows if rows is None else rows)
-    launches = max((row.launches for row in shown), default=1)
-    return PlanSummary.of(shown, places, run.path.resolve().name if name is None else name, launches)
+    shown = list(rows)
+    return PlanSummary.of(shown, places, table.name, max((row.launches for row in shown), default=1))
 
 
 def in_print_order(rows: Iterable[Row]) -> list[Row]:

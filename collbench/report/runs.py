@@ -18,7 +18,7 @@ from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, U
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
-from collbench.report.frame import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
+from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
@@ -128,7 +128,7 @@ def _tables(material: Material) -> Iterator[str]:
     most = _most_rows(material)
     for each in material.tables:
         rows = material.rows(each)
-        columns = shown_columns(plan_of(each.runs[0], rows, each.name))
+        columns = shown_columns(plan_of(each, rows))
         shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
         yield from ("", f"## {escaped(short(each.name, 80))}", "")
         yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
@@ -411,7 +411,7 @@ def _table_lines(
     """Yield the tables of rows; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        plan = plan_of(table.runs[0], rows, table.name)
+        plan = plan_of(table, rows)
         if format != "table":
             writer: RowWriter = FORMATS[format](None, view)
             head = writer.start(plan)
@@ -423,7 +423,7 @@ def _table_lines(
         writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
-            yield from (Line(part, "wrong") for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room))
+            yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
         yield from () if measured else (*answer, Line(""))
         yield from writer.start(plan)
         yield from (line for row in rows for line in writer.row(row))
@@ -443,8 +443,7 @@ def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
     else:
         counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
         facts = [f"{launches} launches", rows, *counts]
-    title = wrapped_text(printable(f"{table.name} ({', '.join(facts)})"), room, GAP)
-    return [*([] if first else [Line("")]), *(Line(text, "head") for text in title)]
+    return [*([] if first else [Line("")]), *text_lines(f"{table.name} ({', '.join(facts)})", room, "head")]
 
 
 def _room(stream: TextIO) -> int | None:

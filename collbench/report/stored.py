@@ -54,10 +54,10 @@ def show_pairs(run: Run, material: Material, to: Destination) -> bool:
         to.begin(run, state, stored.warnings)
         about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
         found, unsaid = (effects.findings(), effects.doubts()) if to.format != "csv" else ([], [])
+        name, external = run.path.resolve().name, stored.external
         write_pairs(
-            effects.matrix, found, about, to.format, to.out, color=to.color, unsaid=unsaid, external=stored.external,
-            run=run.path.resolve().name, headed=to.headed,
-        )  # fmt: skip
+            effects.matrix, found, about, to.format, to.out, color=to.color, unsaid=unsaid, external=external, run=name, headed=to.headed
+        )
         return True
     return to.headed
 

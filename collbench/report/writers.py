@@ -17,7 +17,7 @@ from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
-from collbench.report.frame import GAP, Line, csv_record, csv_text, flattened, printable, wrapped_text
+from collbench.report.frame import Line, csv_record, csv_text, flattened, printable, text_lines
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
 from collbench.results.flags import explain, flag_name
@@ -95,7 +95,7 @@ class TableWriter(RowWriter):
             lines += other_flags(rows)
         if not self._rows:
             lines += [*map(printable, choice_sentences(rows)), *self._stragglers()]
-        foot = [Line(part, "foot") for line in lines for part in wrapped_text(line, self._room, GAP)]
+        foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
         answer = [] if self._rows else list(answer_lines(rows, self._room, plan.run))
         return [*foot, *([Line("")] if answer else []), *answer]
 
@@ -327,9 +327,8 @@ class OneLinePerAbsentBackend(RowWriter):
         return self._lines(held[0], len(held))
 
     def _lines(self, row: Row, count: int) -> list[Line]:
-        text = printable(f"{row.backend}, {count} cases: {not_available(row)}")
-        style = "" if self._comment else "na"
-        return [Line(f"{self._comment}{part}", style) for part in wrapped_text(text, self._room, GAP)]
+        text = f"{self._comment}{row.backend}, {count} cases: {not_available(row)}"
+        return list(text_lines(text, self._room, "" if self._comment else "na"))
 
 
 def _absent(rows: Iterable[Row]) -> dict[str, int]:

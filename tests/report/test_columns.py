@@ -10,6 +10,9 @@ import pytest
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
 from collbench.report.cases import (
     doubtful,
+    each_group,
+    format_groups,
+    group_rates,
     interval,
     limited_by,
     name_of,
@@ -25,7 +28,7 @@ from collbench.report.cases import (
     wrong,
 )
 from collbench.report.frame import printable
-from collbench.report.plan import PlanSummary, format_groups, group_rates, of_each_group
+from collbench.report.plan import PlanSummary
 from collbench.results.flags import DOUBTFUL, FLAGS, explain
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
@@ -204,7 +207,7 @@ def test_groups_without_rates_have_dashes() -> None:
 )
 def test_groups_that_a_stored_row_has_no_numbers_of_are_none(groups: dict[str, Any]) -> None:
     row = make_row(groups=groups)
-    assert (group_rates(row), of_each_group(row), format_groups(row)) == (([], None), "", "")
+    assert (group_rates(row), each_group(row), format_groups(row)) == (([], None), "–", "")
 
 
 def test_traffic_streams_and_groups_are_reported_where_they_differ_else_above_the_table() -> None:
