@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
@@ -20,6 +20,7 @@ from collbench.report.cases import (
     name_value,
     rate,
     remarks,
+    same_for_all,
     size_of,
     times,
     two_modes,
@@ -168,9 +169,8 @@ class BlockLayout:
 
     def facts(self) -> list[Line]:
         """Return what is the same in all rows."""
-        known = {name: next(iter(values)) for name, values in self._plan.values.items() if self._is_global(name)}
-        facts = [text for name, text_of in FACTS.items() if known.get(name) is not None and (text := text_of(known[name]))]
-        return list(text_lines(" · ".join(facts), self._room, "head")) if facts else []
+        facts = same_for_all(self._plan)
+        return list(text_lines(facts, self._room, "head")) if facts else []
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row, after those that begin its block if it is the first one."""
@@ -182,7 +182,7 @@ class BlockLayout:
         least = column.least if not self._rows or (self._room is None and column.key == "time") else 0
         if column.key == "size":
             least = max((len(format_size(size)) for size in self._plan.sizes if size), default=1)
-        return Column(column.key, column.title, column.text, right=column.right, drop=0 if named else column.drop, least=least)
+        return replace(column, drop=0 if named else column.drop, least=least)
 
     def _fit(self) -> None:
         """Move what distinguishes rows from columns to the titles of blocks, until the columns fit."""
@@ -215,7 +215,8 @@ class BlockLayout:
         if block == self._block and (limit is None or self._limit is None or limit == self._limit):
             self._limit = self._limit or limit
             return []
-        first, self._block, self._limit = self._block is None, block, limit or self._known_limit(names, block)
+        known = (_limit(each) for each in self._rows if tuple(getattr(each, name) for name in names) == block)
+        first, self._block, self._limit = self._block is None, block, limit or next(filter(None, known), None)
         facts = [name_value(row, name) for name in names[2:] if not self._is_global(name)]
         facts.append(f"limited by {self._limit}" if self._limit else "")
         title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
@@ -224,10 +225,6 @@ class BlockLayout:
             *text_lines(title, self._room, "head"),
             Line(self._layout.heading(), "head"),
         ]
-
-    def _known_limit(self, names: Sequence[str], block: tuple[Any, ...]) -> str | None:
-        rows = (row for row in self._rows if tuple(getattr(row, name) for name in names) == block)
-        return next((limit for row in rows if (limit := _limit(row))), None)
 
     def _absent(self, row: Row) -> list[Line]:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
