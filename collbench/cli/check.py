@@ -145,9 +145,9 @@ def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: ar
 
 def _measure_and_judge(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure on all ranks; rank 0 prints the verdict. Return its exit code on all ranks. Raises CollbenchError."""
-    from collbench.report.progress import CheckProgressPrinter
+    from collbench.report.progress import QuietProgressPrinter
 
-    printer = listener if isinstance(listener, CheckProgressPrinter) else None
+    printer = listener if isinstance(listener, QuietProgressPrinter) else None
     try:
         code = run_cases(request, world, listener, ended)
     except RunFailed as error:

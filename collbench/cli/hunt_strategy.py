@@ -34,7 +34,6 @@ class HuntProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._about: Mapping[str, Any] = {}
         self._hunt: Hunt | None = None
         self._verdict: HuntVerdict | None = None
         self._options = Options()
@@ -61,7 +60,7 @@ class HuntProgressPrinter(ProgressPrinter):
         self._hunt = hunt(about["places"], self._options, place_hosts(about))
         longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
         rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
-        self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
+        self.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
 
     def record(self, record: Any, place: int | None) -> None:
         """Note the flags of a round."""
@@ -82,9 +81,9 @@ class HuntProgressPrinter(ProgressPrinter):
     def _show_round(self, request: RoundRequest) -> None:
         """Update the live line, or write a line to the log."""
         if self._live:
-            self._reporter.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
+            self._screen.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
         else:
-            self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
+            self.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
 
     def verdict(self, rounds: Sequence[HuntRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict for run.json."""
@@ -113,7 +112,7 @@ class HuntProgressPrinter(ProgressPrinter):
         self._advice = lines(known)
         if self._arguments.apply:
             self._apply(folder, known, event)
-        self._reporter.note(f"recommendation: {path}")
+        self.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, document: dict[str, Any], event: Callable[..., None]) -> None:
         """Drain the nodes. Each drain is stored before and after its request with the command that reverts it, for the case of an abort."""
@@ -135,7 +134,7 @@ class HuntProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the verdict, the recommended action, and the folder of the run."""
-        self._reporter.close()
+        self.close()
         if self._about.get("verdict"):
             from collbench.report.hunt import write_hunt
 
@@ -143,7 +142,7 @@ class HuntProgressPrinter(ProgressPrinter):
             write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name)
             sys.stdout.flush()
             for line in self._advice if format == "csv" else ():
-                self._reporter.note(line)
+                self.note(line)
         super().end()
 
 

@@ -154,8 +154,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
     from collbench.machine.peak.collective import ceilings, lines
     from collbench.machine.peak.node import Job
+    from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
-    from collbench.report.table import Line
 
     job = Job(
         _nodes(arguments),

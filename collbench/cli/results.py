@@ -198,7 +198,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
 
 def _bytes(path: Path) -> bytes:
     """Return the content of a file or of stdin. Raises UsageError if it cannot be read, or is larger than 256 MiB."""
-    from collbench.report.table import printable
+    from collbench.report.frame import printable
     from collbench.untrusted import open_file
 
     shown = printable(str(path))
@@ -268,6 +268,6 @@ def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
 
 def _print_error(sentence: str) -> None:
     from collbench.launch.supervise import report_error
-    from collbench.report.table import printable
+    from collbench.report.frame import printable
 
     report_error(printable(sentence))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def write_error(text: str) -> None:
     """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
-        from collbench.report.table import printable
+        from collbench.report.frame import printable
     except OSError:  # a process that can open no file cannot import
 
         def printable(text: str) -> str:
@@ -101,12 +101,14 @@ def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPr
         from collbench.cli.hunt_strategy import HuntProgressPrinter
 
         return HuntProgressPrinter(arguments)
-    own = {"check": progress.CheckProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter}
+    own: dict[str, Callable[[argparse.Namespace], ProgressPrinter]] = {
+        "check": progress.QuietProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter,
+    }  # fmt: skip
     if arguments.command in own:
         return own[arguments.command](arguments)
     if request.launches == 1:
         return progress.ProgressPrinter(arguments)
-    return progress.LaunchProgressPrinter(arguments, first=request.launch_index == 0)
+    return progress.QuietProgressPrinter(arguments, notes=request.launch_index == 0)
 
 
 Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from collbench.analysis.launches import time_of
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
-from collbench.report.table import GAP, Line, printable, wrapped_text
+from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
@@ -189,12 +189,11 @@ def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "") -
     for each in shown:
         style = "wrong" if each.verification is not None and each.verification.wrong else "na" if each.missing else ""
         text = f"{each.name.ljust(longest)}{GAP}{each.result()}"
-        yield from (Line(part, style) for part in wrapped_text(printable(text), width, indent))
+        yield from text_lines(text, width, style, indent)
     if len(found) > _MOST:
         yield Line(f"and {len(found) - _MOST} more in the table")
     quality = run_quality(rows)
     if quality.cases:
-        style = "" if quality.word == "ok" else "doubtful"
-        yield from (Line(part, style) for part in wrapped_text(f"quality: {quality.render()}", width, GAP))
+        yield from text_lines(f"quality: {quality.render()}", width, "" if quality.word == "ok" else "doubtful")
     if run:
         yield Line(printable(f"next: {NextCommand(run).render()}"))

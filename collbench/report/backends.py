@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class, backend_names
-from collbench.report.table import Column, Frame, Line, table_lines
+from collbench.report.frame import Column, Frame, Line, table_lines
 
 _MADE_UP = {"simulated", "slowed"}  # flags of backends with times that do not describe a network
 

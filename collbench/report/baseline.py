@@ -22,9 +22,9 @@ from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
 from collbench.gate.state import filter_baseline
 from collbench.report.cases import NOTHING
+from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
-from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time, plural
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.report.answer import LEAST_RATE_BYTES
-from collbench.report.cases import FACTS, NOTHING, PLACED, limited_by, name_value, rate, remarks, size_of, times, two_modes, value_of
+from collbench.report.cases import (
+    FACTS,
+    NOTHING,
+    PLACED,
+    all_groups,
+    each_group,
+    if_groups,
+    interval,
+    limited_by,
+    name_value,
+    rate,
+    remarks,
+    same_for_all,
+    size_of,
+    times,
+    two_modes,
+    value_of,
+)
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group
-from collbench.report.table import GAP, Column, Frame, Line, TextLayout, printable, wrapped_text
+from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
+from collbench.report.plan import PlanSummary
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time
@@ -62,30 +79,9 @@ def _quantile(name: str) -> Any:
     return text
 
 
-def _interval(row: Row) -> str:
-    known = row.time_s
-    if known is None or known.ci_low is None or known.ci_high is None:
-        return NOTHING
-    return f"{format_time(known.ci_low)}–{format_time(known.ci_high)}"
-
-
-def _half_width(row: Row) -> str:
-    width = half_width(row)
-    return NOTHING if width is None else f"±{format_percent(100 * width)}"
-
-
 def _has_rate(row: Row) -> bool:
     """Return whether a bandwidth means something: the message does not fit into one packet."""
     return row.size_bytes >= LEAST_RATE_BYTES and row.ranks > 1
-
-
-def _busbw(row: Row) -> str:
-    return rate(row.busbw_bytes_per_s) if _has_rate(row) else ""
-
-
-def _expected(row: Row) -> str:
-    ceiling = row.ceiling
-    return "" if not _has_rate(row) else rate(None if ceiling is None or row.percent_of_ceiling is None else ceiling.bytes_per_s)
 
 
 def _percent(percent: float | None, row: Row) -> str:
@@ -99,24 +95,27 @@ def _quality(row: Row) -> str:
     return NOTHING if quality is None else quality.word
 
 
-def _groups(plan: PlanSummary) -> bool:
-    return any(is_several(group) for group in plan.some("group"))
-
-
 def _column(key: str, title: str, text: Any, *, least: int = 0, drop: int = 0, right: bool = True) -> Column[Row]:
     return Column(key, title, text, right=right, drop=drop, least=least)
+
+
+def _expected(row: Row) -> str:
+    known = row.ceiling if row.percent_of_ceiling is not None else None
+    return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
 
 
 # All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
 COLUMNS: tuple[Column[Row], ...] = (
     _column("size", "size", size_of),
     _column("time", "time µs", _time, least=_TIME_WIDTH),
-    _column("ci", "± CI", _half_width, least=7, drop=1),
-    _column("interval", "95 % CI µs", _interval, least=15, drop=8),
+    _column(
+        "ci", "± CI", lambda row: NOTHING if (width := half_width(row)) is None else f"±{format_percent(100 * width)}", least=7, drop=1
+    ),
+    _column("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), least=15, drop=8),
     _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
-    _column("busbw", "busbw GB/s", _busbw, drop=3),
-    _column("each_group", "each group GB/s", lambda row: of_each_group(row) or NOTHING, drop=5),
-    _column("all_groups", "all groups GB/s", lambda row: rate(group_rates(row)[1]), drop=4),
+    _column("busbw", "busbw GB/s", lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "", drop=3),
+    _column("each_group", "each group GB/s", each_group, drop=5),
+    _column("all_groups", "all groups GB/s", all_groups, drop=4),
     _column("expected", "expected GB/s", _expected, drop=6),
     _column("percent", "% of expected", lambda row: _percent(row.percent_of_ceiling, row), drop=2),
     _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
@@ -143,7 +142,7 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     """Return the keys of the columns of figures for this plan."""
     if view.columns and not view.added:
         return view.columns
-    hidden: set[str] = set() if _groups(plan) else {"each_group", "all_groups"}
+    hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
     if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
         hidden |= set(_RATES)
     if not plan.moves:
@@ -170,9 +169,8 @@ class BlockLayout:
 
     def facts(self) -> list[Line]:
         """Return what is the same in all rows."""
-        known = {name: next(iter(values)) for name, values in self._plan.values.items() if self._is_global(name)}
-        facts = [text for name, text_of in FACTS.items() if known.get(name) is not None and (text := text_of(known[name]))]
-        return [Line(text, "head") for text in wrapped_text(printable(" · ".join(facts)), self._room, GAP)] if facts else []
+        facts = same_for_all(self._plan)
+        return list(text_lines(facts, self._room, "head")) if facts else []
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row, after those that begin its block if it is the first one."""
@@ -184,7 +182,7 @@ class BlockLayout:
         least = column.least if not self._rows or (self._room is None and column.key == "time") else 0
         if column.key == "size":
             least = max((len(format_size(size)) for size in self._plan.sizes if size), default=1)
-        return Column(column.key, column.title, column.text, right=column.right, drop=0 if named else column.drop, least=least)
+        return replace(column, drop=0 if named else column.drop, least=least)
 
     def _fit(self) -> None:
         """Move what distinguishes rows from columns to the titles of blocks, until the columns fit."""
@@ -217,25 +215,22 @@ class BlockLayout:
         if block == self._block and (limit is None or self._limit is None or limit == self._limit):
             self._limit = self._limit or limit
             return []
-        first, self._block, self._limit = self._block is None, block, limit or self._known_limit(names, block)
+        known = (_limit(each) for each in self._rows if tuple(getattr(each, name) for name in names) == block)
+        first, self._block, self._limit = self._block is None, block, limit or next(filter(None, known), None)
         facts = [name_value(row, name) for name in names[2:] if not self._is_global(name)]
         facts.append(f"limited by {self._limit}" if self._limit else "")
         title = " · ".join([f"{row.operation} over {row.backend}", *(fact for fact in facts if fact)])
         return [
             *([] if first else [Line("")]),
-            *(Line(text, "head") for text in wrapped_text(printable(title), self._room, GAP)),
+            *text_lines(title, self._room, "head"),
             Line(self._layout.heading(), "head"),
         ]
-
-    def _known_limit(self, names: Sequence[str], block: tuple[Any, ...]) -> str | None:
-        rows = (row for row in self._rows if tuple(getattr(row, name) for name in names) == block)
-        return next((limit for row in rows if (limit := _limit(row))), None)
 
     def _absent(self, row: Row) -> list[Line]:
         """Return the lines of an n/a row: what distinguishes it, and the reason in place of the figures."""
         shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
         cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
-        return [Line(text, "na") for text in wrapped_text(GAP.join([*cells, reason_of(row)]), self._room, GAP * 2)]
+        return list(text_lines(GAP.join([*cells, reason_of(row)]), self._room, "na", GAP * 2))
 
 
 def _limit(row: Row) -> str | None:
@@ -250,11 +245,10 @@ def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:
     """Yield the lines below a row: wrong data always, its flags if they are wanted."""
     details = [f"{wrong_elements(row)}: {row.wrong_detail or 'no detail'}"] if row.wrong else []
     if view.verbose:
-        both = [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
         details += [f"flags: {remarks(row)}"] if row.flags else []
-        details += both
+        details += [f"two values: {times(row, ' µs')}"] if two_modes(row) else []
     for text in details:
-        yield from (Line(part, "wrong" if row.wrong else "foot") for part in wrapped_text(f"{GAP * 2}{printable(text)}", room, GAP * 3))
+        yield from text_lines(f"{GAP * 2}{text}", room, "wrong" if row.wrong else "foot", GAP * 3)
 
 
 def _style(row: Row) -> str:

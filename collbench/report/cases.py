@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.launches import WHERE_NONE, forced
+from collbench.analysis.launches import WHERE_NONE, forced, known
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
-from collbench.report.frame import PlanSummary, group_rates, is_several, of_each_group, operation_name
-from collbench.report.table import printable
+from collbench.report.frame import printable
+from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
 from collbench.results.row import SERIES, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
@@ -37,7 +37,7 @@ class CaseColumn:
     title: str
     text: Callable[[Row], str]
     right: bool = False
-    shown: Callable[[PlanSummary], bool] = lambda plan: True
+    shown: Callable[[PlanSummary], object] = lambda plan: True
     figure: bool = False
 
 
@@ -72,6 +72,34 @@ def value_of(row: Row, name: str) -> str:
 def rate(bytes_per_s: float | None) -> str:
     """Return a rate in GB/s without its unit, or a dash."""
     return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
+
+
+def all_groups(row: Row) -> str:
+    """Return the busbw of all groups together in GB/s, or a dash."""
+    return rate(group_rates(row)[1])
+
+
+def group_rates(row: Row) -> tuple[list[float], float | None]:
+    """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
+    each, total = row.groups.get("busbw_bytes_per_s"), row.groups.get("total_busbw_bytes_per_s")
+    rates = [float(rate) for rate in each if known(rate)] if isinstance(each, list | tuple) else []
+    return rates, float(total) if total is not None and known(total) else None
+
+
+def each_group(row: Row) -> str:
+    """Return the busbw of the slowest and of the fastest group in GB/s: "9.41–9.45"; a dash if unknown."""
+    rates, _ = group_rates(row)
+    return "–".join(dict.fromkeys((format_rate(min(rates)), format_rate(max(rates))))) if rates else NOTHING
+
+
+def format_groups(row: Row) -> str:
+    """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
+    count, ranks = row.groups.get("count"), row.groups.get("ranks")
+    if not (known(count) and known(ranks)):
+        return ""
+    each, (_, total) = each_group(row), group_rates(row)
+    rates = [*([f"{each} GB/s each"] if each != NOTHING else []), *([f"{format_rate(total)} GB/s in total"] if total is not None else [])]
+    return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
 
 
 def times(row: Row, unit: str = "") -> str:
@@ -116,15 +144,9 @@ def of_ceiling(row: Row) -> str:
     if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
         return NOTHING
     rates = f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s"
-    return f"{rates} ({share(percent, ceiling)}{_of_hard_limit(row, ceiling.bytes_per_s)})"
-
-
-def _of_hard_limit(row: Row, ceiling: float) -> str:
-    """Return the percentage of a hard limit that is another rate than the ceiling: ", hard limit 65 %"."""
-    percent, bound = row.percent_of_hard_bound, row.hard_bound
-    if percent is None or bound is None or _is_same(bound, ceiling):
-        return ""
-    return f", hard limit {share(percent, bound)}"
+    hard, bound = row.percent_of_hard_bound, row.hard_bound
+    limit = "" if hard is None or bound is None or _is_same(bound, ceiling.bytes_per_s) else f", hard limit {share(hard, bound)}"
+    return f"{rates} ({share(percent, ceiling)}{limit})"
 
 
 def _is_same(bound: Ceiling, rate: float) -> bool:
@@ -150,7 +172,8 @@ def limited_by(row: Row) -> str:
     if ceiling.bytes_per_s is None or (row.percent_of_ceiling is None and not ceiling.disturbed):
         return printable(ceiling.limited_by)
     if ceiling.low_bytes_per_s is not None and ceiling.high_bytes_per_s is not None:
-        return printable(f"{ceiling.limited_by} (measured {_between(ceiling.low_bytes_per_s, ceiling.high_bytes_per_s)})")
+        span = "–".join(dict.fromkeys(map(format_rate, (ceiling.low_bytes_per_s, ceiling.high_bytes_per_s))))
+        return printable(f"{ceiling.limited_by} (measured {span})")
     kind = basis(ceiling)
     if kind == "ring" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
         kind = "ring and hard limit"
@@ -165,12 +188,6 @@ def with_basis(ceiling: Ceiling, kind: str) -> str:
 def basis(ceiling: Ceiling) -> str:
     """Return what kind of figure a ceiling is: "ring", "hard limit", "measured", "given"."""
     return _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
-
-
-def _between(low: float, high: float) -> str:
-    """Return an interval of rates in GB/s as text: "9.80–10.3"."""
-    texts = dict.fromkeys((format_rate(low), format_rate(high)))
-    return "–".join(texts)
 
 
 def wrong(row: Row) -> str:
@@ -189,19 +206,6 @@ def remarks(row: Row) -> str:
 def not_available(row: Row) -> str:
     """Return the reason of an n/a row, which replaces its figures."""
     return printable(f"n/a ({row.na})")
-
-
-def headline(row: Row) -> str:
-    """Return the row in one line: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)".
-
-    Bimodal rows show both times. Flags that make the time doubtful are named.
-    """
-    size = [format_size(row.size_bytes)] if row.size_bytes else []
-    name = [operation_name(row.operation), *size, row.backend, *([forced(row)] if forced(row) else [])]
-    if row.na is not None:
-        return printable("  ".join([*name, not_available(row)]))
-    limit = [f"limited by {limited_by(row)}"] if row.percent_of_ceiling is not None and not two_modes(row) else []
-    return printable("  ".join([*name, _figures(row), *limit, *_loud(row)]))
 
 
 def shown_columns(plan: PlanSummary) -> list[CaseColumn]:
@@ -226,41 +230,16 @@ def name_value(row: Row, name: str) -> str:
     return FACTS[name](value) if name in FACTS else f"{name} {text}" if name in _BARE else text
 
 
-def _figures(row: Row) -> str:
-    if two_modes(row):
-        return times(row, " µs")
-    figures = of_ceiling(row)
-    if figures not in (NOTHING, ONE_RANK):
-        return figures
-    return times(row, " µs") if row.busbw_bytes_per_s is None or row.ranks == 1 else f"{rate(row.busbw_bytes_per_s)} GB/s"
-
-
-def _loud(row: Row) -> list[str]:
-    doubts = doubtful(row)
-    return [*([f"doubtful: {', '.join(flag_names(doubts))}"] if doubts else []), *([wrong(row)] if row.wrong else [])]
-
-
-def _busbw(row: Row) -> str:
-    return NOTHING if row.ranks == 1 else rate(row.busbw_bytes_per_s)
-
-
-def _text_of(name: str) -> Callable[[Row], str]:
-    return lambda row: value_of(row, name)
-
-
-def _if_any(name: str) -> Callable[[PlanSummary], bool]:
-    return lambda plan: bool(plan.some(name))
-
-
-def _if_varies(name: str) -> Callable[[PlanSummary], bool]:
-    return lambda plan: plan.varies(name)
+def _named(name: str, shown: Callable[[PlanSummary], object] | None = None, right: bool = False) -> CaseColumn:
+    """Return the column of a field that distinguishes series; without `shown`, for plans with several values of it."""
+    return CaseColumn(name, lambda row: value_of(row, name), right, shown or (lambda plan: plan.varies(name)))
 
 
 def _if_moves(plan: PlanSummary) -> bool:
     return plan.moves
 
 
-def _if_groups(plan: PlanSummary) -> bool:
+def if_groups(plan: PlanSummary) -> bool:
     """Return whether several groups, or pairs, ran at the same time."""
     return any(is_several(group) for group in plan.some("group"))
 
@@ -273,10 +252,6 @@ def _if_registered(plan: PlanSummary) -> bool:
 def _if_placings_differ(plan: PlanSummary) -> bool:
     """Return whether placings differ. None counts, too: there the library chooses, and may support only one."""
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
-
-
-def _named(name: str, shown: Callable[[PlanSummary], bool], right: bool = False) -> CaseColumn:
-    return CaseColumn(name, _text_of(name), right=right, shown=shown)
 
 
 def _group_fact(group: str) -> str:
@@ -303,28 +278,28 @@ COLUMNS = (
     _named("operation", lambda plan: True),
     CaseColumn("size", size_of, right=True, shown=_if_moves),
     _named("backend", lambda plan: True),
-    _named("device", _if_varies("device")),
+    _named("device"),
     _named("dtype", _if_moves),
-    _named("redop", _if_any("redop")),
-    _named("root", _if_any("root"), right=True),
-    _named("mode", _if_varies("mode")),
+    _named("redop", lambda plan: plan.some("redop")),
+    _named("root", lambda plan: plan.some("root"), right=True),
+    _named("mode"),
     CaseColumn("placing", placing, shown=_if_placings_differ),
-    _named("buffers", _if_varies("buffers")),
-    _named("window", _if_varies("window"), right=True),
-    _named("traffic", _if_varies("traffic")),
-    _named("streams", _if_varies("streams"), right=True),
-    _named("group", _if_varies("group")),
-    _named("ranks", _if_varies("ranks"), right=True),
-    _named("nodes", _if_varies("nodes"), right=True),
+    _named("buffers"),
+    _named("window", right=True),
+    _named("traffic"),
+    _named("streams", right=True),
+    _named("group"),
+    _named("ranks", right=True),
+    _named("nodes", right=True),
     _named("registration", _if_registered),
-    _named("algorithm", _if_any("algorithm")),
-    _named("protocol", _if_any("protocol")),
+    _named("algorithm", lambda plan: plan.some("algorithm")),
+    _named("protocol", lambda plan: plan.some("protocol")),
     CaseColumn("time µs", times, right=True, figure=True),
     CaseColumn("95 % interval", interval, right=True, figure=True),
     CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
-    CaseColumn("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
-    CaseColumn("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, figure=True),
-    CaseColumn("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
+    CaseColumn("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), right=True, shown=_if_moves, figure=True),
+    CaseColumn("each group GB/s", each_group, right=True, shown=if_groups, figure=True),
+    CaseColumn("all groups GB/s", all_groups, right=True, shown=if_groups, figure=True),
     CaseColumn("wrong", wrong, right=True, figure=True),
     CaseColumn("of expected", of_ceiling, shown=_if_moves, figure=True),
     CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
@@ -350,11 +325,10 @@ def choice_sentences(rows: Sequence[Row]) -> list[str]:
 
     found = judged(rows)
     varying = [n for n in SERIES if n not in _CHOICE and (n in _ALWAYS or len({getattr(each.row, n) for each in found}) > 1)]
-    return [f"{' '.join(_field_text(each.row, name) for name in varying)}: {text}" for each in found for text in _choice_texts(each)]
-
-
-def _field_text(row: Row, name: str) -> str:
-    return f"{name} {value_of(row, name)}" if name in _BARE else value_of(row, name)
+    names = [
+        " ".join(f"{name} {value_of(each.row, name)}" if name in _BARE else value_of(each.row, name) for name in varying) for each in found
+    ]
+    return [f"{name}: {text}" for name, each in zip(names, found, strict=True) for text in _choice_texts(each)]
 
 
 def _choice_texts(judged: JudgedChoice) -> list[str]:

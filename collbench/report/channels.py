@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from collbench.device.bandwidth import KernelFigure
-from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.cases import NOTHING
-from collbench.report.screen import PlainScreen, Screen, wants_color, width_of, wrapped
-from collbench.report.table import Column, Frame, Line, TextLayout, table_lines
+from collbench.report.frame import Column, Frame, Line, TextLayout, table_lines
+from collbench.report.screen import PlainScreen, check_format, print_lines, wants_color, width_of, wrapped
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.steps import WRONG, Channel, document
 from collbench.stats.median import Median, median
@@ -32,7 +31,7 @@ ABOVE = "above_bound"
 class KernelsWriter:
     """Writes the figures of `collbench kernels` to a screen; `format` is one of FORMATS."""
 
-    def __init__(self, format: str, screen: Screen, width: int | None = None) -> None:
+    def __init__(self, format: str, screen: PlainScreen, width: int | None = None) -> None:
         self._format, self._screen = format, screen
         self._above = False
         self._names: dict[int, str] = {}
@@ -55,7 +54,7 @@ class KernelsWriter:
             found = {**record(figure), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
             self._screen.data(Line(json.dumps(found, ensure_ascii=False, allow_nan=False)))
             return
-        self._above |= _above(figure, _median(figure))
+        self._above |= _is_above(figure)
         for line in self._layout.lines(figure):
             self._screen.data(line)
 
@@ -79,29 +78,49 @@ def kernel_frame(figures: Sequence[KernelFigure]) -> Frame[KernelFigure]:
     return Frame(_KERNELS, figures, style=_kernel_style, instead=lambda figure: f"n/a ({figure.why})" if figure.why else None)
 
 
+def _kernel_style(figure: KernelFigure) -> str:
+    return "na" if figure.why else "wrong" if figure.wrong else "doubtful" if _is_above(figure) else ""
+
+
 def _median(figure: KernelFigure) -> Median:
     return median(np.array(figure.seconds))
 
 
-def _kernel_style(figure: KernelFigure) -> str:
-    return "na" if figure.why else "wrong" if figure.wrong else "doubtful" if _above(figure, _median(figure)) else ""
+def _rate(figure: KernelFigure) -> float | None:
+    """Return the median rate in bytes per second; None for a kernel that moves nothing, or without samples."""
+    seconds = _median(figure).value
+    return figure.moved_bytes / seconds if figure.moved_bytes and seconds else None
+
+
+def _is_above(figure: KernelFigure) -> bool:
+    """Return whether the kernel is faster than the floor allows."""
+    rate, limit = _rate(figure), figure.floor_bytes_per_s
+    return bool(rate and limit and rate > TOLERANCE * limit)
+
+
+def _interval(figure: KernelFigure) -> tuple[float | None, float | None]:
+    """Return the interval in the unit of the figure: bytes per second, or seconds."""
+    known = _median(figure)
+    if not known.ci_low or not known.ci_high or not figure.moved_bytes:
+        return known.ci_low, known.ci_high
+    return figure.moved_bytes / known.ci_high, figure.moved_bytes / known.ci_low
 
 
 def _kernel_value(figure: KernelFigure) -> str:
     """Return "4380 of 4800 GB/s (91 %)", or the time in µs of a kernel that moves nothing."""
-    known = _median(figure)
     if not figure.moved_bytes:
-        return f"{format_time(known.value)} µs"
-    rate = figure.moved_bytes / known.value if known.value else 0.0
-    if figure.floor_bytes_per_s is None or not rate:
-        return f"{format_rate(rate)} GB/s"
+        return f"{format_time(_median(figure).value)} µs"
+    rate = _rate(figure)
+    if figure.floor_bytes_per_s is None or rate is None:
+        return f"{format_rate(rate or 0.0)} GB/s"
     of = f"{format_rate(rate)} of {format_rate(figure.floor_bytes_per_s)} GB/s"
-    return f"{of} {ABOVE}" if _above(figure, known) else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
+    return f"{of} {ABOVE}" if _is_above(figure) else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
 
 
 def _kernel_interval(figure: KernelFigure) -> str:
-    low, high = _interval(figure, _median(figure))
-    return NOTHING if low is None or high is None else f"{_shown(figure, low)}–{_shown(figure, high)}"
+    shown = format_rate if figure.moved_bytes else format_time
+    low, high = _interval(figure)
+    return NOTHING if low is None or high is None else f"{shown(low)}–{shown(high)}"
 
 
 # Each line is printed as soon as it is measured, so the widths are fixed.
@@ -116,35 +135,17 @@ _KERNELS: tuple[Column[KernelFigure], ...] = (
 )
 
 
-def _above(figure: KernelFigure, known: Median) -> bool:
-    limit = figure.floor_bytes_per_s
-    return bool(limit and known.value and figure.moved_bytes / known.value > TOLERANCE * limit)
-
-
-def _interval(figure: KernelFigure, known: Median) -> tuple[float | None, float | None]:
-    """Return the interval in the unit of the figure: bytes per second, or seconds."""
-    if not known.ci_low or not known.ci_high or not figure.moved_bytes:
-        return known.ci_low, known.ci_high
-    return figure.moved_bytes / known.ci_high, figure.moved_bytes / known.ci_low
-
-
-def _shown(figure: KernelFigure, value: float) -> str:
-    return format_rate(value) if figure.moved_bytes else format_time(value)
-
-
 def record(figure: KernelFigure) -> dict[str, Any]:
     """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
-    known = median(np.array(figure.seconds))
-    low, high = _interval(figure, known)
-    rate = figure.moved_bytes / known.value if figure.moved_bytes and known.value else None
-    percent = 100 * rate / figure.floor_bytes_per_s if rate and figure.floor_bytes_per_s and not _above(figure, known) else None
+    known, rate, above = _median(figure), _rate(figure), _is_above(figure)
+    percent = 100 * rate / figure.floor_bytes_per_s if rate and figure.floor_bytes_per_s and not above else None
     time_s = {"p50": known.value, "ci_low": known.ci_low, "ci_high": known.ci_high} if known.n else None
     return {
         "kernel": figure.kernel, "gpus": list(figure.gpus), "size_bytes": figure.size_bytes, "moved_bytes": figure.moved_bytes,
         "n": known.n, "n_eff": known.n_eff, "time_s": time_s, "samples_s": list(figure.seconds),
-        "bytes_per_s": rate, "bytes_per_s_ci": [low, high] if rate else None,
+        "bytes_per_s": rate, "bytes_per_s_ci": list(_interval(figure)) if rate else None,
         "floor_bytes_per_s": figure.floor_bytes_per_s, "floor": figure.floor, "percent_of_floor": percent,
-        "flags": [ABOVE] if _above(figure, known) else [], "wrong": figure.wrong, "why": figure.why,
+        "flags": [ABOVE] if above else [], "wrong": figure.wrong, "why": figure.why,
     }  # fmt: skip
 
 
@@ -168,14 +169,9 @@ _UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and
 
 def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, color: str = "auto") -> None:
     """Print the channels in one of FORMATS on `stream`; `color` is auto, always or never. Raises UsageError for another format."""
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    screen = PlainScreen(stream, stream, wants_color(stream, color))
-    if format == "json":
-        screen.data(Line(json.dumps(document(channels), indent=2, allow_nan=False)))
-        return
-    for line in table_lines(frame(channels), width_of(stream)):
-        screen.data(line)
+    check_format(format, FORMATS)
+    as_json = [Line(json.dumps(document(channels), indent=2, allow_nan=False))] if format == "json" else None
+    print_lines(as_json or table_lines(frame(channels), width_of(stream)), stream, wants_color(stream, color))
 
 
 def frame(channels: Sequence[Channel]) -> Frame[Channel]:
@@ -190,11 +186,6 @@ def frame(channels: Sequence[Channel]) -> Frame[Channel]:
         Column("", "limited by", _limit, drop=1, cut=True),
     ]
     return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
-
-
-def _limit(channel: Channel) -> str:
-    flags = f" · {', '.join(flag_names(channel.flags))}" if channel.flags else ""
-    return f"{channel.limited_by or NOTHING}{flags}"
 
 
 def _why(channel: Channel) -> str | None:
@@ -238,9 +229,11 @@ def _place(place: str, only: bool) -> str:
     return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
 
 
+def _limit(channel: Channel) -> str:
+    return " · ".join([channel.limited_by or NOTHING, *([", ".join(flag_names(channel.flags))] if channel.flags else [])])
+
+
 def _style(channel: Channel) -> str:
-    if WRONG in channel.flags:
-        return "wrong"
-    if channel.bytes_per_s is None:
-        return "na"
+    if WRONG in channel.flags or channel.bytes_per_s is None:
+        return "wrong" if WRONG in channel.flags else "na"
     return "doubtful" if (DOUBTFUL | {"above_bound"}) & set(channel.flags) else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,29 +12,32 @@ from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, 
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
-from collbench.errors import FINE, UsageError
+from collbench.errors import FINE
 from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_columns, times
-from collbench.report.frame import PlanSummary, in_print_order, operation_name
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
+from collbench.report.frame import markdown_lines as markdown_of
+from collbench.report.frame import table_lines as text_of
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
-from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, TextLayout, csv_record, csv_text, escaped_line, items, printable
-from collbench.report.table import markdown_lines as markdown_of
-from collbench.report.table import table_lines as text_of
+from collbench.report.plan import PlanSummary, in_print_order, operation_name
+from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
 from collbench.results.flags import explain, flag_name
 from collbench.results.row import SERIES, Row
 from collbench.results.store import to_page
-from collbench.stats.launches import Ratio
 from collbench.units import format_size, plural
 
 STATE = "machine_state_differs"
-_NOT_AVAILABLE = "n/a"
+_RATIO = ("value", "low", "high", "n")
 
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
     """Yield a record per case, including those of one side only; units are in the names."""
-    records = [_flat(record) for record in _records(found)]
-    for values in (list(records[0]), *(list(record.values()) for record in records)):
-        yield csv_record(csv_text(tuple(value) if isinstance(value, list) else value) for value in values)
+    records = []
+    for record in _records(found):
+        flat: dict[str, Any] = {}
+        for name, value in record.items():
+            flat |= {f"{name}_{part}": inner for part, inner in value.items()} if isinstance(value, dict) else {name: value}
+        records.append(flat)
+    return csv_of(records)
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
@@ -80,47 +82,36 @@ def _fallen(fallen: CeilingDrops) -> dict[str, list[dict[str, Any]]]:
 
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:
+    """Yield an object for each case, and for each row of one side only."""
     for case in in_order(found):
-        yield {
-            **_identity(case.a), "outcome": _NOT_AVAILABLE if case.outcome is None else case.outcome.value,
-            "doubt": case.doubt and case.doubt.value, "within": case.within, "interval_over_launches": case.launches,
-            STATE: case.state_differs, "time_ratio": _ratio(case.time), "busbw_ratio": _ratio(case.bandwidth),
-            "a": _figures(case.a, case.canary_s[0]), "b": _figures(case.b, case.canary_s[1]),
-        }  # fmt: skip
-    for side, rows in (("A", found.only_a), ("B", found.only_b)):
-        for row in in_print_order(rows):
-            sides = {name.lower(): _figures(row if name == side else None, None) for name in ("A", "B")}
-            nothing = {
-                "doubt": None,
-                "within": None,
-                "interval_over_launches": False,
-                STATE: False,
-                "time_ratio": _ratio(None),
-                "busbw_ratio": _ratio(None),
-            }
-            yield {**_identity(row), "outcome": f"only in {side}", **nothing, **sides}
+        yield _record(case.a, case.b, "n/a" if case.outcome is None else case.outcome.value, case)
+    for row in in_print_order(found.only_a):
+        yield _record(row, None, "only in A")
+    for row in in_print_order(found.only_b):
+        yield _record(None, row, "only in B")
 
 
-def _identity(row: Row) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in (*SERIES, "size_bytes")}
-
-
-def _ratio(ratio: Ratio | None) -> dict[str, Any]:
-    return {name: getattr(ratio, name, None) for name in ("value", "low", "high", "n")}
+def _record(a: Row | None, b: Row | None, outcome: str, case: CaseRatio | None = None) -> dict[str, Any]:
+    canary_a, canary_b = case.canary_s if case else (None, None)
+    return {
+        **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")},
+        "outcome": outcome,
+        "doubt": case.doubt.value if case and case.doubt else None,
+        "within": case and case.within,
+        "interval_over_launches": bool(case and case.launches),
+        STATE: bool(case and case.state_differs),
+        "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
+        "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
+        "a": _figures(a, canary_a),
+        "b": _figures(b, canary_b),
+    }
 
 
 def _figures(row: Row | None, canary_s: float | None) -> dict[str, Any]:
     times = row.time_s if row else None
     quantiles = {f"{name}_s": getattr(times, name, None) for name in ("p50", "ci_low", "ci_high")}
     others = {name: getattr(row, name, None) for name in ("busbw_bytes_per_s", "launches", "wrong", "na")}
-    return {**quantiles, **others, "canary_s": canary_s, "flags": list(row.flags) if row else []}
-
-
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in record.items():
-        found |= {f"{name}_{inner}": of for inner, of in value.items()} if isinstance(value, dict) else {name: value}
-    return found
+    return {**quantiles, **others, "canary_s": canary_s, "flags": row.flags if row else ()}
 
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -143,14 +134,13 @@ def compare_runs(
 
     Raises UsageError for an unknown format, and for what `analysis.compare.compare` rejects.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    check_format(format, FORMATS)
     found = compare(a, b, margin)
     for warning in found.warnings:
         write_line(err or sys.stderr, printable(warning))
-    screen = PlainScreen(stream, err or sys.stderr, wants_color(stream, color))
-    for line in table_lines(found, width_of(stream)) if format == "table" else _WRITERS[format](found):
-        screen.data(line)
+    forms = {"csv": csv_lines, "json": json_lines, "markdown": markdown_lines}
+    lines = table_lines(found, width_of(stream)) if format == "table" else forms[format](found)
+    print_lines(lines, stream, wants_color(stream, color))
     return FINE
 
 
@@ -180,7 +170,7 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
         same_for_all(plan),
         "",
     ]
-    rows = [line.text for line in markdown_of(Frame(_columns(plan), cases))]
+    rows = [line.text for line in markdown_of(Frame([*_identity_columns(plan), *_OUTCOME], cases))]
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
@@ -194,36 +184,29 @@ def side_title(side: Launches) -> str:
 
 def _case_lines(cases: Sequence[CaseRatio], plan: PlanSummary, width: int | None) -> Iterator[Line]:
     """Yield one table, or, where the terminal is too narrow for what identifies a case, a block for each series of sizes."""
-    identity, whole = _identity_columns(plan), Frame(_columns(plan), cases, style=_style, names_hidden=True)
+    identity = _identity_columns(plan)
     if width is None or TextLayout(Frame([*identity, *_OUTCOME[:-1]], cases), None).line_width <= width:
-        yield from text_of(replace(whole, title=same_for_all(plan)), width)
+        yield from text_of(Frame([*identity, *_OUTCOME], cases, title=same_for_all(plan), style=_style, names_hidden=True), width)
         return
     yield from wrapped([Line(same_for_all(plan), "head")], width)
     blocks: dict[str, list[CaseRatio]] = {}
     for case in cases:
-        blocks.setdefault(
-            " · ".join(text for each in identity if each.title != "size" and (text := each.text(case)) != NOTHING), []
-        ).append(case)
+        title = " · ".join(text for each in identity if each.title != "size" and (text := each.text(case)) != NOTHING)
+        blocks.setdefault(title, []).append(case)
     columns = [*(each for each in identity if each.title == "size"), *_OUTCOME]
     for number, (title, those) in enumerate(blocks.items(), start=1):
         yield from text_of(Frame(columns, those, title=title, style=_style, names_hidden=number == len(blocks)), width)
 
 
-def _columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
-    """Return what identifies a case, both times, and the outcome."""
-    return [*_identity_columns(plan), *_OUTCOME]
-
-
 def _identity_columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
-    return [_of_a(column.title, column.text, column.right) for column in shown_columns(plan) if not column.figure]
+    def of_a(text: Callable[[Row], str]) -> Callable[[CaseRatio], str]:
+        return lambda case: text(case.a)
+
+    return [Column("", column.title, of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
 
 
 def _outcome(case: CaseRatio) -> str:
     return f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}"
-
-
-def _of_a(title: str, text: Callable[[Row], str], right: bool) -> Column[CaseRatio]:
-    return Column("", title, lambda case: text(case.a), right=right)
 
 
 def remarks(case: CaseRatio) -> str:
@@ -268,13 +251,9 @@ def foot(found: Comparison) -> list[str]:
     if any(case.state_differs for case in found.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += explain(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
-    return [*texts, *_only("A", found.only_a), *_only("B", found.only_b)]
-
-
-def _only(side: str, rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return []
-    return [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"]
+    for side, rows in (("A", found.only_a), ("B", found.only_b)):
+        texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []
+    return texts
 
 
 def _name(row: Row) -> str:
@@ -307,11 +286,3 @@ def _differences(found: Comparison) -> Frame[Difference]:
         Column("", "A → B", lambda each: each.change(), wrap=True),
     ]
     return Frame(columns, found.differences, title="other differences" if found.differences else NO_DIFFERENCE)
-
-
-_WRITERS: dict[str, Callable[[Comparison], Iterator[Line]]] = {
-    "table": table_lines,
-    "csv": csv_lines,
-    "json": json_lines,
-    "markdown": markdown_lines,
-}

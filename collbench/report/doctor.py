@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from enum import Enum
 from operator import itemgetter
 from typing import Any, TextIO
 
-from collbench.errors import FINE, NEGATIVE, UsageError
-from collbench.launch.explain import Explanation, HostName, LauncherProgram
+from collbench.errors import FINE, NEGATIVE
+from collbench.launch.explain import Explanation, LauncherProgram
 from collbench.launch.software import NAMES
 from collbench.machine.doctor.examine import examined_parts, sentence, unexamined_parts
 from collbench.machine.doctor.finding import SEVERITIES, Finding
@@ -19,43 +18,44 @@ from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.table import Column, Frame, Line, TextLayout, printable
-from collbench.report.table import table_lines as text_of
+from collbench.report.frame import Column, Frame, Line, TextLayout, printable
+from collbench.report.frame import table_lines as text_of
+from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
 from collbench.units import listed, plural
 
 # How this shell would launch: its place, MPI, launchers, problems, and the commands to use; as text or JSON.
 
 SCHEMA = 1
-_MOST_NAMES = 8
-_LAUNCH_MOST_HOSTS = 8
+FORMATS = ("table", "json")
+_MOST_NAMES, _MOST_SOFTWARE_HOSTS, _MOST_HOSTS = 8, 8, 6
+_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 _LABEL: Column[tuple[str, ...]] = Column("", "", itemgetter(0), least=10)
 _PURPOSE: Column[tuple[str, ...]] = Column("", "", itemgetter(0))
 _TEXT: Column[tuple[str, ...]] = Column("", "", itemgetter(1), wrap=True)
-_LAUNCH_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
 def write_launch(explanation: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the explanation on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
-    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    for line in json_lines_launch(explanation) if format == "json" else table_lines_launch(explanation, width_of(stream)):
-        screen.data(line)
+    lines = [Line(json.dumps(_launch_json(explanation)))] if format == "json" else _launch_lines(explanation, width_of(stream))
+    print_lines(lines, stream, wants_color(stream, color))
     return NEGATIVE if explanation.severe else FINE
 
 
-def table_lines_launch(explanation: Explanation, width: int | None = None) -> Iterator[Line]:
+def _launch_lines(explanation: Explanation, width: int | None) -> Iterator[Line]:
     """Yield where this shell is and what it has, then a line for each problem, then the commands to use."""
     loaded = explanation.library
     file = f" ({loaded.path})" if loaded.path else ""
+    names = [f"{each.name} {', '.join(each.addresses) or 'does not resolve'}" for each in explanation.names]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     records = [
         *(("this shell", place) for place in explanation.places),
-        ("names", _names(explanation.names)),
+        ("names", "; ".join([f"{names[0]} (this host)", *names[1:_MOST_NAMES], *more])),
         ("MPI", f"mpi4py {loaded.mpi4py} loads {loaded.name}{file}" if loaded.name else "no library"),
     ]
     yield from text_of(Frame([_LABEL, _TEXT], records), width)
     yield from text_of(_launchers(explanation.launchers), width)
     yield from text_of(Frame([_LABEL, _TEXT], [*_hosts(explanation.hosts)]), width)
-    problems = [Line(printable(f"{each.severity}: {each.what}"), _LAUNCH_STYLES[each.severity]) for each in explanation.problems]
+    problems = [Line(printable(f"{each.severity}: {each.what}"), _STYLES[each.severity]) for each in explanation.problems]
     yield from wrapped(problems, width)
     commands = [(f"  {each.purpose}", each.line) for each in explanation.commands]
     frame = Frame([_PURPOSE, _TEXT], commands, title="what to type")
@@ -65,12 +65,6 @@ def table_lines_launch(explanation: Explanation, width: int | None = None) -> It
     yield Line(frame.title, "head")
     for purpose, command in commands:
         yield from (*wrapped([Line(printable(f"{purpose}:"))], width), Line(printable(f"    {command}")))  # whole, to be copied
-
-
-def _names(names: Sequence[HostName]) -> str:
-    shown = [f"{each.name} {', '.join(each.addresses) or 'does not resolve'}" for each in names[:_MOST_NAMES]]
-    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
-    return "; ".join([f"{shown[0]} (this host)", *shown[1:], *more])
 
 
 def _launchers(found: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
@@ -83,7 +77,7 @@ def _launchers(found: Sequence[LauncherProgram]) -> Frame[tuple[str, ...]]:
 def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the software of the hosts; hosts with the same software are combined."""
     for number, one in enumerate(hosts):
-        names = [*one["hosts"][:_LAUNCH_MOST_HOSTS], *(["…"] if len(one["hosts"]) > _LAUNCH_MOST_HOSTS else [])]
+        names = [*one["hosts"][:_MOST_SOFTWARE_HOSTS], *(["…"] if len(one["hosts"]) > _MOST_SOFTWARE_HOSTS else [])]
         versions = ", ".join(f"{NAMES[name]} {one[name]}" for name in NAMES if name in one and name != "native")
         yield "" if number else "software", f"{', '.join(names)}: {versions}"
 
@@ -96,46 +90,45 @@ def _what(found: LauncherProgram) -> str:
     )
 
 
-def json_lines_launch(explanation: Explanation) -> Iterator[Line]:
-    """Yield one object: schema, places, the MPI library, launchers, problems, commands."""
+def _launch_json(explanation: Explanation) -> dict[str, Any]:
+    """Return one object: schema, places, the MPI library, launchers, problems, commands."""
     loaded = explanation.library
-    document = {
+    launchers = [
+        {
+            "name": each.name,
+            "path": str(each.path),
+            "family": each.family,
+            "version": each.version,
+            "first_in_path": each.first,
+            "mpi_plugins": each.plugins,
+            "trouble": each.trouble,
+        }
+        for each in explanation.launchers
+    ]
+    names = [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in explanation.names]
+    return {
         "schema": SCHEMA,
         "places": explanation.places,
-        "names": [
-            {"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in explanation.names
-        ],
+        "names": names,
         "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
         "hosts": [dict(one) for one in explanation.hosts],
-        "launchers": [_found(each) for each in explanation.launchers],
-        "problems": [{"severity": each.severity, "what": each.what} for each in explanation.problems],
-        "type": [{"purpose": each.purpose, "line": each.line} for each in explanation.commands],
+        "launchers": launchers,
+        "problems": [asdict(each) for each in explanation.problems],
+        "type": [asdict(each) for each in explanation.commands],
     }
-    yield Line(json.dumps(document))
 
 
-def _found(each: LauncherProgram) -> dict[str, object]:
-    known = {"name": each.name, "path": str(each.path), "family": each.family, "version": each.version, "first_in_path": each.first}
-    return {**known, "mpi_plugins": list(each.plugins), "trouble": each.trouble}
-
-
-FORMATS = ("table", "json")
-_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
-_MOST_HOSTS = 6
+# Findings, worst first, then what was examined.
 
 
 def print_findings(
     findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], format: str, stream: TextIO, *, color: str = "auto"
 ) -> int:
     """Print the findings on `stream`. Returns the exit code: 1 with a severe one, else 0. Raises UsageError for an unknown format."""
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    as_json = format == "json"
-    width = None if as_json else width_of(stream)
-    lines = json_lines(findings, machines, logs) if as_json else table_lines(findings, machines, logs, width)
-    for line in wrapped(lines, width):
-        screen.data(line)
+    check_format(format, FORMATS)
+    width = None if format == "json" else width_of(stream)
+    lines = json_lines(findings, machines, logs) if format == "json" else wrapped(table_lines(findings, machines, logs, width), width)
+    print_lines(lines, stream, wants_color(stream, color))
     return NEGATIVE if any(finding.severity == "severe" for finding in findings) else FINE
 
 
@@ -144,29 +137,37 @@ def table_lines(
 ) -> Iterator[Line]:
     """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
     several = len({machine.hostname for machine in machines}) > 1
-    found = _together(findings)
-    columns: list[Column[_OnHosts]] = [
-        Column("", "", lambda each: each[0].severity, least=len("warning")),
-        Column("", "", lambda each: each[0].code),
-        Column("", "", lambda each: f"{_where(each[1]) if several else ''}{each[0].what}", wrap=True),
+
+    def on_hosts(names: Sequence[str | None]) -> str:
+        known = [name or "unnamed host" for name in names]
+        return f"{listed(known, _MOST_HOSTS)}: " if several and [*names] != [None] else ""
+
+    hosts: dict[Finding, list[str | None]] = {}  # findings that differ only in the host are combined
+    for finding in findings:
+        hosts.setdefault(replace(finding, hostname=None), []).append(finding.hostname)
+    columns: list[Column[Finding]] = [
+        Column("", "", lambda each: each.severity, least=len("warning")),
+        Column("", "", lambda each: each.code),
+        Column("", "", lambda each: f"{on_hosts(hosts[each])}{each.what}", wrap=True),
     ]
-    layout = TextLayout(Frame(columns, found, style=lambda each: _STYLES[each[0].severity]), width)
-    for each in found:
-        yield from layout.lines(each)
-        yield Line(printable(f"  evidence: {each[0].evidence}"))
-        yield Line(printable(f"  remedy:   {each[0].remedy}"))
-    yield Line(printable(_summary(findings)), "head")
-    for log in logs:
-        for text in summary_lines(summarize(log)):
-            yield Line(printable(text), "foot")
-    for text in (*states(machines, logs), sentence(machines, logs)):
-        yield Line(printable(text), "foot")
+    layout = TextLayout(Frame(columns, list(hosts), style=lambda each: _STYLES[each.severity]), width)
+    for finding in hosts:
+        yield from layout.lines(finding)
+        yield Line(printable(f"  evidence: {finding.evidence}"))
+        yield Line(printable(f"  remedy:   {finding.remedy}"))
+    summary = "no findings"
+    if findings:
+        counts = Counter(finding.severity for finding in findings)
+        texts = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+        summary = f"{plural(len(findings), 'finding')}: {texts}; `collbench explain {findings[0].code}` explains the first"
+    yield Line(printable(summary), "head")
+    foot = [text for log in logs for text in summary_lines(summarize(log))]
+    foot += [*states(machines, logs), sentence(machines, logs)]
     if not machines:
-        yield Line(printable(f"no machine was looked at, as {_wrote(logs)}: --from adds its files"), "foot")
-
-
-def _where(hosts: Sequence[str | None]) -> str:
-    return f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if list(hosts) != [None] else ""
+        wrote = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
+        where = f"the log was not written here, but on {wrote}" if wrote else "the log does not name the host that wrote it"
+        foot.append(f"no machine was looked at, as {where}: --from adds its files")
+    yield from (Line(printable(text), "foot") for text in foot)
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
@@ -180,35 +181,4 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "gpudirect": states(machines, logs),
         "logs": [asdict(summarize(log)) for log in logs],
     }
-    yield Line(json.dumps(document, default=_value))
-
-
-def _value(member: object) -> object:
-    """Return an enumeration's value, for JSON. Raises TypeError for another object."""
-    if isinstance(member, Enum):
-        return member.value
-    raise TypeError(f"{type(member).__name__} is not serializable as JSON")
-
-
-def _wrote(logs: Sequence[NcclLog]) -> str:
-    hosts = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
-    return f"the log was not written here, but on {hosts}" if hosts else "the log does not name the host that wrote it"
-
-
-_OnHosts = tuple[Finding, list[str | None]]
-
-
-def _together(findings: Sequence[Finding]) -> list[_OnHosts]:
-    """Return findings with their hosts; those that differ only in the host are combined."""
-    found: dict[Finding, list[str | None]] = {}
-    for finding in findings:
-        found.setdefault(replace(finding, hostname=None), []).append(finding.hostname)
-    return list(found.items())
-
-
-def _summary(findings: Sequence[Finding]) -> str:
-    if not findings:
-        return "no findings"
-    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
-    counts_text = ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
-    return f"{plural(len(findings), 'finding')}: {counts_text}; `collbench explain {findings[0].code}` explains the first"
+    yield Line(json.dumps(document, default=lambda member: member.value))  # enumerations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
-from collbench.report.frame import operation_name
-from collbench.report.screen import width_of, write_line
-from collbench.report.table import Column, Frame, defused, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.plan import operation_name
+from collbench.report.screen import print_lines, width_of, write_line
 from collbench.units import format_duration, format_size, plural
 
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
@@ -61,16 +60,13 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
     if format == "nccl-tests":
         raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
     if format == "table":
-        for each in table_lines(_frame(planned), width_of(out)):
-            write_line(out, each.text)
+        print_lines((Line(line.text) for line in table_lines(_frame(planned), width_of(out))), out)
         return
-    if format == "json":
-        for label, case in planned.cases:
-            write_line(out, json.dumps(case_facts(label, case)))
-    else:
-        _write_csv(planned, out)
-    for line in sentences(planned) if talk else ():
-        write_line(talk, printable(line))  # type: ignore[arg-type]
+    facts = [case_facts(label, case) for label, case in planned.cases]
+    texts = [{name: str(value) if isinstance(value, bool) else value for name, value in each.items()} for each in facts]
+    print_lines(csv_of(texts) if format == "csv" else [Line(json.dumps(each)) for each in facts], out)
+    for text in sentences(planned) if talk else ():
+        write_line(talk, printable(text))  # type: ignore[arg-type]
 
 
 def sentences(planned: Planned) -> Iterator[str]:
@@ -78,23 +74,19 @@ def sentences(planned: Planned) -> Iterator[str]:
     cases = len(planned.cases)
     kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
     yield f"{planned.title}: {plural(cases, 'case')} on {plural(planned.ranks, 'rank')}{kept}"
-    yield from _times(planned) if cases else ()
+    if cases:
+        starts = f" × {planned.launches} launches" if planned.launches > 1 else ""
+        if planned.known_s is not None:
+            likely = format_duration(ceil(planned.known_s * cases * planned.launches))
+            yield f"about {likely}, if a case takes {planned.known_s:.3g} s as in {planned.known_from}, including start-up"
+        limit = f" × {planned.max_time_s:g} s of --max-time"
+        if planned.total_s is not None:
+            limit = f" share {planned.total_s:g} s of --total-time, and each takes at most {planned.max_time_s:g} s"
+        yield (
+            f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts}{limit}; "
+            "start-up, references and verification come on top; cases that a backend cannot measure take no time"
+        )
     yield from planned.notes
-
-
-def _times(planned: Planned) -> Iterator[str]:
-    cases = len(planned.cases)
-    starts = f" × {planned.launches} launches" if planned.launches > 1 else ""
-    if planned.known_s is not None:
-        likely = format_duration(ceil(planned.known_s * cases * planned.launches))
-        yield f"about {likely}, if a case takes {planned.known_s:.3g} s as in {planned.known_from}, including start-up"
-    limit = f" × {planned.max_time_s:g} s of --max-time"
-    if planned.total_s is not None:
-        limit = f" share {planned.total_s:g} s of --total-time, and each takes at most {planned.max_time_s:g} s"
-    yield (
-        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts}{limit}; "
-        "start-up, references and verification come on top; cases that a backend cannot measure take no time"
-    )
 
 
 def case_facts(label: str, case: Case) -> dict[str, Any]:
@@ -102,7 +94,7 @@ def case_facts(label: str, case: Case) -> dict[str, Any]:
     names = (name for name in Case.__dataclass_fields__ if name not in ("flags", "seed"))
     values = {name: getattr(case, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
-    return {"sweep": label, **shown, "flags": list(case.flags)}
+    return {"sweep": label, **shown, "flags": case.flags}
 
 
 def _frame(planned: Planned) -> Frame[_Swept]:
@@ -112,10 +104,6 @@ def _frame(planned: Planned) -> Frame[_Swept]:
         found.setdefault((label, case.backend), []).append(case)
     foot = [*([""] if found else []), *sentences(planned)]
     return Frame(_COLUMNS, [(label, backend, cases) for (label, backend), cases in found.items()], foot=foot)
-
-
-def _operations(cases: Sequence[Case]) -> str:
-    return ", ".join(dict.fromkeys(operation_name(case.operation) for case in cases))
 
 
 def _sizes(cases: Sequence[Case]) -> str:
@@ -132,23 +120,6 @@ _COLUMNS: tuple[Column[_Swept], ...] = (
     Column("", "sweep", lambda each: each[0], cut=True),
     Column("", "backend", lambda each: each[1]),
     Column("", "cases", lambda each: str(len(each[2])), right=True),
-    Column("", "operations", lambda each: _operations(each[2]), cut=True),
+    Column("", "operations", lambda each: ", ".join(dict.fromkeys(operation_name(case.operation) for case in each[2])), cut=True),
     Column("", "sizes", lambda each: _sizes(each[2])),
 )
-
-
-def _write_csv(planned: Planned, out: TextIO) -> None:
-    rows = [case_facts(label, case) for label, case in planned.cases]
-    writer = csv.writer(out)
-    if rows:
-        writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow(map(_case, row.values()))
-    out.flush()
-
-
-def _case(value: Any) -> Any:
-    """Return the value for a spreadsheet; a suite's words, such as the name of a traffic file, are not trusted."""
-    if isinstance(value, list):
-        value = " ".join(value)
-    return "" if value is None else defused(value) if isinstance(value, str) else value

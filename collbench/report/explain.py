@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import collbench
 from collbench.errors import UsageError
+from collbench.report.frame import Column, Frame, Line, table_lines
 from collbench.report.screen import wrapped
-from collbench.report.table import Column, Frame, Line, table_lines
 
 if TYPE_CHECKING:
     from collbench.reason import Fact
@@ -159,18 +159,15 @@ def _of_facts() -> Iterator[WordPage]:
     from collbench.reason import Fact, Text
 
     for module in walk_packages(collbench.__path__, "collbench."):
-        if module.name.split(".")[1] not in ("cli", "__main__") and _has_facts(module.name):
+        parts = module.name.split(".")[1:]
+        file = Path(collbench.__path__[0], *parts).with_suffix(".py")
+        # Other modules are not imported, since some need missing libraries.
+        if parts[0] not in ("cli", "__main__") and file.is_file() and "collbench.reason import" in file.read_text(encoding="utf-8"):
             import_module(module.name)
     kinds: Iterator[type[Fact]] = _kinds(Fact)
     for kind in kinds:
         if kind is not Text:
             yield WordPage(group="reason", word=str(kind.__struct_config__.tag), means=kind.__doc__ or "")
-
-
-def _has_facts(module: str) -> bool:
-    """Return whether the source of a module defines facts. Other modules are not imported, since some need missing libraries."""
-    file = Path(collbench.__path__[0], *module.split(".")[1:]).with_suffix(".py")
-    return file.is_file() and "collbench.reason import" in file.read_text(encoding="utf-8")
 
 
 def _kinds(base: type[Fact]) -> Iterator[type[Fact]]:

@@ -1,139 +1,322 @@
-"""Summary of the rows that will be printed: enough to choose columns and widths before the first row is there."""
+"""Frames: tables as values, and their forms: text for a terminal of any width, Markdown, CSV and JSON lines.
+
+Every table of the program is a `Frame`: columns, records, and the texts above and below. A column has the text for people and the value
+for programs. One layout fits a frame into a width: columns leave in the order of `drop`, then long texts are cut with "…". No line of a
+table is wrapped by the terminal; sentences, and the text of a last column with `wrap`, are wrapped between words.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import csv
+import io
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from collbench.analysis.launches import known
-from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
-from collbench.units import format_rate
+from collbench.results.store import plain
 
-# Rates of groups that ran at the same time: of each group, and of all together.
-
-
-def group_rates(row: Row) -> tuple[list[float], float | None]:
-    """Return the busbw of each group in bytes per second, and that of all together; ([], None) if the stored values are not numbers."""
-    each, total = row.groups.get("busbw_bytes_per_s"), row.groups.get("total_busbw_bytes_per_s")
-    rates = [float(rate) for rate in each if known(rate)] if isinstance(each, list | tuple) else []
-    return rates, float(total) if total is not None and known(total) else None
+R = TypeVar("R")
+GAP = "  "
+_FIELD_LETTERS = 32_767  # the most that a spreadsheet holds in a field
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_SHORTEST = 8  # characters that stay of a text that is cut
+_WRAPPED = 24  # the narrowest column of wrapped text; with less room, the text begins on a line of its own
+_BELOW = " " * 4
 
 
-def of_each_group(row: Row) -> str:
-    """Return the busbw of the slowest and of the fastest group in GB/s: "9.41–9.45"; "" if unknown."""
-    rates, _ = group_rates(row)
-    slowest, fastest = (format_rate(pick(rates)) if rates else "" for pick in (min, max))
-    return slowest if slowest == fastest else f"{slowest}–{fastest}"
+def printable(text: str) -> str:
+    """Return `text` with "?" for each character that could move a cursor or reverse a line."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def format_groups(row: Row) -> str:
-    """Return "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in total"; "" for a single group."""
-    count, ranks = row.groups.get("count"), row.groups.get("ranks")
-    if not (known(count) and known(ranks)):
-        return ""
-    each, (_, total) = of_each_group(row), group_rates(row)
-    rates = [*([f"{each} GB/s each"] if each else []), *([f"{format_rate(total)} GB/s in total"] if total is not None else [])]
-    return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
+def defused(text: str) -> str:
+    """Return printable text that a spreadsheet does not run as a formula (in some countries those begin with full-width signs).
+
+    It is cut at the length of a spreadsheet's case, since some CSV readers reject longer ones.
+    """
+    text = printable(text if len(text) < _FIELD_LETTERS else f"{text[: _FIELD_LETTERS - 2]}…")
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def operation_name(stored: str) -> str:
-    """Return an operation's name as its command spells it: "neighbor-alltoall" for the stored "neighbor_alltoall"."""
-    return stored.replace("neighbor_", "neighbor-")
+class Line(NamedTuple):
+    """A line of output; `style` is "", "head", "foot", "na", "doubtful" or "wrong"."""
+
+    text: str
+    style: str = ""
 
 
 @dataclass(frozen=True)
-class PlanSummary:
-    """A summary of the rows that will be printed.
+class Column(Generic[R]):
+    """A column of a frame.
 
-    cases     the number of rows
-    values    by field of SERIES the different values that will occur (None if a case has no value, or it is not decided yet)
-    sizes     the message sizes in bytes
-    rank_map  per rank {"rank", "host", "local_rank", "pid", "gpu"}; may be empty, and so may its parts
-    run       the run's folder or its name, or ""
-    launches  the number of launches behind the intervals
-    by_backend  the number of rows of each backend
-    within    the fields of SERIES with several values for one operation over one backend
+    key     its name for programs: in CSV and JSON, with the unit ("time_p50_s"); "": people only
+    title   its heading for people, with the unit ("time µs")
+    text    a record's text for people
+    value   a record's value for programs; None: the text
+    right   aligned to the right, as figures are
+    drop    0: always shown; a terminal without room drops the columns with the highest number first
+    cut     may be cut with "…" where the line is still too long
+    wrap    the last column only: a long text continues on further lines, below its beginning
+    least   width in characters, for tables that are printed before all records are known
     """
 
-    cases: int
-    values: Mapping[str, frozenset[Any]]
-    sizes: frozenset[int]
-    rank_map: tuple[Mapping[str, Any], ...] = ()
-    run: str = ""
-    launches: int = 1
-    by_backend: Mapping[str, int] = field(default_factory=dict)
-    within: frozenset[str] = frozenset()
+    key: str
+    title: str
+    text: Callable[[R], str]
+    value: Callable[[R], Any] | None = None
+    right: bool = False
+    drop: int = 0
+    cut: bool = False
+    wrap: bool = False
+    least: int = 0
 
-    @classmethod
-    def of(
-        cls, cases: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
-    ) -> PlanSummary:
-        """Return the summary of cases or rows; `known` has what cases do not have and is the same for all: ranks=4, nodes=1."""
-        each = list(cases)
-        values = {name: frozenset(_value(case, name, known) for case in each) for name in SERIES}
-        blocks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        for case in each:
-            fields = tuple(_value(case, name, known) for name in SERIES)
-            blocks.setdefault(fields[:2], []).append(fields)
-        columns = (zip(SERIES, zip(*rows, strict=True), strict=True) for rows in blocks.values())
-        within = {name for block in columns for name, found in block if len(set(found)) > 1}
-        by_backend = Counter(str(_value(case, "backend", known)) for case in each)
-        sizes = frozenset(case.size_bytes for case in each)
-        return cls(len(each), values, sizes, tuple(rank_map), run, launches, by_backend, frozenset(within))
+    def pad(self, text: str, width: int) -> str:
+        """Return the text padded to `width` characters; a longer one is cut with "…" if the column may be cut."""
+        shown = f"{text[: max(width - 1, 0)]}…" if self.cut and len(text) > width else text
+        return shown.rjust(width) if self.right else shown.ljust(width)
+
+
+@dataclass(frozen=True)
+class Frame(Generic[R]):
+    """A table.
+
+    columns  from left to right
+    records  from top to bottom
+    title    one line above the headings: what is the same in all records; ""
+    head     sentences above the title
+    foot     sentences below the table
+    style    a record's style: "", "na", "doubtful" or "wrong"
+    instead  a record's text in place of all columns with `drop` or `right` (an n/a reason); None: its columns
+    names_hidden  whether a line names the columns that a terminal has no room for
+    """
+
+    columns: Sequence[Column[R]]
+    records: Sequence[R]
+    title: str = ""
+    head: Sequence[str] = ()
+    foot: Sequence[str] = ()
+    style: Callable[[R], str] = field(default=lambda record: "")
+    instead: Callable[[R], str | None] = field(default=lambda record: None)
+    names_hidden: bool = False
+
+
+class TextLayout(Generic[R]):
+    """The columns of a frame that fit into a width, and their widths in characters."""
+
+    def __init__(self, frame: Frame[R], width: int | None) -> None:
+        self.frame, self.width = frame, width
+        whole = [record for record in frame.records if frame.instead(record) is None]
+        self.columns = list(frame.columns)
+        of = [(c, whole if c.drop or c.right else frame.records) for c in self.columns]
+        self.widths = [max([len(c.title), c.least, *(len(printable(c.text(record))) for record in records)]) for c, records in of]
+        if width is not None:
+            self.widths = [min(each, _WRAPPED) if c.wrap else each for c, each in zip(self.columns, self.widths, strict=True)]
+            self._drop(width)
+            self._cut(width)
 
     @property
-    def moves(self) -> bool:
-        """Return whether an operation moves bytes."""
-        return any(self.sizes) or not self.sizes
+    def line_width(self) -> int:
+        """Return the length of a full line."""
+        return sum(self.widths) + len(GAP) * max(len(self.widths) - 1, 0)
 
-    def varies(self, name: str) -> bool:
-        """Return whether more than one value of the field occurs."""
-        return len(self.values.get(name, ())) > 1
+    @property
+    def dropped(self) -> list[Column[R]]:
+        """Return the columns that the terminal has no room for."""
+        return [column for column in self.frame.columns if column not in self.columns]
 
-    def some(self, name: str) -> list[str]:
-        """Return the values of the field, as text and sorted, without None."""
-        return sorted(str(value) for value in self.values.get(name, ()) if value is not None)
+    def heading(self) -> str:
+        """Return the line of titles."""
+        return self._fitted(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True))
+
+    def line(self, record: R) -> Line:
+        """Return the first line of a record; there are others only with wrapped text."""
+        return next(self.lines(record))
+
+    def lines(self, record: R) -> Iterator[Line]:
+        """Yield the line of a record, and the further lines of its wrapped text."""
+        instead, style = self.frame.instead(record), self.frame.style(record)
+        kept = [(c, width) for c, width in zip(self.columns, self.widths, strict=True) if instead is None or not (c.drop or c.right)]
+        texts = [column.pad(printable(column.text(record)), width) for column, width in kept]
+        if instead is None and self.width is not None and self.columns[-1].wrap:
+            yield from (Line(text, style) for text in self._wrapped(GAP.join(texts[:-1]), texts[-1].rstrip(), self.width))
+        else:
+            yield Line(self._fitted(texts if instead is None else [*texts, printable(instead)]), style)
+
+    def _wrapped(self, before: str, text: str, width: int) -> list[str]:
+        start = f"{before}{GAP}" if before else ""
+        if len(text) <= width - len(start):
+            return [f"{start}{text}".rstrip()]
+        if width - len(start) >= _WRAPPED:
+            first, *rest = textwrap.wrap(text, width - len(start), break_on_hyphens=False)
+            return [f"{start}{first}", *(f"{'':{len(start)}}{each}" for each in rest)]
+        start = " " * (self.widths[0] + len(GAP))
+        below = start if len(start) <= width - _WRAPPED else _BELOW
+        return [
+            self._fitted([before]),
+            *textwrap.wrap(text, width, initial_indent=below, subsequent_indent=below, break_on_hyphens=False),
+        ]
+
+    def _fitted(self, texts: Iterable[str]) -> str:
+        text = GAP.join(texts).rstrip()
+        return text if self.width is None or len(text) <= self.width else f"{text[: self.width - 1]}…"
+
+    def _drop(self, width: int) -> None:
+        spare = sorted((column for column in self.columns if column.drop), key=lambda column: column.drop)
+        while spare and self.line_width > width:
+            place = self.columns.index(spare.pop())
+            del self.columns[place], self.widths[place]
+
+    def _cut(self, width: int) -> None:
+        """Shorten the widest texts that may be cut, one character at a time, so that several long ones stay readable."""
+        least = {place: max(_SHORTEST, len(column.title)) for place, column in enumerate(self.columns) if column.cut}
+        while self.line_width > width:
+            spare = [place for place, shortest in least.items() if self.widths[place] > shortest]
+            if not spare:
+                return
+            self.widths[max(spare, key=lambda place: self.widths[place])] -= 1
 
 
-def plan_of(run: Run, rows: Iterable[Row] | None = None, name: str | None = None) -> PlanSummary:
-    """Return the summary of a stored run, with the valid entries of its rank map. `rows` and `name` replace those of the run."""
-    rank_map = run.info.get("rank_map")
-    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
-    shown = list(run.rows if rows is None else rows)
-    launches = max((row.launches for row in shown), default=1)
-    return PlanSummary.of(shown, places, run.path.resolve().name if name is None else name, launches)
+def text_columns(titles: Sequence[str], right: Iterable[str] = (), drop: Sequence[str] = (), cut: Iterable[str] = ()) -> list[Column[Any]]:
+    """Return columns of records that are sequences of texts, in the order of `titles`; `drop`: those that a narrow terminal drops first."""
+    ends, cuts, order = set(right), set(cut), {title: len(drop) - place for place, title in enumerate(drop)}
+    return [
+        Column("", each, itemgetter(place), right=each in ends, drop=order.get(each, 0), cut=each in cuts)
+        for place, each in enumerate(titles)
+    ]
 
 
-def in_print_order(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows series by series, and ascending in size within a series."""
-    return sorted(rows, key=lambda row: [*(_sortable(getattr(row, name)) for name in SERIES), (1, row.size_bytes)])
+def text_lines(text: str, width: int | None, style: str = "", indent: str = GAP) -> Iterator[Line]:
+    """Yield a printable sentence as lines of at most `width` characters, broken between words; later lines begin with `indent`."""
+    shown = printable(text)
+    if width is None or len(shown) <= width:
+        yield Line(shown, style)
+        return
+    for part in textwrap.wrap(shown, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=True):
+        yield Line(part, style)
 
 
-def is_several(group: str) -> bool:
-    """Return whether a row's `group` has several groups: "MOD 8", "0-2,1-3"; not "all", nor a single pair."""
-    return " " in group or "," in group or "…" in group
+def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
+    """Yield the frame as text: head, title, headings, records, foot. `width`: columns of the terminal; None: a file, with all columns."""
+    layout = TextLayout(frame, width)
+    for sentence in frame.head:
+        yield from text_lines(sentence, width, indent="")
+    if frame.title:
+        yield from text_lines(frame.title, width, "head")
+    if frame.records:
+        heading = layout.heading()
+        yield from [Line(heading, "head")] if heading else []
+        yield from (line for record in frame.records for line in layout.lines(record))
+    if frame.names_hidden and layout.dropped:
+        hidden = f"not shown on a terminal this narrow: {', '.join(column.title for column in layout.dropped)}"
+        yield from text_lines(hidden, width, "foot")
+    for sentence in frame.foot:
+        yield from text_lines(sentence, width, "foot")
 
 
-def _value(case: Any, name: str, known: Mapping[str, Any]) -> Any:
-    """Return a field of a row or case; the groups of a case follow from its split and the number of ranks."""
-    if name == "group" and not hasattr(case, name):
-        return _group(case, known.get("ranks"))
-    value = getattr(case, name, known.get(name))
-    return getattr(value, "name", value)
+def csv_lines(frame: Frame[Any], headed: bool = False) -> Iterator[Line]:
+    """Yield the frame as CSV: a header of keys, unless there is one already, and a record per line. Unknown values are empty."""
+    columns = [column for column in frame.columns if column.key]
+    records = ([column.value(each) if column.value else column.text(each) for column in columns] for each in frame.records)
+    return csv_table([column.key for column in columns], records, headed)
 
 
-def _group(case: Any, ranks: int | None) -> str | None:
-    from collbench.operations.groups import group_name, groups_of  # not needed for stored rows
-    from collbench.operations.registry import operations
-
-    operation = operations().get(case.operation)
-    if operation is None or ranks is None or (operation.pair and ranks < 2):
-        return None
-    return group_name(operation, case, groups_of(operation, case, ranks))
+def csv_table(keys: Iterable[str], records: Iterable[Iterable[Any]], headed: bool = False) -> Iterator[Line]:
+    """Yield CSV (RFC 4180): a header of `keys`, unless there is one already, and a line for each record."""
+    if not headed:
+        yield csv_record(keys)
+    for each in records:
+        yield csv_record(map(csv_text, each))
 
 
-def _sortable(value: Any) -> tuple[int, Any]:
-    return (0, 0) if value is None else (1, value)
+def csv_of(records: Sequence[Mapping[str, Any]], headed: bool = False) -> Iterator[Line]:
+    """Yield objects with the same keys as CSV; nothing without objects."""
+    return csv_table(records[0], (each.values() for each in records), headed) if records else iter(())
+
+
+def flattened(values: Iterable[tuple[str, Any]], parts: Mapping[str, tuple[str, Sequence[str]]]) -> Iterator[tuple[str, Any]]:
+    """Yield fields with their values; an object with an entry in `parts` ("time_{}_s", names) as a field for each of its parts."""
+    for name, value in values:
+        pattern, names = parts.get(name, (name, None))
+        if names is None:
+            yield name, value
+        else:
+            found = value if isinstance(value, dict) else {part: getattr(value, part, None) for part in names}
+            yield from ((pattern.format(part), found.get(part)) for part in names)
+
+
+def csv_record(values: Iterable[str]) -> Line:
+    """Return one record of CSV."""
+    text = io.StringIO()
+    csv.writer(text).writerow(list(values))
+    return Line(text.getvalue().removesuffix("\n"))  # keep the carriage return: records of RFC 4180 end with both
+
+
+def csv_text(value: Any) -> str:
+    """Return a value as the text of a CSV field: "" if unknown, JSON for objects, and text that no spreadsheet runs as a formula."""
+    if value is None or value in ({}, [], ()):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict | list):
+        value = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return defused(" ".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+
+def json_lines(frame: Frame[Any]) -> Iterator[Line]:
+    """Yield an object per record, with the columns' keys."""
+    for each in frame.records:
+        values = {column.key: column.value(each) if column.value else column.text(each) for column in frame.columns if column.key}
+        yield Line(json.dumps(plain(values), allow_nan=False, ensure_ascii=False))
+
+
+# Markdown of GitHub: text is escaped, so that untrusted text cannot become markup, a link or a mention.
+
+# In the order of replacement: later ones insert "&" and "\\".
+_LETTERS = (
+    ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
+    ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
+)  # fmt: skip
+_OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
+
+
+def escaped(text: str) -> str:
+    """Return `text` escaped for a line or a table field of Markdown."""
+    text = printable(text)
+    for letters, instead in _LETTERS:
+        text = text.replace(letters, instead)
+    return text
+
+
+def escaped_line(text: str) -> str:
+    """Return `text` escaped as a separate line or list item, where a number or a sign at the start would open a block."""
+    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
+
+
+def _markdown_record(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(map(escaped, texts))} |"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
+    """Return the lines of a Markdown table; `right` has True for each right-aligned column."""
+    return [_markdown_record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(_markdown_record, rows)]
+
+
+def items(texts: Iterable[str]) -> list[str]:
+    """Return the lines of a Markdown list."""
+    return [f"- {escaped_line(text)}" for text in texts]
+
+
+def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
+    """Yield the frame as Markdown: head and title as paragraphs, the table with all columns, the foot as a list."""
+    for sentence in [*frame.head, *([frame.title] if frame.title else [])]:
+        yield from (Line(escaped_line(sentence)), Line(""))
+    rows = ([column.text(record) for column in frame.columns] for record in frame.records)
+    titles, right = [column.title for column in frame.columns], [column.right for column in frame.columns]
+    yield from map(Line, markdown_table(titles, rows, right))
+    yield from map(Line, ["", *items(frame.foot)] if frame.foot else [])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from operator import itemgetter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Peak, is_shown_as_time
@@ -27,8 +28,8 @@ from collbench.report.cases import (
     value_of,
 )
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import plan_of
-from collbench.report.table import GAP, Column, Frame, Line, printable, table_lines, wrapped_text
+from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines
+from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -56,20 +57,17 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
     `rows` are those shown (the combined ones of several launches), which are fitted. The ranks are those of the runs.
     `width`: of the terminal, None for a file.
     """
-    return [
-        *_section(CHOICE_TITLE, sentences(choice_sentences(rows), width)),
-        *_section("latency and bandwidth (α–β fit)", _fits(rows, width)),
-        *_section("ranks that end last", _slowest(runs, width)),
-    ]
-
-
-def _section(title: str, texts: list[Line]) -> list[Line]:
-    return [Line(""), Line(title, "head"), *texts] if texts else []
+    sections = {
+        CHOICE_TITLE: sentences(choice_sentences(rows), width),
+        "latency and bandwidth (α–β fit)": _fits(rows, width),
+        "ranks that end last": _slowest(runs, width),
+    }
+    return [line for title, texts in sections.items() if texts for line in (Line(""), Line(title, "head"), *texts)]
 
 
 def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
     """Return sentences as lines of at most `width` characters."""
-    return [Line(part) for text in texts for part in wrapped_text(printable(text), width, GAP)]
+    return [line for text in texts for line in text_lines(text, width)]
 
 
 def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
@@ -83,18 +81,19 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
     cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
     drops = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
-    table = list(table_lines(_table(titles, cases, drops), width))
+    table = list(_table(titles, cases, drops, width))
     if FIT_TITLES[-1] not in table[0].text:
         off = []
-    return [*(Line(line.text) for line in table), *sentences([*off, *left_out(fits)], width)]
+    return [*table, *sentences([*off, *left_out(fits)], width)]
 
 
-def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int]) -> Frame[Sequence[str]]:
+def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int], width: int | None) -> Iterator[Line]:
+    """Yield a table of texts without styles; columns in `drops` may be cut, and leave a narrow terminal."""
     columns = [
         Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
         for place, title in enumerate(titles)
     ]
-    return Frame(columns, cases, names_hidden=True)
+    yield from (Line(line.text) for line in table_lines(Frame(columns, cases, names_hidden=True), width))
 
 
 def fit_cases(fit: LineFit) -> list[str]:
@@ -103,7 +102,7 @@ def fit_cases(fit: LineFit) -> list[str]:
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
     return [
         f"{format_size(fit.first)}–{format_size(row.size_bytes)}",
-        _latency(fit.alpha_s, _bounds),
+        _latency(fit.alpha_s),
         _bounds(fit.busbw, format_rate),
         percent,
         format_bytes(fit.half_size) if fit.half_size else NOTHING,
@@ -112,24 +111,21 @@ def fit_cases(fit: LineFit) -> list[str]:
     ]
 
 
-def _value(bounds: Bounds, text: Callable[[float], str]) -> str:
-    return text(bounds.value) if isfinite(bounds.value) else "?"
-
-
-def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
+def _bounds(bounds: Bounds, text: Callable[[float], str], alone: bool = False) -> str:
+    """Return a value with its interval, or `alone`."""
     value, low, high = (text(each) if isfinite(each) else "?" for each in (bounds.value, bounds.low, bounds.high))
-    return f"{value} ({low}–{high})"
+    return value if alone else f"{value} ({low}–{high})"
 
 
 def fit_values(fit: LineFit) -> tuple[str, str]:
     """Return α in µs and the asymptotic rate in GB/s without their intervals."""
-    return _latency(fit.alpha_s, _value), _value(fit.busbw, format_rate)
+    return _latency(fit.alpha_s, alone=True), _bounds(fit.busbw, format_rate, alone=True)
 
 
-def _latency(alpha_s: Bounds, shown: Callable[[Bounds, Callable[[float], str]], str]) -> str:
+def _latency(alpha_s: Bounds, alone: bool = False) -> str:
     """Return α, or only its upper end if its interval includes 0 (the sizes are too large)."""
     if alpha_s.low > 0:
-        return shown(alpha_s, format_time)
+        return _bounds(alpha_s, format_time, alone)
     return f"at most {format_time(alpha_s.high)}" if isfinite(alpha_s.high) and alpha_s.high > 0 else NOTHING
 
 
@@ -150,9 +146,13 @@ def left_out(fits: Iterable[LineFit]) -> list[str]:
 
 
 def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
-    parts = [(together, _ranks(together, width)) for together in _same_ranks(runs)]
-    heads = [sentences([f"{_title(together)}:"], width) if len(parts) > 1 else [] for together, _ in parts]
-    return [line for head, (_, texts) in zip(heads, parts, strict=True) if texts for line in (*head, *texts) if line.text]
+    groups, found = _same_ranks(runs), list[Line]()
+    for group in groups:
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        head = sentences([f"{group[0].path.resolve().name}{more}:"], width) if len(groups) > 1 else []
+        if texts := _ranks(group, width):
+            found += [line for line in (*head, *texts) if line.text]
+    return found
 
 
 def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
@@ -164,17 +164,11 @@ def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
     for run in runs:
         own = allocation_of(run)
         equal = (group for group in groups if own and allocation_of(group[0]) == own and hosts_of(group[0]) == hosts_of(run))
-        group = next(equal, None)
-        if group is None:
-            groups.append([run])
-        else:
+        if group := next(equal, None):
             group.append(run)
+        else:
+            groups.append([run])
     return groups
-
-
-def _title(runs: Sequence[Run]) -> str:
-    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    return f"{runs[0].path.resolve().name}{more}"
 
 
 def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
@@ -196,16 +190,15 @@ def _histogram(hosts: Mapping[int, str], cases: list[Compared], width: int | Non
     if not cases:
         return []
     ranks = histogram(cases)
-    shown = [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
+    shown = [
+        [str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {'█' * max(1, round(_BAR * part))}"]
+        for rank, part in ranks[:_MOST_RANKS]
+    ]
     rest = len(ranks) - _MOST_RANKS
     equal = format_percent(100 * sum(case.expected for case in cases) / len(cases))
     more = f"and {plural(rest, 'more rank')}; " if rest > 0 else ""
-    table = [Line(line.text) for line in table_lines(_table(("rank", "host", "ends last in"), shown, {"host": 1}), width)]
+    table = _table(("rank", "host", "ends last in"), shown, {"host": 1}, width)
     return [*table, *sentences([f"{more}{plural(len(cases), 'case')} with equal weight; an equal share is {equal}"], width)]
-
-
-def _bar(part: float) -> str:
-    return "█" * max(1, round(_BAR * part))
 
 
 def _spread(backend: str, cases: list[Compared]) -> str:
@@ -216,7 +209,7 @@ def _spread(backend: str, cases: list[Compared]) -> str:
     by = sorted((float(case.medians_s.max() / case.medians_s.min()) - 1, place) for place, case in enumerate(here))
     worst = here[by[-1][1]]
     ordered = sorted(worst.medians_s.tolist())
-    least, middle, most = map(format_time, (ordered[0], _middle(ordered), ordered[-1]))
+    least, middle, most = map(format_time, (ordered[0], median(ordered), ordered[-1]))
     typical, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
     where = f"{name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
     return f"{backend}: the medians of the ranks differ by {typical}, at most by {most_differ} ({where})"
@@ -231,20 +224,13 @@ def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
         return ""
     shares = [(skew[0] / row.time_s.p50, place) for place, (skew, row) in enumerate(known) if row.time_s]
     worst, place = max(shares)
-    p50, p95 = (format_time(_middle(sorted(skew[part] for skew, _ in known))) for part in (0, 1))
-    return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {_percent(worst)} of the time ({name_of(known[place][1])})"
-
-
-def _percent(part: float) -> str:
-    return format_percent(100 * part) if part >= 0.0005 else "<0.1 %"
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    worst_share = format_percent(100 * worst) if worst >= 0.0005 else "<0.1 %"
+    p50, p95 = (format_time(median(skew[part] for skew, _ in known)) for part in (0, 1))
+    return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({name_of(known[place][1])})"
 
 
 _MOST_NAMES, _LONGEST = 4, 300
+_IMPORTED = ("file", "tool", "version", "statistic")
 _AT = ("dtype", "redop", "root", "in_place", "buffers", "window", "registration", "algorithm", "protocol", "traffic", "streams")
 _BARE = ("root", "window", "streams")  # numbers, which need their name
 
@@ -257,10 +243,10 @@ def short(text: str, most: int = _LONGEST) -> str:
 
 def subject(table: Launches) -> dict[str, str]:
     """Return what was measured, how, where, with what and when: {"measured": "allreduce over nccl, 8 B to 1 GiB (28 cases)", …}."""
-    run, plan = table.runs[0], plan_of(table.runs[0], table.rows, table.name)
+    run, plan = table.runs[0], plan_of(table, table.rows)
     operations, backends = (_several(sorted({getattr(row, name) for row in table.rows})) for name in ("operation", "backend"))
     sizes = sorted(size for size in plan.sizes if size > 0)
-    span = f", {_span(sizes)}" if sizes else ""
+    span = f", {' to '.join(dict.fromkeys((format_size(sizes[0]), format_size(sizes[-1]))))}" if sizes else ""
     what = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
     return {"measured": short(what), "how": short(same_for_all(plan)), **circumstances(run), "launches": _launches(table)}
 
@@ -296,11 +282,8 @@ def speed(row: Row) -> str:
         return not_available(row)
     if row.wrong:
         return wrong_elements(row)
-    return f"{'? ' if doubtful(row) else ''}{of_ceiling(row) if has_share(row) else _alone(row)}"
-
-
-def _alone(row: Row) -> str:
-    return times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
+    alone = times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
+    return f"{'? ' if doubtful(row) else ''}{of_ceiling(row) if has_share(row) else alone}"
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:
@@ -317,9 +300,8 @@ def latency(peak: Peak) -> str:
     row = peak.smallest
     if row is None:
         return NOTHING
-    return (
-        f"{'? ' if doubtful(row) else ''}{times(row, ' µs')} at {format_size(row.size_bytes)}{f' ({forced(row)})' if forced(row) else ''}"
-    )
+    chosen = f" ({forced(row)})" if forced(row) else ""
+    return f"{'? ' if doubtful(row) else ''}{times(row, ' µs')} at {format_size(row.size_bytes)}{chosen}"
 
 
 NO_CONCERNS = "No findings, no flags, nothing missing."
@@ -337,10 +319,6 @@ def _launches(table: Launches) -> str:
         return f"{launches}: intervals are over their medians"
     bounded = any(row.time_s is not None and row.time_s.ci_low is not None for row in table.rows)
     return f"{launches}: intervals are within it, another may differ by more" if bounded and len(table.runs) == 1 else launches
-
-
-def _span(sizes: Sequence[int]) -> str:
-    return format_size(sizes[0]) if len(sizes) == 1 else f"{format_size(sizes[0])} to {format_size(sizes[-1])}"
 
 
 def _several(names: Sequence[str]) -> str:
@@ -382,14 +360,9 @@ def _imported(run: Run) -> str:
     known = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
     files: dict[tuple[str, str], list[str]] = {}
     for table in known:
-        file, tool, version, statistic = (_text(table, name) for name in ("file", "tool", "version", "statistic"))
+        file, tool, version, statistic = (short(value, 120) if isinstance(value := table.get(name), str) else "" for name in _IMPORTED)
         files.setdefault((f"{tool} {version}".strip(), statistic), []).append(file)
     return "; ".join(f"{tool}: {_several(list(dict.fromkeys(names)))} (a time is {what})" for (tool, what), names in files.items())
-
-
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    value = facts.get(name)
-    return short(value, 120) if isinstance(value, str) else ""
 
 
 def _when(info: Mapping[str, Any]) -> str:

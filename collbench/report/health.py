@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -20,8 +19,8 @@ from collbench.analysis.health import (
     SevereProblem,
 )
 from collbench.reason import as_json
-from collbench.report.screen import PlainScreen, wants_color, width_of
-from collbench.report.table import Line, printable, wrapped_text
+from collbench.report.frame import Line, text_lines
+from collbench.report.screen import print_lines, wants_color, width_of
 
 SCHEMA = 1
 _NEXT = {
@@ -33,23 +32,17 @@ _STYLES = {CheckOutcome.BROKEN: "wrong", CheckOutcome.SLOW: "wrong", CheckOutcom
 
 def write_check(verdict: CheckVerdict, run: Path | None, nodes: int, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the verdict on `stream` as "table" or "json". `run`: the run's folder, if there is one. Returns the exit code."""
-    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    width = width_of(stream)
-    for line in [_json_line(verdict, run, nodes)] if format == "json" else _lines(verdict, run, nodes, width):
-        screen.data(line)
+    lines = [_json_line(verdict, run, nodes)] if format == "json" else _lines(verdict, run, nodes, width_of(stream))
+    print_lines(lines, stream, wants_color(stream, color))
     return verdict.outcome.exit_code
 
 
 def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | None) -> Iterator[Line]:
-    yield from (Line(text, _STYLES[verdict.outcome]) for text in wrapped_text(printable(str(verdict)), width, "  "))
-    for each in verdict.evidence:
-        yield from (Line(text) for text in wrapped_text(printable(f"  {each}"), width, "    "))
-    yield from (Line(text, "foot") for text in wrapped_text(printable(_end(verdict, run, nodes)), width, "  "))
-
-
-def _end(verdict: CheckVerdict, run: Path | None, nodes: int) -> str:
     where = f"; run folder: {run}" if run else ""
-    return f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(next_command(verdict, run, nodes))}"
+    end = f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(next_command(verdict, run, nodes))}"
+    evidence = [(f"  {each}", "", "    ") for each in verdict.evidence]
+    for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, (end, "foot", "  ")):
+        yield from text_lines(text, width, style, indent)
 
 
 def next_command(verdict: CheckVerdict, run: Path | None, nodes: int) -> Sequence[str]:

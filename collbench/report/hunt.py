@@ -11,11 +11,10 @@ from typing import Any, TextIO
 
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
-from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.reason import CommandText
-from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Line, csv_record, defused, printable
+from collbench.report.frame import Line, csv_table, defused, printable
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
 
@@ -37,16 +36,16 @@ def write_hunt(
     run     the name of its folder, for the first column of a CSV
     headed  whether the CSV has its header already, from another hunt
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown --format '{format}' for a hunt: choose from {', '.join(FORMATS)}")
-    if format == "table":
-        screen, width = PlainScreen(out, out, color), width_of(out)
-        for text, style in [*_lines(about), *((line, "foot") for line in advice)]:
-            for line in wrapped([Line(printable(text), style)], None if isinstance(text, CommandText) else width):
-                screen.data(line)
-        return
-    for text in _csv(about, run, headed) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
-        write_line(out, text)
+    check_format(format, FORMATS, " for a hunt")
+    found: Iterator[Line] = iter([Line(to_line({**as_object(about), "advice": list(advice)}))])
+    if format == "csv":
+        found = csv_table(_COLUMNS, _records(about, run), headed)
+    elif format == "table":
+        width = width_of(out)
+        texts = [*_lines(about), *((text, "foot") for text in advice)]
+        whole = [(Line(printable(text), style), None if isinstance(text, CommandText) else width) for text, style in texts]
+        found = (part for line, room in whole for part in wrapped([line], room))
+    print_lines(found, out, color)
 
 
 def describe_hunt(about: Mapping[str, Any]) -> str:
@@ -95,28 +94,21 @@ def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
     return float(middle / most)  # type: ignore[operator]
 
 
-def all_are_slow(about: Mapping[str, Any]) -> str | None:
-    """Return a sentence where no suspect was found, yet all are far below the expected bandwidth."""
-    share = share_of_ceiling(about)
-    if share is None or share >= FAR_BELOW or (about.get("verdict") or {}).get("result") != "nobody":
-        return None
-    return (
-        f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({about['ceiling']['limited_by']}): check what "
-        "they have in common (`collbench doctor`, `collbench probe --measure`), or try a larger --size or --window"
-    )
-
-
 def next_steps(about: Mapping[str, Any]) -> list[str]:
     """Return what to run next, where the verdict is not clear."""
     verdict = about.get("verdict")
     if verdict is None:
         return ["the hunt stopped early, without a verdict: run it again"]
-    undecided = [each for each in verdict["suspects"] if each["state"] == INCONCLUSIVE]
-    slow = all_are_slow(about)
-    longer = about.get("max_time_s")
-    again = f"collbench hunt --max-time {4 * longer:g}" if isinstance(longer, int | float) else "collbench hunt"
-    longer_run = [f"for a verdict on inconclusive suspects, measure longer on an idle system: `{again}`"] if undecided else []
-    return [*([slow] if slow else []), *longer_run]
+    steps, share, longer = [], share_of_ceiling(about), about.get("max_time_s")
+    if share is not None and share < FAR_BELOW and verdict["result"] == "nobody":
+        steps.append(
+            f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({about['ceiling']['limited_by']}): "
+            "check what they have in common (`collbench doctor`, `collbench probe --measure`), or try a larger --size or --window"
+        )
+    if any(each["state"] == INCONCLUSIVE for each in verdict["suspects"]):
+        again = f"collbench hunt --max-time {4 * longer:g}" if isinstance(longer, int | float) else "collbench hunt"
+        steps.append(f"for a verdict on inconclusive suspects, measure longer on an idle system: `{again}`")
+    return steps
 
 
 def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
@@ -128,14 +120,9 @@ def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
     subject = f"the path between {subject}" if len(suspect["places"]) > 1 else subject
     if suspect["state"] == CLEARED:
         return f"{CLEARED}: {subject} is as fast as the others"
-    return f"{suspect['state']}: {subject} {_does(suspect)}{span}{part}"
-
-
-def _does(suspect: Mapping[str, Any]) -> str:
     ratio = _known(suspect, "ratio")
-    if ratio is None:
-        return "could not be measured"
-    return what(suspect["kind"], ratio) if suspect["kind"] in CODES else "is slow"
+    slow = "could not be measured" if ratio is None else what(suspect["kind"], ratio) if suspect["kind"] in CODES else "is slow"
+    return f"{suspect['state']}: {subject} {slow}{span}{part}"
 
 
 def _known(suspect: Mapping[str, Any], name: str) -> float | None:
@@ -151,20 +138,17 @@ def _lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if verdict:
         yield headline(verdict), "wrong" if verdict["result"] == CONFIRMED else ""
         for state in (CONFIRMED, INCONCLUSIVE, CLEARED):
-            yield from _suspects([each for each in verdict["suspects"] if each["state"] == state], places, state)
+            suspects = [each for each in verdict["suspects"] if each["state"] == state]
+            shown = suspects if state == CONFIRMED else suspects[:_MOST_SHOWN]
+            for each in shown:
+                yield sentence(each, places), _STYLES[state]
+                yield from ((f"  {text}", "") for text in each["evidence"])
+            if len(shown) < len(suspects):
+                yield f"and {len(suspects) - len(shown)} more {state}: see --format json", "foot"
         yield from ((text, "") for text in [describe_typical(about)] if text)
         yield from ((note, "foot") for note in verdict["notes"])
     yield from ((text, "foot") for text in about.get("crossed") or ())
     yield from ((text, "foot") for text in next_steps(about))
-
-
-def _suspects(suspects: Sequence[Mapping[str, Any]], places: Sequence[str], state: str) -> Iterator[tuple[str, str]]:
-    shown = suspects if state == CONFIRMED else suspects[:_MOST_SHOWN]
-    for each in shown:
-        yield sentence(each, places), _STYLES[state]
-        yield from ((f"  {text}", "") for text in each["evidence"])
-    if len(shown) < len(suspects):
-        yield f"and {len(suspects) - len(shown)} more {state}: see --format json", "foot"
 
 
 def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,15 +164,19 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
-    """Yield a header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
-    if not headed:
-        yield csv_record(_COLUMNS).text
-    places = about["places"]
+def _records(about: Mapping[str, Any], run: str) -> Iterator[list[Any]]:
+    """Yield a record for each suspect."""
     for each in (about.get("verdict") or {}).get("suspects", []):
-        subject, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
-        ratios = ["" if (known := _known(each, name)) is None else repr(known) for name in ("ratio", "low", "high")]
-        words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
-        yield csv_record(
-            [defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), subject, *ratios, partners, *words]
-        ).text
+        subject, partners = (" ".join(defused(about["places"][place]) for place in each[name]) for name in ("places", "partners"))
+        ratios = [_known(each, name) for name in ("ratio", "low", "high")]
+        yield [
+            run,
+            each["state"],
+            CODES.get(each["kind"]),
+            each["kind"],
+            subject,
+            *ratios,
+            partners,
+            each["part"],
+            "; ".join(each["evidence"]),
+        ]

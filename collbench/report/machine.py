@@ -6,28 +6,28 @@ Unknown facts are shown as "unknown (reason)".
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, TextIO
 
-from collbench.errors import UsageError
 from collbench.machine.cluster import folded
 from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
-from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, known_none
+from collbench.machine.model import SWITCH, Gpu, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, known_none
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
-from collbench.report.screen import PlainScreen, wants_color, width_of, wrapped
-from collbench.report.table import Frame, Line, table_lines, text_columns
-from collbench.report.table import printable as clean
-from collbench.units import format_bytes, format_size
+from collbench.report.frame import Frame, Line, table_lines, text_columns
+from collbench.report.frame import printable as clean
+from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
+from collbench.results.store import plain
+from collbench.units import format_bytes, format_size, plural
 
+Part = Gpu | Nic
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
 _MOST_PEERS = 16
@@ -96,10 +96,6 @@ def gpu_model(gpu: Gpu) -> str:
     return safe(gpu.model or gpu.architecture or (f"{_VENDORS[gpu.vendor]} GPU" if gpu.vendor else _NO_MODEL))
 
 
-def _nameless(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'} ({_NO_MODEL})"
-
-
 def port_state(port: Port) -> str:
     """Return "active", "down (polling)" or "state unknown"."""
     physical = f" ({safe(port.phys_state)})" if port.phys_state and port.state != "active" else ""
@@ -117,28 +113,26 @@ def port_rate(port: Port) -> str:
     shaped = f", shaped to {gigabits(port.shaped_bits_per_s)}" if port.shaped_bits_per_s is not None else ""
     if port.rate_bits_per_s is None and port.state == "down":
         return layer + shaped
-    return f"{gigabits(port.rate_bits_per_s)} {layer}{shaped}" if port.link_layer else f"{gigabits(port.rate_bits_per_s)}, {layer}{shaped}"
+    return f"{gigabits(port.rate_bits_per_s)}{'' if port.link_layer else ','} {layer}{shaped}"
 
 
 def port_text(port: Port) -> str:
     """Return "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the printed rate only if it is another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
-    printed = f" [{_printed(port)}]" if port.rate_text else ""
-    manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
-    return f"port {port.number}: {port_rate(port)}, {port_state(port)}{mtu}{manager}{printed}"
-
-
-def _printed(port: Port) -> str:
     match = _PRINTED_RATE.fullmatch(port.rate_text or "")
     same = match and port.rate_bits_per_s is not None and float(match[1]) * 1e9 == port.rate_bits_per_s
-    return safe(match[2] if match and same else port.rate_text or "")
+    printed = f" [{safe(match[2] if match and same else port.rate_text)}]" if port.rate_text else ""
+    manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
+    return f"port {port.number}: {port_rate(port)}, {port_state(port)}{mtu}{manager}{printed}"
 
 
 def gpus_text(machine: Machine) -> str:
     """Return "8 × H100 80GB HBM3", of several models each; without a GPU whether there is none or that is unknown."""
     models = Counter(gpu_model(gpu) for gpu in machine.gpus)
     if models:
-        return " + ".join(f"{count} × {model}" if model != _NO_MODEL else _nameless(count) for model, count in models.items())
+        return " + ".join(
+            f"{count} × {model}" if model != _NO_MODEL else f"{plural(count, 'GPU')} ({_NO_MODEL})" for model, count in models.items()
+        )
     return "no GPU on the PCI bus" if known_none(machine, "gpus") and machine.pci else f"GPUs {unknown(machine, 'gpus')}"
 
 
@@ -154,18 +148,21 @@ def nics_text(machine: Machine) -> str:
 
 
 def _nic_speed(nic: Nic) -> str:
-    up = [port for port in nic.ports if port.state != "down"]
-    fastest = max(up, key=lambda port: port.rate_bits_per_s or 0, default=None)
+    fastest = max((port for port in nic.ports if port.state != "down"), key=lambda port: port.rate_bits_per_s or 0, default=None)
     if fastest is None:
         return "down" if nic.ports else "of unknown speed"
     layer = f" {_LAYERS[fastest.link_layer]}" if fastest.link_layer else ""
     return f"at {gigabits(fastest.rate_bits_per_s)}{layer}" if fastest.rate_bits_per_s is not None else f"of unknown speed{layer}"
 
 
+def each_rate(bytes_per_s: float | None) -> str:
+    """Return ", each 26.6 GB/s"; "" if the rate is unknown."""
+    return f", each {bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else ""
+
+
 def c2c_text(gpu: Gpu) -> str:
     """Return "C2C: 5 to its CPU, each 44.7 GB/s"; "" where no source counted the links."""
-    each_rate = f", each {gpu.c2c_bytes_per_s / 1e9:.3g} GB/s" if gpu.c2c_bytes_per_s else ""
-    return f"C2C: {gpu.c2c_links} to its CPU{each_rate}" if gpu.c2c_links else ""
+    return f"C2C: {gpu.c2c_links} to its CPU{each_rate(gpu.c2c_bytes_per_s)}" if gpu.c2c_links else ""
 
 
 def links_text(machine: Machine, gpu: Gpu) -> str:
@@ -176,13 +173,14 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
     links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
     off = f", {gpu.links_off} off" if gpu.links_off else ""
     names = {each.key: gpu_name(each) for each in machine.gpus}
-    texts = [f"NVLink: {gpu.cpu_links} to its processor{_each_rate(gpu.cpu_link_bytes_per_s)}"] if gpu.cpu_links else []
+    texts = [f"NVLink: {gpu.cpu_links} to its processor{each_rate(gpu.cpu_link_bytes_per_s)}"] if gpu.cpu_links else []
     if links:
         rates = {link.bytes_per_s for link in links}
         rate = next(iter(rates)) if len(rates) == 1 else None
-        ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
+        far_ends = {None: "(far end unknown)", SWITCH: "to a switch"}
+        ends = ", ".join(f"{link.count} {far_ends.get(link.b, f'to {names.get(str(link.b)) or safe(str(link.b))}')}" for link in links)
         clique = f", multi-node NVLink domain {safe(gpu.clique)}" if gpu.clique else ""
-        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{_each_rate(rate)}{off}{clique}")
+        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate(rate)}{off}{clique}")
     elif off:
         texts.insert(0, f"NVLink: none up{off}")
     elif peers := [
@@ -192,24 +190,8 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
     return "; ".join(texts)
 
 
-def _each_rate(bytes_per_s: float | None) -> str:
-    return f", each {bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else ""
-
-
-def _far_end(link: GpuLink, names: dict[str, str]) -> str:
-    if link.b is None:
-        return "(far end unknown)"
-    return "to a switch" if link.b == SWITCH else f"to {names.get(link.b) or safe(link.b)}"
-
-
-def numa_text(node: NumaNode | None, machine: Machine) -> str:
-    """Return "NUMA node 0: CPUs 0-31, 512 GiB"; None is the place of parts with unknown node."""
-    name, *about = numa_facts(node, machine)
-    return f"{name}: {', '.join(about)}" if about else name
-
-
 def numa_facts(node: NumaNode | None, machine: Machine) -> list[str]:
-    """Return the name of a NUMA node, its CPUs, and its memory where it is known."""
+    """Return "NUMA node 0", its CPUs, and its memory where it is known; None is the place of parts with unknown node."""
     if node is None:
         known = machine.numa_nodes or machine.gpus or machine.nics
         return ["NUMA node unknown" if known else f"NUMA nodes {unknown(machine, 'numa_nodes')}"]
@@ -222,12 +204,9 @@ def switch_text(device: PciDevice) -> str:
     word = {"switch": "PCIe switch", "root": "PCIe root"}.get(device.kind, "PCIe bridge")
     name = f" {safe(device.name)}" if device.name else ""
     made_up = ", named by a topology file" if device.address.startswith(NAMED_BY_A_FILE) else ", made up by a hypervisor"
-    up = made_up if device.virtual else _up(device) if device.parent else ""
+    link = f", {pcie(device.link)} up" if any(pcie_short(device.link)) else ", link up unknown"
+    up = made_up if device.virtual else link if device.parent else ""
     return f"{word} {safe(device.address)}{name}{up}"
-
-
-def _up(device: PciDevice) -> str:
-    return f", {pcie(device.link)} up" if any(pcie_short(device.link)) else ", link up unknown"
 
 
 def nic_name(nic: Nic) -> str:
@@ -238,7 +217,7 @@ def nic_name(nic: Nic) -> str:
 def system_text(system: System) -> list[str]:
     """Return the machine in up to two lines: its processor; counts, memory, kernel. Unknown facts are left out."""
     counts = ((system.sockets, "socket"), (system.cores, "core"), (system.threads, "thread"))
-    words = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number is not None]
+    words = [plural(number, word) for number, word in counts if number is not None]
     words += [format_bytes(system.memory_bytes)] if system.memory_bytes is not None else []
     words += [f"kernel {safe(system.kernel)}"] if system.kernel else []
     words += [f"virtual machine ({safe(system.virtualization)})"] if system.virtualization else []
@@ -289,7 +268,7 @@ _AFFINITY = ("CPU affinity", "NUMA")
 
 def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     """Yield the table, a legend of its words, NIC numbers with their names, and why paths are unknown."""
-    everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+    everything = real_parts(machine)
     parts = everything[:MOST_PARTS]
     if not parts:
         yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
@@ -297,58 +276,41 @@ def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
     distances = Distances(machine)
     names = _names(parts)
     cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
-    ends = [_affinity(machine, distances, part) for part in parts]
-    table = [[name, *row, *end] for name, row, end in zip(names, cases, ends, strict=True)]
+    nodes = [distances.numa_of(part.key) for part in parts]
+    cpus = {node.id: node.cpus for node in machine.numa_nodes}
+    table = [[name, *row, *_affinity(cpus, node)] for name, row, node in zip(names, cases, nodes, strict=True)]
     columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
     foot = [*_foot(distances, parts, names, cases, len(everything))]
     yield from table_lines(Frame(columns, table, foot=foot, names_hidden=True), width)
 
 
-def _names(parts: list[Gpu | Nic]) -> list[str]:
-    gpus, nics = 0, 0
-    names: list[str] = []
-    for part in parts:
-        if isinstance(part, Gpu):
-            names.append(f"GPU{gpus if part.index is None else part.index}")
-            gpus += 1
-        else:
-            names.append(f"NIC{nics}")
-            nics += 1
-    return names
+def _names(parts: list[Part]) -> list[str]:
+    """Return "GPU0", "NIC0", …; GPUs by their index where it is known."""
+    gpus = sum(isinstance(part, Gpu) for part in parts)  # they come first
+    indices = [place if part.index is None else part.index for place, part in enumerate(parts) if isinstance(part, Gpu)]
+    return [*(f"GPU{index}" for index in indices), *(f"NIC{number}" for number in range(len(parts) - gpus))]
 
 
-def _affinity(machine: Machine, distances: Distances, part: Gpu | Nic) -> list[str]:
-    numa = distances.numa_of(part.key)
-    cpus = next((node.cpus for node in machine.numa_nodes if node.id == numa), None) if numa is not None else None
-    return [safe(cpus) if cpus else _NOTHING if cpus == "" else UNKNOWN, UNKNOWN if numa is None else str(numa)]
+def _affinity(cpus: Mapping[int, str | None], node: int | None) -> list[str]:
+    own = None if node is None else cpus.get(node)
+    return [safe(own) if own else _NOTHING if own == "" else UNKNOWN, UNKNOWN if node is None else str(node)]
 
 
-def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
+def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
     words = {case[:2] if case[:2] in ("NV", "XG") and case != "XGMI" else case for row in cases for case in row}
     yield "; ".join(text for word, text in _LEGEND if word in words)
     nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
     if nics:
         yield listed(nics, MOST_PARTS)
-    if UNKNOWN in words:
-        yield f"{UNKNOWN}: unknown ({'; '.join(_reasons(distances, parts, cases))})"
+    if UNKNOWN in words:  # one reason for each part, so that a missing fact is not repeated for every pair
+        ends = [(row, parts[found.index(UNKNOWN)]) for row, found in zip(parts, cases, strict=True) if UNKNOWN in found]
+        whys = dict.fromkeys(safe(why) for a, b in ends if (why := distances.why_unknown(a.key, b.key)))
+        yield f"{UNKNOWN}: unknown ({'; '.join(list(whys)[:4])})"
     if in_all > len(parts):
         yield f"{in_all - len(parts)} more parts are not shown: see --format json"
 
 
-def _reasons(distances: Distances, parts: list[Gpu | Nic], cases: list[list[str]]) -> list[str]:
-    """Return why paths are unknown, one reason for each part, so that a missing fact is not repeated for every pair."""
-    whys: dict[str, None] = {}
-    for row, found in zip(parts, cases, strict=True):
-        column = found.index(UNKNOWN) if UNKNOWN in found else None
-        why = distances.why_unknown(row.key, parts[column].key) if column is not None else None
-        if why:
-            whys[safe(why)] = None
-    return list(whys)[:4]
-
-
 # The arrangement of a machine's parts for text and picture: NUMA nodes, then PCIe switches, then GPUs and NICs.
-
-Part = Gpu | Nic
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,27 +328,24 @@ class Domain:
     node: NumaNode | None
     below: tuple[Switch | Part, ...]
 
-    @property
-    def parts(self) -> list[Part]:
-        """Return all its GPUs and NICs, in the order of drawing."""
-        return _parts(self.below)
-
 
 def arrange(machine: Machine, distances: Distances) -> list[Domain]:
     """Return the NUMA nodes in their order, then one for parts with unknown node, if any. Virtual NICs are left out."""
-    parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     by_node: defaultdict[int | None, list[Part]] = defaultdict(list)
-    known = {node.id: node for node in machine.numa_nodes}
-    for part in parts:
+    known = {node.id for node in machine.numa_nodes}
+    for part in real_parts(machine):
         by_node[distances.numa_of(part.key)].append(part)
-    nodes = [
-        *machine.numa_nodes,
-        *(NumaNode(number) for number in sorted(number for number in by_node if number is not None) if number not in known),
-    ]
+    others = sorted(number for number in by_node if number is not None and number not in known)
+    nodes = [*machine.numa_nodes, *map(NumaNode, others)]
     domains = [Domain(node, _branches(by_node.get(node.id, []), distances)) for node in nodes]
     if by_node.get(None) or not domains:
         domains.append(Domain(None, _branches(by_node.get(None, []), distances)))
     return domains
+
+
+def real_parts(machine: Machine) -> list[Part]:
+    """Return the GPUs, then the NICs without virtual ones."""
+    return [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
 
 
 def first_parts(machine: Machine, most: int) -> Machine:
@@ -397,12 +356,12 @@ def first_parts(machine: Machine, most: int) -> Machine:
 
 
 def _branches(parts: list[Part], distances: Distances) -> tuple[Switch | Part, ...]:
-    return _below([(part, tuple(reversed(distances.bridges(part.address))) if part.address else ()) for part in parts], 0, distances)
+    return _below([(part, list(reversed(distances.bridges(part.address))) if part.address else []) for part in parts], 0, distances)
 
 
-def _below(parts: list[tuple[Part, tuple[PciDevice, ...]]], depth: int, distances: Distances) -> tuple[Switch | Part, ...]:
+def _below(parts: list[tuple[Part, list[PciDevice]]], depth: int, distances: Distances) -> tuple[Switch | Part, ...]:
     """Return what is below a bridge (or the host): the parts, and for each further bridge what is below it."""
-    groups: dict[str, list[tuple[Part, tuple[PciDevice, ...]]]] = {}
+    groups: dict[str, list[tuple[Part, list[PciDevice]]]] = {}
     for part, bridges in parts:
         groups.setdefault(bridges[depth].address if depth < len(bridges) else f" {part.key}", []).append((part, bridges))
     found: list[Switch | Part] = []
@@ -421,20 +380,12 @@ def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Dist
     return (Switch(device, below),) if slower or len(slots) > 1 else below
 
 
-def _parts(below: tuple[Switch | Part, ...]) -> list[Part]:
-    found: list[Part] = []
-    for each in below:
-        found += _parts(each.below) if isinstance(each, Switch) else [each]
-    return found
-
-
 # Unknown facts of a machine, and facts on which its sources disagree, as text: "MTU of mlx5_0: sysfs does not hold it".
 
 _MOST_PARTS = 8
 _FACTS = {
     "acs": "ACS",
     "address": "PCI address",
-    "architecture": "architecture",
     "bytes_per_s": "speed of a link",
     "command_line": "kernel's command line",
     "container": "container or not",
@@ -446,7 +397,6 @@ _FACTS = {
     "dma_buf": "dma-buf of the GPU driver",
     "driver": "GPU driver",
     "fabric": "cables",
-    "firmware": "firmware",
     "gdr": "reach of GPUs",
     "gpu_links": "links between GPUs",
     "gpus": "GPUs",
@@ -462,7 +412,6 @@ _FACTS = {
     "max_speed_gt_per_s": "most PCIe speed",
     "max_width": "most PCIe lanes",
     "memory_bytes": "memory",
-    "model": "model",
     "mtu_bytes": "MTU",
     "nics": "NICs",
     "numa": "NUMA node",
@@ -473,7 +422,6 @@ _FACTS = {
     "peer_access": "peer access",
     "peer_memory": "peer-memory modules",
     "phys_state": "physical state",
-    "ports": "ports",
     "rate_bits_per_s": "speed",
     "rdma": "RDMA",
     "shaped_bits_per_s": "shaper's rate",
@@ -481,7 +429,6 @@ _FACTS = {
     "sm_lid": "subnet manager's LID",
     "sockets": "number of sockets",
     "speed_gt_per_s": "PCIe speed",
-    "state": "state",
     "threads": "number of threads",
     "uuid": "serial number",
     "vendor": "maker",
@@ -495,11 +442,10 @@ _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"}) 
 
 def unknown_lines(machine: Machine) -> Iterator[str]:
     """Yield "facts of parts: reason", each reason once; without what the tree shows itself, and what affects no drawn part."""
-    names = _names_probe_unknown(machine)
-    nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts_probe_unknown(machine)}
+    names = _part_names(machine)
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for path, why in machine.unknown.items():
-        if _matters(machine, path, nics, addresses):
+        if _matters(machine, path):
             fact, part = _split(path, names)
             facts[why][fact][part] = None
     for why, found in facts.items():
@@ -508,22 +454,18 @@ def unknown_lines(machine: Machine) -> Iterator[str]:
 
 def disagreement_lines(machine: Machine) -> Iterator[str]:
     """Yield "fact of a part: what was taken (source) taken, not the other (source)"."""
-    names = _names_probe_unknown(machine)
+    names = _part_names(machine)
     for each in machine.disagreements:
         fact, part = _split(each.path, names)
         fact_text = _describe_fact(fact, [part] if part else [])
         yield f"{fact_text}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
 
 
-def _names_probe_unknown(machine: Machine) -> dict[str, str]:
+def _part_names(machine: Machine) -> dict[str, str]:
     """Return the name of each part, by key. A PCI device has the name of its GPU or NIC."""
-    parts = {part.address: part for part in _parts_probe_unknown(machine) if part.address}
-    names = {str(address): gpu_name(part) if isinstance(part, Gpu) else part.name for address, part in parts.items()}
-    return {**names, **{gpu.key: gpu_name(gpu) for gpu in machine.gpus}}
-
-
-def _parts_probe_unknown(machine: Machine) -> list[Gpu | Nic]:
-    return [*machine.nics, *machine.gpus]
+    parts: list[Part] = [*machine.nics, *machine.gpus]
+    devices = {str(part.address): part.name if isinstance(part, Nic) else gpu_name(part) for part in parts if part.address}
+    return {**devices, **{gpu.key: gpu_name(gpu) for gpu in machine.gpus}}
 
 
 def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
@@ -547,11 +489,10 @@ def _word(fact: str) -> str:
 
 
 def _describe_fact(fact: str, parts: list[str]) -> str:
-    shorter = [parts[0], *(part.removeprefix("GPU ") if parts[0].startswith("GPU ") else part for part in parts[1:])] if parts else []
-    return f"{fact} of {listed(shorter, _MOST_PARTS)}" if parts else fact
+    return f"{fact} of {_gpus(parts, _MOST_PARTS)}" if parts else fact
 
 
-def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Set[str | None]) -> bool:
+def _matters(machine: Machine, path: str) -> bool:
     """Return False for what the tree shows itself, and for what has no effect."""
     head, _, rest = path.partition("/")
     key = rest.partition("/")[0]
@@ -560,10 +501,8 @@ def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Se
     if path in _OF_GPUS or path == "gpu_links":
         return len(machine.gpus) > (path == "gpu_links")
     if head == "pci" and path.endswith("/numa"):
-        return len(machine.numa_nodes) > 1 and key in addresses
-    if head != "nics" or not rest:
-        return True
-    nic = nics.get(key)
+        return len(machine.numa_nodes) > 1 and key in {*(nic.address for nic in machine.nics), *(gpu.address for gpu in machine.gpus)}
+    nic = next((nic for nic in machine.nics if nic.key == key), None) if head == "nics" and rest else None
     return nic is None or (nic.virtual is None and (bool(nic.ports) or not path.endswith("/ports")))
 
 
@@ -579,8 +518,11 @@ def tree_lines(machine: Machine) -> Iterator[Line]:
     yield Line(title(machine), "head")
     yield from (Line(f"  {', '.join(text)}") for text in [system_text(machine.system)] if text)
     domains = arrange(machine, distances)
-    for place, domain in enumerate(domains):
-        yield from _domain(machine, domain, distances, last=place == len(domains) - 1)
+    for domain in domains:
+        last = domain is domains[-1]
+        name, *about = numa_facts(domain.node, machine)
+        yield Line(f"{'└─' if last else '├─'} {name}{': ' if about else ''}{', '.join(about)}")
+        yield from map(Line, _branch_lines(machine, domain.below, distances, "   " if last else "│  "))
     yield from (Line(text) for text in _virtual(machine))
     yield from _section("GPUDirect RDMA (a GPU and its nearest NICs)", _gpudirect(machine, distances))
     yield from _section("unknown", unknown_lines(machine))
@@ -594,37 +536,30 @@ def title(machine: Machine, name: str | None = None) -> str:
     return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
-def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) -> Iterator[Line]:
-    yield Line(f"{'└─' if last else '├─'} {numa_text(domain.node, machine)}")
-    yield from (Line(text) for text in _branches_probe_tree(machine, domain.below, distances, "   " if last else "│  "))
-
-
 def part_texts(machine: Machine) -> dict[str, PartText]:
     """Return each GPU and NIC with its ports, by key, as the tree shows them."""
     distances = Distances(machine)
-    parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
-    return {part.key: _described(machine, part, distances) for part in parts}
+    return {part.key: _described(machine, part, distances) for part in real_parts(machine)}
 
 
-def _branches_probe_tree(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
-    branches = list(_alike(machine, below, distances))
-    for place, (each, lines) in enumerate(branches):
-        last = place == len(branches) - 1
-        inner = indent + ("   " if last else "│  ")
-        first, *more = lines
-        yield f"{indent}{'└─' if last else '├─'} {first}"
-        yield from (f"{inner}   {text}" for text in more)
-        if isinstance(each, Switch):
-            yield from _branches_probe_tree(machine, each.below, distances, inner)
-
-
-def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
-    """Yield each part with its lines. Equal parts without an address are combined, with all their names."""
+def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
+    """Yield the parts below a node or a switch. Equal parts without an address are combined, with all their names."""
     described = [(each, _described(machine, each, distances)) for each in below]
-    for _, group in groupby(described, lambda one: _but_its_name(*one)):
-        (each, first), *others = group
+
+    def shown_with(one: tuple[Switch | Part, PartText]) -> object:
+        """Return what parts must have in common to be shown in one line."""
+        each, text = one
+        return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
+
+    groups = [list(group) for _, group in groupby(described, shown_with)]
+    for place, ((each, first), *others) in enumerate(groups):
+        last = place == len(groups) - 1
+        inner = indent + ("   " if last else "│  ")
         names = listed([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
-        yield each, ["  ".join([names, *first.facts]), *first.lines]
+        yield f"{indent}{'└─' if last else '├─'} {'  '.join([names, *first.facts])}"
+        yield from (f"{inner}   {text}" for text in first.lines)
+        if isinstance(each, Switch):
+            yield from _branch_lines(machine, each.below, distances, inner)
 
 
 @dataclass(frozen=True)
@@ -655,97 +590,77 @@ class PartText:
         return "; ".join(["  ".join([self.title, *self.facts]), *self.lines])
 
 
-def _but_its_name(each: Switch | Part, text: PartText) -> object:
-    """Return what parts must have in common to be shown in one line."""
-    return id(each) if isinstance(each, Switch) or each.address else (type(each), text.facts, text.lines)
-
-
 def _described(machine: Machine, each: Switch | Part, distances: Distances) -> PartText:
     if isinstance(each, Switch):
         return PartText("", switch_text(each.device), ())
-    return _gpu(machine, each, distances) if isinstance(each, Gpu) else _nic(machine, each, distances)
-
-
-def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> PartText:
-    address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
-    facts = (*address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances))
-    return PartText("GPU", gpu_number(gpu), facts, tuple(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text))
-
-
-def _nic(machine: Machine, nic: Nic, distances: Distances) -> PartText:
-    address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
-    without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
-    verbs = "RDMA" if nic.rdma else without
-    kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
-    interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
-    ports = [port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"]
-    return PartText("NIC", f"{nic_name(nic)}{interfaces}", (*address, kind, _slot(machine, nic, distances)), tuple(ports))
+    slot = _slot(machine, each, distances)
+    if isinstance(each, Gpu):
+        address = [safe(each.address)] if each.address and each.index is not None else []
+        links = [text for text in (links_text(machine, each), c2c_text(each)) if text]
+        return PartText("GPU", gpu_number(each), (*address, f"{gpu_model(each)}, {memory(each.memory_bytes)}", slot), tuple(links))
+    address = [safe(each.address)] if each.address and each.address != each.name else []
+    without = "no RDMA device (driver not loaded)" if each.rdma_missing else "no RDMA" if each.model or each.ports else "RDMA unknown"
+    kind = f"{safe(each.model or 'model unknown')}, {'RDMA' if each.rdma else without}"
+    interfaces = f" ({listed(map(safe, each.interfaces))})" if each.interfaces not in ((), (each.name,)) else ""
+    ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
+    return PartText("NIC", f"{nic_name(each)}{interfaces}", (*address, kind, slot), tuple(ports))
 
 
 def _slot(machine: Machine, part: Part, distances: Distances) -> str:
+    """Return the PCIe link with the maximum of both its ends: a card in a smaller slot is not downtrained."""
     device = distances.device(part.address)
     if device is None:
         return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
     if device.virtual:
         return "PCIe link of a virtual function: unknown"
-    text = pcie(_possible(device, distances), isinstance(part, Gpu))
+    above, link = distances.device(device.parent), device.link
+    if above is not None and not above.virtual:
+        speeds = [each for each in (link.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
+        widths = [each for each in (link.max_width, above.link.max_width) if each]
+        most_speed, most_width = min(speeds) if link.max_speed_gt_per_s else None, min(widths) if link.max_width else None
+        link = replace(link, max_speed_gt_per_s=most_speed, max_width=most_width)
+    text = pcie(link, isinstance(part, Gpu))
     return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
-
-
-def _possible(device: PciDevice, distances: Distances) -> PcieLink:
-    """Return the device's link with the maximum of both ends: a card in a smaller slot is not downtrained."""
-    above, own = distances.device(device.parent), device.link
-    if above is None or above.virtual:
-        return own
-    speeds = [each for each in (own.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
-    widths = [each for each in (own.max_width, above.link.max_width) if each]
-    return replace(
-        own,
-        max_speed_gt_per_s=min(speeds) if own.max_speed_gt_per_s else None,
-        max_width=min(widths) if own.max_width else None,
-    )
 
 
 def _virtual(machine: Machine) -> list[str]:
     """Return interfaces that are not ports of the machine: those with unknown speed, and those that other ports carry."""
-    kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
+    kinds: dict[str, defaultdict[str, list[str]]] = {
+        "interfaces without a speed": defaultdict(list),
+        "interfaces made of others": defaultdict(list),
+    }
+    without, made = kinds.values()
     for nic in (nic for nic in machine.nics if nic.virtual is not None):
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
-        kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    titles = {False: "interfaces without a speed", True: "interfaces made of others"}
-    fact_text = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
-    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in fact_text.items() if texts]
+        (made if known else without)[", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
+    texts = {title: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for title, found in kinds.items()}
+    return [f"{title}: {', '.join(found)}" for title, found in texts.items() if found]
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
     """Return one line per state and reason, with its GPUs and NICs."""
-    if not machine.gpus or all(nic.virtual is not None for nic in machine.nics):
-        return []
+    nics = [nic for nic in machine.nics if nic.virtual is None]
     groups: defaultdict[Capability, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for gpu in machine.gpus:
-        for found, nics in _near(machine, gpu, distances).items():
-            groups[found][listed(nics)].append(gpu_name(gpu))
-    return [f"{found.state}: {safe(found.why)}: {'; '.join(map(_pairs, by_nics, by_nics.values()))}" for found, by_nics in groups.items()]
+    for gpu in machine.gpus if nics else ():
+        near: defaultdict[Capability, list[str]] = defaultdict(list)
+        for nic in distances.near_nics(gpu.key):
+            near[capability(machine, gpu, nic, distances=distances)].append(nic_name(nic))
+        if not near:
+            near[Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nics[0].key)})")] = []
+        for found, names in near.items():
+            groups[found][listed(names)].append(gpu_name(gpu))
+    pairs = {
+        found: "; ".join(f"{_gpus(gpus, 32)} with {names}" if names else _gpus(gpus, 32) for names, gpus in of.items())
+        for found, of in groups.items()
+    }
+    return [f"{found.state}: {safe(found.why)}: {text}" for found, text in pairs.items()]
 
 
-def _near(machine: Machine, gpu: Gpu, distances: Distances) -> dict[Capability, list[str]]:
-    """Return the states of a GPU with its nearest NICs; without any, that no path is known."""
-    near = distances.near_nics(gpu.key)
-    states: defaultdict[Capability, list[str]] = defaultdict(list)
-    for nic in near:
-        states[capability(machine, gpu, nic, distances=distances)].append(nic_name(nic))
-    return states if near else {_no_near(machine, gpu, distances): []}
-
-
-def _pairs(nics: str, gpus: list[str]) -> str:
-    names = listed([gpus[0], *(name.removeprefix("GPU ") for name in gpus[1:])], 32)
-    return f"{names} with {nics}" if nics else names
-
-
-def _no_near(machine: Machine, gpu: Gpu, distances: Distances) -> Capability:
-    nic = next(nic for nic in machine.nics if nic.virtual is None)
-    return Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nic.key)})")
+def _gpus(names: list[str], most: int) -> str:
+    """Return "GPU 0, 1, 2"."""
+    short = [name.removeprefix("GPU ") if names[0].startswith("GPU ") else name for name in names[1:]]
+    return listed([*names[:1], *short], most)
 
 
 def _section(title: str, texts: Iterable[str]) -> list[Line]:
@@ -758,7 +673,7 @@ def _section(title: str, texts: Iterable[str]) -> list[Line]:
 _MOST_TREES = 3
 _COMMON = 0.1  # of all machines; a rarer kind is described by its differences
 _MOST_ODD = 8  # kinds
-_PROBE_CLUSTER_MOST_PARTS = 4  # of one kind
+_MOST_ODD_PARTS = 4  # of one kind
 
 
 @dataclass(frozen=True)
@@ -777,7 +692,7 @@ class _Kind:
 def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matrix: bool, width: int | None = None) -> Iterator[Line]:
     """Yield several machines; with `matrix` their distances, within `width` columns, instead of their trees."""
     kinds = _kinds(machines, partial(matrix_lines, width=width) if matrix else tree_lines)
-    drawn = _drawn(kinds, len(machines))
+    drawn = [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * len(machines))]
     yield Line(_summary(kinds, len(machines), show_one=bool(differences)), "head")
     if differences:
         yield Line("differences between nodes:", "head")
@@ -794,22 +709,14 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
 def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]]) -> list[_Kind]:
     """Return the kinds, the most frequent first. Equal machines are drawn once; a few KiB more memory do not make another kind."""
     kinds: dict[tuple[Line, ...], _Kind] = {}
-    for equal in _equal(machines):
+    by_name = {machine.hostname: machine for machine in machines}
+    groups = [[machine] for machine in machines]
+    if len(by_name) == len(machines):  # else the names of topology_json are ambiguous
+        groups = [[by_name[name] for name in entry["hostnames"]] for entry in topology_json(machines)["machines"]]
+    for equal in groups:
         lines = tuple(line for line in draw(equal[0]) if line.text != title(equal[0]))
         kinds.setdefault(lines, _Kind(lines, [])).machines.extend(equal)
     return sorted(kinds.values(), key=lambda kind: -len(kind.machines))
-
-
-def _equal(machines: Sequence[Machine]) -> list[list[Machine]]:
-    """Return lists of machines that differ only in their names."""
-    by_name = {machine.hostname: machine for machine in machines}
-    if len(by_name) < len(machines):
-        return [[machine] for machine in machines]
-    return [[by_name[name] for name in entry["hostnames"]] for entry in topology_json(machines)["machines"]]
-
-
-def _drawn(kinds: Sequence[_Kind], in_all: int) -> list[_Kind]:
-    return [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * in_all)]
 
 
 def _summary(kinds: Sequence[_Kind], in_all: int, *, show_one: bool) -> str:
@@ -828,14 +735,15 @@ def _odd(kind: _Kind, common: _Kind) -> Iterator[Line]:
     texts += [str(text) if key in others else f"also {text}" for key, text in own.items() if others.get(key) != text]
     if texts:
         yield Line(f"{kind.names}, unlike {safe(common.machines[0].hostname or 'the others')}:")
-        yield from (Line(f"  {text}") for text in texts[:_PROBE_CLUSTER_MOST_PARTS])
-        yield from [Line(f"  and {len(texts) - _PROBE_CLUSTER_MOST_PARTS} more parts")] if len(texts) > _PROBE_CLUSTER_MOST_PARTS else []
+        yield from (Line(f"  {text}") for text in texts[:_MOST_ODD_PARTS])
+        yield from [Line(f"  and {len(texts) - _MOST_ODD_PARTS} more parts")] if len(texts) > _MOST_ODD_PARTS else []
 
 
 # `collbench probe`: a tree per machine, the matrix of distances, or one JSON document.
 
 FORMATS = ("table", "matrix", "json")
 SCHEMA = 1
+_OF_FINDINGS = ("code", "severity", "what", "evidence", "remedy")
 
 
 def probe_text(
@@ -851,13 +759,13 @@ def probe_text(
 
     A narrow terminal wraps lines between words, and shows the first columns of a matrix. Raises UsageError for an unknown format or color.
     """
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    screen = PlainScreen(stream, stream, wants_color(stream, color))
-    found = _examined(machines) if findings is None and format != "matrix" else list(findings or ())
+    check_format(format, FORMATS)
+    if findings is None and format != "matrix":
+        from collbench.machine.doctor.examine import examine
+
+        findings = examine(machines)
     width = None if format == "json" else width_of(stream)
-    for line in wrapped(_lines(machines, differences, format, found, width), width):
-        screen.data(line)
+    print_lines(wrapped(_lines(machines, differences, format, findings or (), width), width), stream, wants_color(stream, color))
 
 
 def document(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -870,8 +778,8 @@ def document(machines: Sequence[Machine], differences: Sequence[str], findings: 
     for place, machine in enumerate(machines):
         between = [each for each in findings if each.hostname not in names] if not place else []
         entries.append(_machine(machine, [*(each for each in findings if each.hostname == machine.hostname), *between]))
-    plain: dict[str, Any] = _finite({"schema": SCHEMA, "machines": entries, "differences": list(differences)})
-    return plain
+    found: dict[str, Any] = plain({"schema": SCHEMA, "machines": entries, "differences": differences})
+    return found
 
 
 def _lines(
@@ -886,19 +794,10 @@ def _lines(
     else:
         yield from (line for machine in machines for line in (matrix_lines(machine, width) if matrix else tree_lines(machine)))
     if not matrix:
-        yield from (Line(""), _counts(findings))
-
-
-def _counts(findings: Sequence[Finding]) -> Line:
-    counts = Counter(each.severity for each in findings)
-    words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
-    return Line(f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none", "head")
-
-
-def _examined(machines: Sequence[Machine]) -> list[Finding]:
-    from collbench.machine.doctor.examine import examine
-
-    return examine(machines)
+        counts = Counter(each.severity for each in findings)
+        words = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
+        summary = f"findings: {', '.join(words)}; `collbench doctor` shows them" if words else "findings: none"
+        yield from (Line(""), Line(summary, "head"))
 
 
 def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -907,11 +806,12 @@ def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
     system = machine.system
     cpus = {"model": system.cpu_model, "vendor": system.cpu_vendor, "architecture": system.architecture, "sockets": system.sockets,
             "cores": system.cores, "threads": system.threads}  # fmt: skip
-    return {**to_json(machine), "cpus": cpus, "links": [*_links(machine)], "findings": [_finding(each) for each in findings]}
-
-
-def _finding(each: Finding) -> dict[str, Any]:
-    return {"code": each.code, "severity": each.severity, "what": each.what, "evidence": each.evidence, "remedy": each.remedy}
+    return {
+        **to_json(machine),
+        "cpus": cpus,
+        "links": [*_links(machine)],
+        "findings": [{name: getattr(each, name) for name in _OF_FINDINGS} for each in findings],
+    }
 
 
 def _links(machine: Machine) -> Iterator[dict[str, Any]]:
@@ -929,12 +829,3 @@ def _links(machine: Machine) -> Iterator[dict[str, Any]]:
         state = capability(machine, gpu, nic, distances=distances)
         path = distances.path(gpu.key, nic.key)
         yield {"kind": "gpudirect", "from": gpu.key, "to": nic.key, "path": path, "state": state.state, "why": state.why}
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with null for infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
@@ -18,12 +18,14 @@ from collbench.errors import UsageError
 from collbench.machine.distance import Distances
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 from collbench.machine.snapshot import topology_json
+from collbench.report.frame import printable
 from collbench.report.machine import (
     LINK_NAMES,
     Domain,
     Part,
     Switch,
     arrange,
+    each_rate,
     first_parts,
     gigatransfers_in_all,
     gpu_model,
@@ -45,7 +47,6 @@ from collbench.report.machine import (
     switch_text,
     system_text,
 )
-from collbench.report.table import printable
 
 # The layout of the picture: positions in pixels of NUMA nodes, switches, GPUs and NICs.
 #
@@ -90,55 +91,35 @@ class Wire:
     label_at: float = 0.0
 
 
-@dataclass
 class PictureLayout:
-    """The positions of all boxes and links of the picture."""
+    """The positions of all boxes and links of the picture; `devices` has the PCI devices by address."""
 
-    domains: list[tuple[Domain, Box]] = field(default_factory=list)
-    switches: list[tuple[Switch, Box]] = field(default_factory=list)
-    parts: list[tuple[Part, Box]] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
-    width: float = 0.0
-    bottom: float = 0.0
-
-
-class Planner:
-    """Places domains from left to right; `device_of` has each part's PCI device."""
-
-    def __init__(self, domains: list[Domain], devices: dict[str, PciDevice]) -> None:
+    def __init__(self, domains: Sequence[Domain], devices: Mapping[str, PciDevice]) -> None:
+        self.domains: list[tuple[Domain, Box]] = []
+        self.switches: list[tuple[Switch, Box]] = []
+        self.parts: list[tuple[Part, Box]] = []
+        self.wires: list[Wire] = []
         self._devices = devices
-        self.plan = PictureLayout()
-        self._bars = max((_depth(domain.below) for domain in domains), default=0)
-        flat = [each for domain in domains for each in _flat(domain.below)]
-        self._nics = any(not isinstance(part, Gpu | Switch) for part in flat)
-        self._leaves = any(isinstance(each, Switch) for each in flat)
-        self._gpus = any(isinstance(part, Gpu) for part in flat)
-        self._rows()
+        self._place_rows(domains)
         x = PAD
-        for domain in domains:
-            x = self._domain(domain, x) + GAP
-        self.plan.width = max(x - GAP + PAD, 480.0)
-        self.plan.bottom = self._end
+        for domain in domains:  # from left to right
+            inner = sum(map(_width, domain.below)) + GAP * max(0, len(domain.below) - 1)
+            width = max(inner, _EMPTY if not domain.below else CARD + LANE) + 2 * PAD
+            self.domains.append((domain, Box(x, TOP, width, self.bottom - TOP)))
+            self._row(domain.below, x + PAD, TOP + PAD + HEADER, 0)
+            x += width + GAP
+        self.width = max(x - GAP + PAD, 480.0)
 
-    def _rows(self) -> None:
+    def _place_rows(self, domains: Sequence[Domain]) -> None:
         """Compute the height of each row that this machine needs."""
-        y = TOP + PAD + HEADER
-        self._bar_y = y + WIRE
-        y += self._bars * (SWITCH_HEIGHT + WIRE)
-        self._nic_y = y + WIRE
-        y += CARD_HEIGHT + WIRE if self._nics else 0.0
-        self._switch_y = y + WIRE
-        y += SWITCH_HEIGHT + WIRE if self._leaves else 0.0
-        self._gpu_y = y + WIRE
-        y += CARD_HEIGHT + WIRE if self._gpus else 0.0
-        self._end = y + (PAD if self._nics or self._gpus else 2.5 * PAD)
-
-    def _domain(self, domain: Domain, x: float) -> float:
-        inner = sum(map(_width, domain.below)) + GAP * max(0, len(domain.below) - 1)
-        width = max(inner, _EMPTY if not domain.below else CARD + LANE) + 2 * PAD
-        self.plan.domains.append((domain, Box(x, TOP, width, self._end - TOP)))
-        self._row(domain.below, x + PAD, TOP + PAD + HEADER, 0)
-        return x + width
+        flat = [each for domain in domains for each in _flat(domain.below)]
+        kinds = {type(each) for each in flat}
+        self._bar_y = TOP + PAD + HEADER + WIRE
+        self._nic_y = self._bar_y + max((_depth(domain.below) for domain in domains), default=0) * (SWITCH_HEIGHT + WIRE)
+        self._switch_y = self._nic_y + (CARD_HEIGHT + WIRE if Nic in kinds else 0.0)
+        self._gpu_y = self._switch_y + (SWITCH_HEIGHT + WIRE if Switch in kinds else 0.0)
+        end = self._gpu_y + (CARD_HEIGHT + WIRE if Gpu in kinds else 0.0) - WIRE
+        self.bottom = end + (PAD if kinds & {Nic, Gpu} else 2.5 * PAD)
 
     def _row(self, below: tuple[Switch | Part, ...], x: float, above: float, level: int) -> None:
         """Place what is below the edge `above`, from left to right."""
@@ -153,37 +134,34 @@ class Planner:
 
     def _part(self, part: Part, x: float, above: float) -> None:
         box = Box(x, self._gpu_y if isinstance(part, Gpu) else self._nic_y, CARD, CARD_HEIGHT)
-        self.plan.parts.append((part, box))
+        self.parts.append((part, box))
         self._wire(part, box.middle, above, box.y, box.y - 14)
 
     def _bar(self, switch: Switch, x: float, above: float, level: int) -> None:
         box = Box(x, self._bar_y + level * (SWITCH_HEIGHT + WIRE), _width(switch), SWITCH_HEIGHT)
-        self.plan.switches.append((switch, box))
+        self.switches.append((switch, box))
         self._up(switch, x, above, box.y)
         self._row(switch.below, x + LANE, box.bottom, level + 1)
 
     def _leaf(self, switch: Switch, x: float, above: float) -> None:
         box = Box(x, self._switch_y, _width(switch), SWITCH_HEIGHT)
-        self.plan.switches.append((switch, box))
+        self.switches.append((switch, box))
         self._up(switch, x, above, box.y)
-        for row in (self._kind(switch, False), self._kind(switch, True)):
-            for place, part in enumerate(row):
+        for kind in (Nic, Gpu):
+            for place, part in enumerate(each for each in switch.below if isinstance(each, kind)):
                 at = x + LANE + place * (CARD + GAP)
-                if isinstance(part, Gpu):
+                if kind is Gpu:
                     self._part(part, at, box.bottom)
                 else:
-                    self.plan.parts.append((part, Box(at, self._nic_y, CARD, CARD_HEIGHT)))
+                    self.parts.append((part, Box(at, self._nic_y, CARD, CARD_HEIGHT)))
                     self._wire(part, at + CARD / 2, self._nic_y + CARD_HEIGHT, box.y, box.y - 20)
 
-    def _kind(self, switch: Switch, gpus: bool) -> list[Part]:
-        return [each for each in switch.below if not isinstance(each, Switch) and isinstance(each, Gpu) == gpus]
-
     def _up(self, switch: Switch, x: float, above: float, y: float) -> None:
-        self.plan.wires.append(Wire(switch.device, switch.device.address, x + LANE / 2 - 2, above, y, label_at=above + 20))
+        self.wires.append(Wire(switch.device, switch.device.address, x + LANE / 2 - 2, above, y, label_at=above + 20))
 
     def _wire(self, part: Part, x: float, above: float, below: float, label_at: float) -> None:
         device = self._devices.get(part.address) if part.address else None
-        self.plan.wires.append(Wire(device, part.address, x, above, below, isinstance(part, Gpu), label_at))
+        self.wires.append(Wire(device, part.address, x, above, below, isinstance(part, Gpu), label_at))
 
 
 def _width(each: Switch | Part) -> float:
@@ -198,10 +176,8 @@ def _width(each: Switch | Part) -> float:
 
 def _depth(below: tuple[Switch | Part, ...]) -> int:
     """Return the number of rows of switches above other switches."""
-    inner = [_depth(each.below) for each in below if isinstance(each, Switch)]
-    nested = [1 + depth for each, depth in zip((each for each in below if isinstance(each, Switch)), inner, strict=True)
-              if any(isinstance(part, Switch) for part in each.below)]  # fmt: skip
-    return max(nested, default=0)
+    bars = [each for each in below if isinstance(each, Switch) and any(isinstance(part, Switch) for part in each.below)]
+    return max((1 + _depth(each.below) for each in bars), default=0)
 
 
 def _flat(below: tuple[Switch | Part, ...]) -> list[Switch | Part]:
@@ -223,20 +199,21 @@ _HATCH = (
 def rect(box: Box, style: str, title: str = "", radius: int = 7) -> str:
     """Return a rounded box; `title` is its tooltip."""
     tag = f'<rect class="{style}" x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" rx="{radius}"'
-    return f"{tag}>{_title_probe_svg(title)}</rect>" if title else f"{tag}/>"
+    return f"{tag}>{_tooltip(title)}</rect>" if title else f"{tag}/>"
 
 
 def text(x: float, y: float, words: str, style: str = "", *, room: float | None = None, size: float = 12) -> str:
     """Return a line of text at its base line; text wider than `room` pixels ends in an ellipsis and is complete in its tooltip."""
     shown = fitting(words, room, size) if room is not None else safe(words, 1000)
-    whole = _title_probe_svg(words) if shown != safe(words, 1000) else ""
-    return f'<text{_class(style)} x="{x:g}" y="{y:g}">{whole}{escape(shown)}</text>'
+    whole = _tooltip(words) if shown != safe(words, 1000) else ""
+    named = f' class="{style}"' if style else ""
+    return f'<text{named} x="{x:g}" y="{y:g}">{whole}{escape(shown)}</text>'
 
 
 def curve(path: str, width: float, style: str, title: str = "") -> str:
     """Return a stroke along an SVG path."""
     tag = f'<path class="{style}" d="{path}" stroke-width="{width:.2g}"'
-    return f"{tag}>{_title_probe_svg(title)}</path>" if title else f"{tag}/>"
+    return f"{tag}>{_tooltip(title)}</path>" if title else f"{tag}/>"
 
 
 def tag(x: float, y: float, words: str = "limits") -> str:
@@ -267,7 +244,7 @@ def document(width: float, height: float, title: str, description: str, body: li
     """Return the whole SVG with its style sheet and the text for screen readers."""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="probe" role="img" {size}'
-    words = f"{_title_probe_svg(title)}<desc>{escape(safe(description, 2000))}</desc>"
+    words = f"{_tooltip(title)}<desc>{escape(safe(description, 2000))}</desc>"
     ground = f'<rect class="page" width="{width:g}" height="{height:g}"/>'
     label = f" aria-label={quoteattr(safe(title))}"
     return f"{head}{label}>{words}{_style_element()}{_HATCH}{ground}{''.join(body)}</svg>\n"
@@ -293,12 +270,8 @@ def _packed(sheet: str) -> str:
     return re.sub(r"\s*([{};,])\s*", r"\1", re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)).strip().replace(": ", ":")
 
 
-def _title_probe_svg(words: str) -> str:
+def _tooltip(words: str) -> str:
     return f"<title>{escape(safe(words, 1000))}</title>"
-
-
-def _class(style: str) -> str:
-    return f' class="{style}"' if style else ""
 
 
 # The links between GPUs in the machine's picture: a bar for switches, arcs for meshes.
@@ -350,10 +323,10 @@ def _switch(links: list[GpuLink], boxes: dict[str, Box], top: float, limiting: f
         box, fewer = boxes[link.a], link.count < most
         line = f"M{box.middle:g} {box.bottom:g}V{bar.y:g}"
         if link.key in limiting:
-            yield curve(line, _width_probe_wires(link) + 9, "halo")
-        yield curve(line, _width_probe_wires(link), f"nv{' slow' if fewer else ''}", f"{link.count} links")
+            yield curve(line, _stroke(link) + 9, "halo")
+        yield curve(line, _stroke(link), f"nv{' slow' if fewer else ''}", f"{link.count} links")
         words = f"{link.count} of {most}" if fewer else f"×{link.count}"
-        yield text(box.middle + _width_probe_wires(link) / 2 + 5, top - 4, words, f"small{' bad' if fewer else ''}")
+        yield text(box.middle + _stroke(link) / 2 + 5, top - 4, words, f"small{' bad' if fewer else ''}")
         if link.key in limiting:
             yield tag(box.middle, bar.y - 10)
     yield rect(bar, "gpu")
@@ -375,12 +348,10 @@ def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: floa
         drawn += _arc(link, ports[ends], down, counted=not same, limits=limits)
     bottom = top + 8 + step * (lowest + 1) + 24
     middle = sum(box.middle for box in boxes.values()) / len(boxes)
-    return [*drawn, text(middle, bottom - 4, _mesh_words(list(pairs.values()), same), "soft mid")], bottom
-
-
-def _mesh_words(links: list[GpuLink], same: bool) -> str:
+    links = list(pairs.values())
     name = f"{_kind(links)}{'' if links[0].count == 1 and same else 's'}"
-    return f"{f'{links[0].count} {name} per pair' if same else f'{name}: counts on the lines'}{_each(links)}"
+    words = f"{f'{links[0].count} {name} per pair' if same else f'{name}: counts on the lines'}{_each(links)}"
+    return [*drawn, text(middle, bottom - 4, words, "soft mid")], bottom
 
 
 def _levels(ports: dict[frozenset[str], tuple[float, float]]) -> dict[frozenset[str], int]:
@@ -400,7 +371,7 @@ def _arc(link: GpuLink, ends: tuple[float, float], down: tuple[float, float], *,
     (left, right), (start, depth) = ends, down
     bend = min(14.0, (right - left) / 2)
     line = f"M{left:g} {start:g}V{depth - bend:g}q0 {bend:g} {bend:g} {bend:g}H{right - bend:g}q{bend:g} 0 {bend:g} -{bend:g}V{start:g}"
-    width = min(_width_probe_wires(link), 4.5)
+    width = min(_stroke(link), 4.5)
     if limits:
         yield curve(line, width + 9, "halo")
     yield curve(line, width, "nv", f"{link.count} links")
@@ -414,7 +385,7 @@ def _ports(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box]) -> dict[
     """Return where each arc leaves its two GPUs: side by side along their lower edges, so that arcs do not overlap."""
     ends: defaultdict[str, list[tuple[float, frozenset[str]]]] = defaultdict(list)
     for pair in pairs:
-        first, second = pair
+        first, second = sorted(pair, key=lambda key: boxes[key].x)
         ends[first].append((boxes[second].middle, pair))
         ends[second].append((boxes[first].middle, pair))
     found: defaultdict[frozenset[str], list[float]] = defaultdict(list)
@@ -427,7 +398,7 @@ def _ports(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box]) -> dict[
     return {pair: (min(xs), max(xs)) for pair, xs in found.items()}
 
 
-def _width_probe_wires(link: GpuLink) -> float:
+def _stroke(link: GpuLink) -> float:
     if link.bytes_per_s is None:
         return 3.0
     return 1.2 + 5.8 * min(1.4, math.sqrt(max(0.0, link.count * link.bytes_per_s / _GT_BYTES / 1024)))
@@ -439,8 +410,7 @@ def _kind(links: list[GpuLink]) -> str:
 
 def _each(links: list[GpuLink]) -> str:
     rates = {link.bytes_per_s for link in links}
-    rate = next(iter(rates)) if len(rates) == 1 else None
-    return f", each {rate / 1e9:.3g} GB/s" if rate else ""
+    return each_rate(next(iter(rates))) if len(rates) == 1 else ""
 
 
 MOST_PARTS = 96
@@ -457,11 +427,14 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     domains = arrange(drawn, distances)
     empty = [domain for domain in domains if not domain.below]
     shown = [domain for domain in domains if domain.below] or domains[:8]
-    plan = Planner(shown, {device.address: device for device in machine.pci}).plan
+    plan = PictureLayout(shown, {device.address: device for device in machine.pci})
     plan.width = max(plan.width, min(900, 48 + round(max(map(text_width, system_text(machine.system)), default=0.0))))
     links, bottom = gpu_links(drawn, plan, limiting)
+    name = safe(machine.hostname) if machine.hostname else "machine without a name"
+    about = system_text(machine.system) or ["nothing is known of its processors"]
     body = [
-        *_head(machine, plan.width),
+        text(20, 34, name, "h1", room=plan.width - 40, size=18),
+        *(text(20, 56 + 18 * place, words, "soft", room=plan.width - 40) for place, words in enumerate(about)),
         *_domains(plan, machine),
         *_wires(plan, limiting),
         *_boxes(plan),
@@ -471,24 +444,13 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     left_out = len(machine.gpus) + len(machine.nics) - len(drawn.gpus) - len(drawn.nics)
     notes = list(_notes(empty if len(empty) < len(domains) else [], left_out, plan, machine))
     body += [text(20, bottom + 22 + 17 * place, note, "small", room=plan.width - 40, size=10.5) for place, note in enumerate(notes)]
-    return document(plan.width, bottom + 22 + 17 * len(notes), _title(machine), _description(machine), body)
-
-
-def _title(machine: Machine) -> str:
-    return safe(machine.hostname) if machine.hostname else "machine without a name"
+    return document(plan.width, bottom + 22 + 17 * len(notes), name, _description(machine), body)
 
 
 def _description(machine: Machine) -> str:
     gpus = [f"{gpu_name(gpu)}: {gpu_model(gpu)}. {links_text(machine, gpu)}" for gpu in machine.gpus[:16]]
     nics = [f"{nic_name(nic)}: {'; '.join(map(port_text, nic.ports))}" for nic in machine.nics[:32] if nic.virtual is None]
     return f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs. " + ". ".join([*gpus, *nics])
-
-
-def _head(machine: Machine, width: float) -> Iterator[str]:
-    yield text(20, 34, _title(machine), "h1", room=width - 40, size=18)
-    about = system_text(machine.system) or ["nothing is known of its processors"]
-    for place, words in enumerate(about):
-        yield text(20, 56 + 18 * place, words, "soft", room=width - 40)
 
 
 def _domains(plan: PictureLayout, machine: Machine) -> Iterator[str]:
@@ -509,39 +471,29 @@ def _wires(plan: PictureLayout, limiting: frozenset[str]) -> Iterator[str]:
         rate = gigatransfers_in_all(link) if link else None
         bad = link is not None and slower(link) and not idle(link, wire.gpu)
         width = 1.2 + 5.8 * min(1.0, (rate / 1024) ** 0.5) if rate else 1.6
-        limits = wire.address in limiting
-        if limits:
+        style = f"wire{' slow' if bad else ''}{'' if rate else ' dim'}"
+        if wire.address in limiting:
             yield curve(line, width + 9, "halo")
-        yield curve(
-            line, width, f"wire{' slow' if bad else ''}{'' if rate else ' dim'}", f"PCIe {pcie(link, wire.gpu) if link else 'unknown'}"
-        )
-        yield from _label(wire, bad, limits)
-
-
-def _label(wire: Wire, bad: bool, limits: bool) -> Iterator[str]:
-    link = wire.device.link if wire.device and not wire.device.virtual else None
-    now, most = pcie_short(link) if link else ("", "")
-    x, y = wire.x + 8, wire.label_at
-    if now and bad:
-        yield text(x, y - 11, now, "small bad") + text(x, y + 1, f"of {most}", "small bad")
-    elif link and slower(link):
-        yield text(x, y - 11, now, "small") + text(x, y + 1, "idle", "small")
-    else:
-        yield text(x, y, now or (f"≤{most}" if most else "?"), "small")
-    if limits:
-        yield tag(wire.x, y - 32 if bad else y - 18)
+        yield curve(line, width, style, f"PCIe {pcie(link, wire.gpu) if link else 'unknown'}")
+        now, most = pcie_short(link) if link else ("", "")
+        x, y = wire.x + 8, wire.label_at
+        if now and bad:
+            yield text(x, y - 11, now, "small bad") + text(x, y + 1, f"of {most}", "small bad")
+        elif link and slower(link):
+            yield text(x, y - 11, now, "small") + text(x, y + 1, "idle", "small")
+        else:
+            yield text(x, y, now or (f"≤{most}" if most else "?"), "small")
+        if wire.address in limiting:
+            yield tag(wire.x, y - 32 if bad else y - 18)
 
 
 def _boxes(plan: PictureLayout) -> Iterator[str]:
     for switch, box in plan.switches:
+        address = safe(switch.device.address)
+        short = address.removeprefix("0000:")
+        name = _that_fits([f"PCIe switch {address}", f"switch {short}", short], box.width - 8)
         yield rect(box, "switch", switch_text(switch.device))
-        yield text(box.middle, box.y + 19.5, _switch_name(switch, box.width), "mid", room=box.width - 8)
-
-
-def _switch_name(switch: Switch, room: float) -> str:
-    address = safe(switch.device.address)
-    short = address.removeprefix("0000:")
-    return _that_fits([f"PCIe switch {address}", f"switch {short}", short], room - 8)
+        yield text(box.middle, box.y + 19.5, name, "mid", room=box.width - 8)
 
 
 def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
@@ -552,22 +504,14 @@ def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
 def _parts(plan: PictureLayout, machine: Machine, limiting: frozenset[str]) -> Iterator[str]:
     for part, box in plan.parts:
         if isinstance(part, Gpu):
-            lines = [gpu_model(part), memory(part.memory_bytes)]
-            yield from _card(box, "gpu", _gpu_name(part), lines, links_text(machine, part), bad=False)
+            number = gpu_number(part)
+            name = _that_fits([f"GPU {number}", number, number.removeprefix("0000:")], CARD - 8, BOLD)
+            yield from _card(box, "gpu", name, [gpu_model(part), memory(part.memory_bytes)], links_text(machine, part))
         else:
-            yield from _nic(part, box, part.key in limiting)
-
-
-def _gpu_name(gpu: Gpu) -> str:
-    number = gpu_number(gpu)
-    return _that_fits([f"GPU {number}", number, number.removeprefix("0000:")], CARD - 8, BOLD)
-
-
-def _nic(nic: Nic, box: Box, limits: bool) -> Iterator[str]:
-    down = [port for port in nic.ports if port.state not in (None, "active")]
-    name = _that_fits([nic_name(nic), nic_name(nic).removeprefix("0000:")], CARD - 8, BOLD)
-    titles = "; ".join(map(port_text, nic.ports)) or "ports unknown"
-    yield from _card(box, "nic", name, _port_lines(nic), f"{safe(nic.model or '')} {titles}", bad=bool(down), limits=limits)
+            down = any(port.state not in (None, "active") for port in part.ports)
+            name = _that_fits([nic_name(part), nic_name(part).removeprefix("0000:")], CARD - 8, BOLD)
+            about = f"{safe(part.model or '')} {'; '.join(map(port_text, part.ports)) or 'ports unknown'}"
+            yield from _card(box, "nic", name, _port_lines(part), about, bad=down, limits=part.key in limiting)
 
 
 def _port_lines(nic: Nic) -> list[str]:
@@ -587,7 +531,7 @@ def _rate(port: Port) -> str:
     return _that_fits([whole, short, short.replace("link layer unknown", "layer ?")], CARD - 6, 10.5)
 
 
-def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: bool, limits: bool = False) -> Iterator[str]:
+def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: bool = False, limits: bool = False) -> Iterator[str]:
     style = f"{kind}{' down' if bad else ''}{' limit' if limits else ''}"
     yield rect(box, style, f"{name}: {about}")
     if bad:

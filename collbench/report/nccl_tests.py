@@ -16,10 +16,10 @@ from collbench import __version__
 from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.case import parse_split
-from collbench.report.cases import ONE_RANK, name_of, times, two_modes
-from collbench.report.frame import PlanSummary, format_groups, is_several
-from collbench.report.table import Line, printable
-from collbench.report.writers import stopped_by
+from collbench.report.cases import ONE_RANK, format_groups, name_of, times, two_modes
+from collbench.report.frame import Line, printable
+from collbench.report.plan import PlanSummary, is_several
+from collbench.report.writers import RowWriter, stopped_by
 from collbench.results.flags import explain
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size
@@ -39,7 +39,7 @@ _HEADER = [
 ]
 
 
-class NcclTestsWriter:
+class NcclTestsWriter(RowWriter):
     """One block, with its own head and foot, per series of rows that one nccl-tests program measures.
 
     Rows that differ in the placing only are one line: the first is held until the second is there.
@@ -82,21 +82,18 @@ class NcclTestsWriter:
 
     def _head(self, row: Row) -> list[str]:
         sizes = self._plan.sizes or {row.size_bytes}
+        processes = Counter((str(place.get("host")), str(place.get("pid"))) for place in self._plan.rank_map)
+        gpus = max(processes.values(), default=1)
         return [
             f"# collbench version {__version__}, format of nccl-tests 2.19; time is the median over iterations of the slowest rank",
             f"# Collective test starting: {_program(row)}",
-            f"# nThread 1 nGpus {self._gpus()} minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive "
+            f"# nThread 1 nGpus {gpus} minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive "
             f"agg iters: 1 validation: {row.checked} graph: {int(row.mode == 'graph')}",
             "#",
             "# Using devices",
             *(_device(place, row) for place in self._plan.rank_map),
             *_HEADER,
         ]
-
-    def _gpus(self) -> int:
-        """Return the largest number of ranks per process."""
-        processes = Counter((str(place.get("host")), str(place.get("pid"))) for place in self._plan.rank_map)
-        return max(processes.values(), default=1)
 
     def _close(self) -> list[str]:
         rows, self._block = self._block, []
@@ -136,21 +133,14 @@ def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
     measured = {each.in_place: each for each in rows if each.na is None}
     for each in rows:
         if each.na is not None:
-            yield printable(f"# n/a: {_name(each)}: {each.na}")
+            parts = [name_of(each), each.backend, each.dtype, each.redop, "in place" if each.in_place else "", *_extras(each)]
+            yield printable(f"# n/a: {' '.join(part for part in parts if part)}: {each.na}")
     if measured:
         first = next(iter(measured.values()))
-        yield _preamble(first) + "".join(_body(measured.get(in_place)) for in_place in (False, True))
-
-
-def _name(row: Row) -> str:
-    parts = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_extras(row)]
-    return " ".join(part for part in parts if part)
-
-
-def _preamble(row: Row) -> str:
-    kind, redop = printable(_TYPES.get(row.dtype, row.dtype)), printable(row.redop or _REDOPS.get(row.operation, "none"))
-    root = -1 if row.root is None else row.root
-    return f"{row.size_bytes:>12}  {row.count:>12}  {kind:>8}  {redop:>6}  {root:>6}"
+        kind, redop = printable(_TYPES.get(first.dtype, first.dtype)), printable(first.redop or _REDOPS.get(first.operation, "none"))
+        root = -1 if first.root is None else first.root
+        head = f"{first.size_bytes:>12}  {first.count:>12}  {kind:>8}  {redop:>6}  {root:>6}"
+        yield head + "".join(_body(measured.get(in_place)) for in_place in (False, True))
 
 
 def _body(row: Row | None) -> str:
@@ -180,23 +170,13 @@ def _extras(row: Row) -> list[str]:
 
 
 def _device(place: Mapping[str, Any], row: Row) -> str:
-    rank, pid, local = (_whole(place.get(name)) for name in ("rank", "pid", "local_rank"))
+    rank, pid, local = (value if isinstance(value := place.get(name), int) else 0 for name in ("rank", "pid", "local_rank"))
     host, gpu = place.get("host") or "?", str(place.get("gpu") or row.device).removesuffix(".0")
-    return printable(
-        f"#  Rank {rank:2d} Group {_colour(row.group, rank):2d} Pid {pid:6d} on {host!s:>10} device {local:2d} [{gpu}] {row.device}"
-    )
-
-
-def _colour(group: str, rank: int) -> int:
-    """Return the group of a rank as nccl-tests numbers it: the color that its split gives, or 0."""
     try:
-        return parse_split(group).colour(rank)
+        group = parse_split(row.group).colour(rank)  # as nccl-tests numbers groups
     except UsageError:
-        return 0
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+        group = 0
+    return printable(f"#  Rank {rank:2d} Group {group:2d} Pid {pid:6d} on {host!s:>10} device {local:2d} [{gpu}] {row.device}")
 
 
 def _remarks(rows: list[Row]) -> Iterator[str]:

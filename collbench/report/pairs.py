@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from collbench.analysis.pair_statistics import quantile
 from collbench.analysis.pairs import PairFinding
-from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
-from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Frame, Line, csv_record, defused, printable, table_lines, text_columns
+from collbench.report.frame import Frame, Line, csv_table, printable, table_lines, text_columns
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_name
 from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
@@ -47,7 +46,9 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
     """
     classes, step = classes_of(matrix)
     size = -(-matrix.n // _most_rows(matrix, width))
-    shown, marks = _shrunk(classes, size), _BLOCKS if blocks else _LETTERS
+    starts = np.arange(0, matrix.n, size)
+    shown: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
+    marks = _BLOCKS if blocks else _LETTERS
     labels = _labels(matrix, size)
     wide = max(map(len, labels))
     shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
@@ -55,7 +56,8 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
     yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
     for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
         cells = "".join(_cell(int(each), marks, color) for each in row)
-        note = _note(matrix, found, range(at * size, min(matrix.n, (at + 1) * size)))
+        those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
+        note = f"◄ {printable(', '.join(those))}" if those else ""
         room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
         yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip())
     what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
@@ -106,23 +108,13 @@ def _most_rows(matrix: PairMatrix, width: int | None) -> int:
     return MOST_ROWS if 2 * matrix.n <= room else max(2, min(MOST_ROWS, (room - _NOTE) // 2))
 
 
-def _shrunk(classes: Classes, size: int) -> Classes:
-    starts = np.arange(0, len(classes), size)
-    found: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
-    return found
-
-
 def _labels(matrix: PairMatrix, size: int) -> list[str]:
     if size == 1:
         wide = len(str(matrix.n - 1))
-        return [f"{place:>{wide}} {_short(name)}" for place, name in enumerate(matrix.places)]
+        names = map(printable, matrix.places)
+        return [f"{at:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for at, name in enumerate(names)]
     ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
     return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
-
-
-def _short(name: str) -> str:
-    text = printable(name)
-    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
 
 
 def _numbers(columns: int, size: int) -> list[str]:
@@ -140,12 +132,6 @@ def _cell(each: int, marks: str, color: bool) -> str:
     if not color:
         return f"{marks[each]} " if marks[each] in "·.abcd" else marks[each] * 2
     return f"\x1b[48;5;{_RED}m!!\x1b[0m" if each == WRONG else f"\x1b[48;5;{_CIVIDIS[each]}m  \x1b[0m"
-
-
-def _note(matrix: PairMatrix, found: Sequence[PairFinding], places: range) -> str:
-    """Return the place with findings in this row; for a pair the sender."""
-    those = [each for each in found if each.places[0] in places]
-    return f"◄ {printable(', '.join(each.name(matrix.places) for each in those))}" if those else ""
 
 
 def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
@@ -173,23 +159,26 @@ def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
 MOST_PLACES = 40
 _WORST = 20  # of more places than MOST_PLACES, and all named ones
 TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
-Figures = NDArray[np.float64]
 
 
 def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
     """Yield the table of places; of many only the slowest and those with findings. A narrow terminal omits the last columns."""
     chosen, figures = place_rows(matrix, found)
-    named = {place for each in found for place in each.places if each.kind != "pair"}
+    named = {printable(matrix.places[place]) for each in found for place in each.places if each.kind != "pair"}
     columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
-    styles = {id(texts): "doubtful" if place in named else "" for place, texts in zip(chosen, figures, strict=True)}
     foot = [left_out(matrix, chosen)] if len(chosen) < matrix.n else []
-    yield from table_lines(Frame(columns, figures, foot=foot, style=lambda texts: styles[id(texts)]), width)
+    yield from table_lines(Frame(columns, figures, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else ""), width)
 
 
 def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
     """Return the shown places (of many the slowest and those with findings), and the cells below TITLES of each."""
-    sends, receives, latency = (_medians(each) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
-    chosen = _chosen(matrix, found, np.fmin(sends, receives))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
+        sends, receives, latency = (np.nanmedian(each, axis=1) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
+    chosen = list(range(matrix.n))
+    if matrix.n > MOST_PLACES:
+        named = list(dict.fromkeys(place for each in found for place in each.places))[:MOST_PLACES]
+        chosen = sorted({*named, *np.argsort(np.fmin(sends, receives))[:_WORST].tolist()})
     return chosen, [
         [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
     ]
@@ -198,20 +187,6 @@ def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[i
 def left_out(matrix: PairMatrix, chosen: Sequence[int]) -> str:
     """Return the line about the places that are not shown."""
     return f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
-
-
-def _chosen(matrix: PairMatrix, found: Sequence[PairFinding], speed: Figures) -> list[int]:
-    if matrix.n <= MOST_PLACES:
-        return list(range(matrix.n))
-    named = list(dict.fromkeys(place for each in found for place in each.places))[:MOST_PLACES]
-    return sorted({*named, *np.argsort(speed)[:_WORST].tolist()})
-
-
-def _medians(figures: Figures) -> Figures:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a place without known figures
-        found: Figures = np.nanmedian(figures, axis=1)
-    return found
 
 
 def _slowest(matrix: PairMatrix, place: int) -> str:
@@ -259,24 +234,16 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
     yield from table_lines(Frame(columns, records, title=f"other tools beside ours (ours over {backend})", foot=foot), width)
 
 
-def external_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows as in tools.jsonl."""
-    return [row.as_json() for row in rows]
-
-
 def _statistics(rows: Iterable[Row]) -> Iterator[str]:
     """Yield the first statistic of each tool and operation: the others differ only in their seconds."""
     seen = set()
     for row in rows:
-        tool = f"{row.backend} {_version(row)}".strip()
+        known = row.evidence.get("tool")
+        version = str((known.get("version") if isinstance(known, dict) else "") or "")[:40]
+        tool = f"{row.backend} {version}".strip()
         if (tool, row.operation) not in seen:
             seen.add((tool, row.operation))
             yield f"{tool}: {row.evidence.get('statistic')}"
-
-
-def _version(row: Row) -> str:
-    tool = row.evidence.get("tool")
-    return str((tool.get("version") if isinstance(tool, dict) else "") or "")[:40]
 
 
 def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
@@ -336,20 +303,20 @@ def write_pairs(
     run     the name of its folder, in a CSV's first column
     headed  whether the CSV has its header already, from another run
     """
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
-    if format == "table":
-        screen, width = PlainScreen(out, out, color), width_of(out)
-        external_text = external_lines(external, matrix, str(about.get("backend", "?")), width)
-        for line in [
+    check_format(format, FORMATS, " for pairs")
+    if format == "csv":
+        found_lines: Iterable[Line] = csv_table(_COLUMNS, _records(matrix, run), headed)
+    elif format == "json":
+        found_lines = map(Line, json_parts(matrix, found, about, unsaid, external))
+    else:
+        width, blank = width_of(out), Line("")
+        found_lines = [
             *_finding_lines(matrix, found, about, unsaid, width),
-            *_matrix_lines(matrix, found, width, color, _blocks(out)),
-            *external_text,
-        ]:
-            screen.data(line)
-        return
-    for text in csv_lines(matrix, run, headed) if format == "csv" else json_parts(matrix, found, about, unsaid, external):
-        write_line(out, text)
+            *(blank, *place_lines(matrix, found, width)),
+            *(blank, *heatmap(matrix, found, width, color, _can_encode(out, _BLOCKS))),
+            *external_lines(external, matrix, str(about.get("backend", "?")), width),
+        ]
+    print_lines(found_lines, out, color)
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
@@ -362,21 +329,13 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
     return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
 
 
-def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterator[str]:
-    """Yield a header, unless there is one, and a record for each directed pair with a known figure.
-
-    RFC 4180 ends records with a carriage return.
-    """
-    if not headed:
-        yield csv_record(_COLUMNS).text
+def _records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
+    """Yield the fields of _COLUMNS for each directed pair with a known figure."""
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
-        figures = (matrix.bandwidth, matrix.low, matrix.high)
-        ends = [defused(matrix.places[a]), defused(matrix.places[b])]
-        rates = [_number(each[a, b]) for each in figures]
-        wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
-        sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
-        yield csv_record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong]).text
+        figures = [_number(each[a, b]) for each in (matrix.bandwidth, matrix.low, matrix.high, matrix.latency_s)]
+        wrong = None if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
+        yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
 
 
 def json_parts(
@@ -394,7 +353,7 @@ def json_parts(
         "about": {name: value for name, value in about.items() if name != "places"},
         "findings": [finding_json(each, matrix.places) for each in found],
         "doubts": unsaid,
-        **({"theirs": external_json(external)} if external else {}),
+        **({"theirs": [row.as_json() for row in external]} if external else {}),
     }
     yield to_line(head).removesuffix("}") + ","
     parts = {
@@ -431,14 +390,6 @@ def _finding_lines(
     return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
 
 
-def _matrix_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
-    """Yield a line per place, and the heatmap."""
-    yield Line("")
-    yield from place_lines(matrix, found, width)
-    yield Line("")
-    yield from heatmap(matrix, found, width, color, blocks)
-
-
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
     known = int(np.isfinite(matrix.bandwidth).sum())
@@ -467,14 +418,13 @@ def _more(number: int, what: str) -> list[str]:
     return [f"and {number} more {what}: see --format json"] if number > 0 else []
 
 
-def _blocks(out: TextIO) -> bool:
-    """Return whether the stream can encode block characters."""
+def _can_encode(out: TextIO, letters: str) -> bool:
     try:
-        "░▒▓█·".encode(out.encoding or "utf-8")
+        letters.encode(out.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
-def _number(value: float) -> str:
-    return repr(float(value)) if np.isfinite(value) else ""
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -11,15 +11,14 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from collbench.errors import UsageError
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import Line
 from collbench.report.nccl_tests import NcclTestsWriter
-from collbench.report.screen import Screen, is_terminal, make_screen, wants_color
-from collbench.report.table import Line
-from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter, comment_line
+from collbench.report.plan import PlanSummary
+from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
+from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
 from collbench.results.row import Row
 from collbench.units import format_duration
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
     "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
-    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
+    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment="# "),
     "csv": lambda room, view: CsvWriter(),
     "json": lambda room, view: JsonWriter(),
 }
@@ -43,11 +42,30 @@ AS_MEASURED = frozenset({"csv", "json"})
 class Reporter:
     """Prints a run as it goes. Use it in a `with`, so that the terminal is restored however the run ends.
 
-    ordered  whether rows with a place wait for all rows before them, so that sizes ascend although cases are measured in random order
+    format  one of FORMATS. In those for people, rows with a place wait for all rows before them, so that sizes ascend although cases are
+            measured in random order
+    stream  for data, and `err` for remarks (default: stdout and stderr of this process)
+    color   auto, always or never
+    quiet   whether only data is printed
+    view    selects the columns of the table
+
+    Raises UsageError for an unknown format or color.
     """
 
-    def __init__(self, writer: RowWriter, screen: Screen, ordered: bool = True) -> None:
-        self._writer, self._screen, self._ordered = writer, screen, ordered
+    def __init__(
+        self,
+        format: str = "table",
+        stream: TextIO | None = None,
+        err: TextIO | None = None,
+        color: str = "auto",
+        quiet: bool = False,
+        *,
+        view: View = DEFAULT_VIEW,
+    ) -> None:
+        check_format(format, FORMATS)
+        self._screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
+        self._writer = FORMATS[format](self._screen.room, view)
+        self._ordered = format not in AS_MEASURED
         self._open = False
         self._held: dict[int, list[Row]] = {}
         self._next = 0
@@ -61,12 +79,12 @@ class Reporter:
         """Show what happens before the first case: on a terminal at once, elsewhere if nothing else was printed for 3 s."""
         self._screen.status(text)
 
-    def progress(self, text: str, done: int, total: int, eta_s: float | None = None) -> None:
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show what is measured now, how many of how many cases are done, and the estimated seconds left.
 
         This is a live line on terminals; elsewhere an occasional line while no rows appear.
         """
-        self._screen.progress(text, done, total, eta_s)
+        self._screen.progress(text, done, total or 0, eta_s)
 
     def row(self, row: Row, place: int | None = None) -> None:
         """Print a finished row; `place` is its position (from 0) among all planned rows, in printing order.
@@ -85,12 +103,6 @@ class Reporter:
         """Print a sentence about the run, apart from its data."""
         self._screen.talk(sentence)
 
-    def end(self, summary: Iterable[str] = ()) -> None:
-        """Print the foot below the last row, then `summary` as remarks."""
-        self.close()
-        for sentence in summary:
-            self._screen.talk(sentence)
-
     def close(self) -> None:
         """End the output at any point: print the waiting rows in order and the foot, and restore the terminal."""
         self._screen.close()
@@ -100,7 +112,7 @@ class Reporter:
                 self._release(place)
             self._data(self._writer.end())
 
-    def __enter__(self) -> Reporter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
@@ -125,37 +137,18 @@ def view_of(arguments: argparse.Namespace) -> View:
     return View(*parse_columns(wanted), verbose) if wanted else View(verbose=verbose)
 
 
-def make_reporter(
-    format: str = "table",
-    stream: TextIO | None = None,
-    err: TextIO | None = None,
-    color: str = "auto",
-    quiet: bool = False,
-    *,
-    view: View = DEFAULT_VIEW,
-) -> Reporter:
-    """Return a reporter for one of FORMATS on `stream` and `err` (default: stdout and stderr of this process).
-
-    `color` is auto, always or never; `quiet` prints only data; `view` selects the columns of the table. Raises
-    UsageError for an unknown format or color.
-    """
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
-    return Reporter(FORMATS[format](screen.room, view), screen, ordered=format not in AS_MEASURED)
-
-
 # Progress of a sweep: the runner's events as rank 0 prints them.
 
 
-class ProgressPrinter:
+class ProgressPrinter(Reporter):
     """The listener of a sweep: it prints the runner's events. Use it in a `with`, so that the terminal is restored however the run ends."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._reporter = make_reporter(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
+        super().__init__(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
         self._arguments = arguments
-        self._began = time.monotonic()
+        self._began_s = time.monotonic()
         self._folder = ""
+        self._about: Mapping[str, Any] = {}
 
     @cached_property
     def _live(self) -> bool:
@@ -164,84 +157,53 @@ class ProgressPrinter:
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
-        self._began, self._folder = time.monotonic(), folder
-        self._reporter.start(PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes))
+        self._began_s, self._folder = time.monotonic(), folder
+        self.start(PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes))
 
-    def status(self, text: str) -> None:
-        """Show what happens before the first case."""
-        self._reporter.status(text)
-
-    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
-        spent, total = time.monotonic() - self._began, total or 0
-        self._reporter.progress(title, done, total, eta_s or (spent / done * (total - done) if done else None))
+        spent, total = time.monotonic() - self._began_s, total or 0
+        super().progress(text, done, total, eta_s or (spent / done * (total - done) if done else None))
 
     def record(self, record: Any, place: int | None) -> None:
         """Print a finished case as soon as all before it are printed."""
-        self._reporter.row(record, place)
-
-    def note(self, sentence: str) -> None:
-        """Print a sentence about the run."""
-        self._reporter.note(sentence)
+        self.row(record, place)
 
     def end(self) -> None:
         """Print the foot of the table, and the run's folder."""
-        self._reporter.close()
-        if self._folder:
-            self._reporter.note(f"run folder: {self._folder}")
-            self._folder = ""
-
-    def __enter__(self) -> ProgressPrinter:
-        self._reporter.__enter__()
-        return self
+        self.close()
+        self._name_folder()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._reporter.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
+        self._name_folder()
+
+    def _name_folder(self) -> None:
         if self._folder:
-            self._reporter.note(f"run folder: {self._folder}")
+            self.note(f"run folder: {self._folder}")
+            self._folder = ""
 
 
-# Progress of a check: only what is measured now, since the verdict is the result.
+# Progress of a run whose rows are not printed: of one launch of several, whose rows wait for the others, and of a check.
 
 
-class CheckProgressPrinter(ProgressPrinter):
-    """The listener of `collbench check`: it shows progress, and keeps the run's folder for the verdict."""
+class QuietProgressPrinter(ProgressPrinter):
+    """A listener that shows only what is measured now, and the runner's notes if wanted; it keeps the run's folder."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, notes: bool = False) -> None:
         super().__init__(arguments)
-        self.arguments = arguments
-        self.folder = Path()
+        self.arguments, self.folder, self._notes = arguments, Path(), notes
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Store the folder."""
-        self._began, self.folder = time.monotonic(), Path(folder)
+        self._began_s, self.folder = time.monotonic(), Path(folder)
 
     def record(self, record: Any, place: int | None) -> None:
-        """Print nothing: the verdict has the evidence."""
+        """Print nothing: the row is in the run's folder."""
 
     def note(self, sentence: str) -> None:
-        """Print nothing: the note is in the run's folder."""
-
-
-# Progress of one launch of several: the rows wait for those of the others.
-
-
-class LaunchProgressPrinter(ProgressPrinter):
-    """The listener of one launch of several: it shows progress, and the notes of the first launch; the rows are printed at the end."""
-
-    def __init__(self, arguments: argparse.Namespace, first: bool) -> None:
-        super().__init__(arguments)
-        self._first = first
-
-    def begin(self, plan: Plan, folder: str) -> None:
-        """Print nothing, since rows are printed later."""
-
-    def record(self, record: Any, place: int | None) -> None:
-        """Print nothing: the row is in the launch's folder."""
-
-    def note(self, sentence: str) -> None:
-        """Print the sentence in the first launch only, since notes are equal in all."""
-        if self._first:
+        """Print the sentence if notes are wanted. They are equal in all launches, and in the run's folder."""
+        if self._notes:
             super().note(sentence)
 
 
@@ -253,7 +215,6 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._about: Mapping[str, Any] = {}
         self._effects: PairEffects | None = None
         self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
         self._round_request: RoundRequest | None = None
@@ -264,15 +225,15 @@ class PairsProgressPrinter(ProgressPrinter):
         """Store what is known before the first round."""
         self._about, self._folder = plan.facts["pairs"], folder
 
-    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or print one for the log."""
         if total is None:
-            self._reporter.note(f"suspects again, round {done}: {title}")
+            self.note(f"suspects again, round {done}: {text}")
         elif self._live:
-            self._reporter.progress(f"round of {title}", done, total, eta_s)
+            self._screen.progress(f"round of {text}", done, total, eta_s)
         else:
             left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
-            self._reporter.note(f"round {done} of {total}: {title}{left}")
+            self.note(f"round {done} of {total}: {text}{left}")
 
     def record(self, record: Any, place: int | None) -> None:
         """Keep the rows of external tools, to print below the matrix."""
@@ -310,7 +271,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the matrix, and the run's folder."""
-        self._reporter.close()
+        self.close()
         if self._effects:
             from collbench.report.pairs import write_pairs
 
@@ -335,8 +296,6 @@ class WorkloadProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._format, self._color = arguments.format, wants_color(sys.stdout, arguments.color)
-        self._about: Mapping[str, Any] = {}
         self._waiting: list[StepRow] = []
         self._printed = 0
 
@@ -344,17 +303,17 @@ class WorkloadProgressPrinter(ProgressPrinter):
         """Store what is known before the first step."""
         self._about, self._folder = plan.facts["workload"], folder
 
-    def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or print one for the log."""
         if self._live:
-            super().progress(title, done, total, eta_s)
+            super().progress(text, done, total, eta_s)
         else:
-            self._reporter.note(f"{done + 1} of {total}: {title}")
+            self.note(f"{done + 1} of {total}: {text}")
 
     def record(self, record: Any, place: int | None) -> None:
         """Print a row at once for programs; for people together with the other rows of its training."""
         self._waiting.append(record)
-        if self._format != "table":
+        if self._arguments.format != "table":
             self._print(1)
         elif not self._live:
             backends = len(self._about["backends"])
@@ -362,16 +321,12 @@ class WorkloadProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the remaining rows, and the run's folder."""
-        self._reporter.close()
+        self.close()
         self._print(len(self._waiting))
         super().end()
 
-    def __enter__(self) -> WorkloadProgressPrinter:
-        super().__enter__()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._reporter.close()
+        self.close()
         self._print(len(self._waiting))  # the rows measured before the run stopped
         super().__exit__(kind, error, trace)
 
@@ -381,8 +336,8 @@ class WorkloadProgressPrinter(ProgressPrinter):
         if those:
             from collbench.report.training import write_steps
 
-            step_time_s, first = self._about.get("step_time_s"), not self._printed
-            name = Path(self._folder).name
-            write_steps(those, self._format, sys.stdout, color=self._color, step_time_s=step_time_s, run=name, first=first)
+            color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
+            step_time_s, headed = self._about.get("step_time_s"), self._printed > 0
+            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed)
             sys.stdout.flush()
             self._printed += len(those)

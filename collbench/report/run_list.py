@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any, TextIO
 from collbench.analysis.best import is_shown_as_time, peaks
 from collbench.analysis.launches import read_all
 from collbench.errors import FINE, UsageError
-from collbench.report.screen import PlainScreen, wants_color, width_of
-from collbench.report.table import Column, Frame, csv_lines, json_lines, table_lines
+from collbench.report.frame import Column, Frame, csv_lines, json_lines, table_lines
+from collbench.report.screen import check_format, print_lines, wants_color, width_of
 from collbench.results.folder import RUN, holds_a_run
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -53,16 +52,13 @@ class ListedRun:
 
 def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto") -> int:
     """Print the runs below `folder` as a table, CSV or JSON lines, newest first; return 0. Raises UsageError without a run."""
-    if format not in FORMATS:
-        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    check_format(format, FORMATS)
     found = runs_below(folder)
     if not found:
         raise UsageError(_NO_RUN.format(folder))
-    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
     frame = runs_frame(found, for_programs=format != "table")
     lines = table_lines(frame, width_of(stream)) if format == "table" else csv_lines(frame) if format == "csv" else json_lines(frame)
-    for line in lines:
-        screen.data(line)
+    print_lines(lines, stream, wants_color(stream, color))
     return FINE
 
 
@@ -104,37 +100,21 @@ def _changed_s(path: Path) -> float | None:
 
 def _listed(path: Path, runs: Sequence[Run]) -> ListedRun:
     infos = [run.info for run in runs]
+    first, code = infos[0], infos[-1].get("exit_code")
+    operation, words, places = first.get("operation"), first.get("command"), first.get("rank_map")
     rows = [row for run in runs for row in run.rows]
-    times = [time for info in infos if (time := _time(info.get("started_utc"))) is not None]
-    return ListedRun(
-        path, min(times, default=None), _text(infos[0].get("operation")), _command(infos[0]), _ranks(infos[0]), len(runs), len(rows),
-        _best(rows), _exit_code(infos[-1]),
-    )  # fmt: skip
-
-
-def _best(rows: Sequence[Row]) -> Row | None:
-    """Return the peak with the highest bus bandwidth among rows with right data, a time and a bandwidth."""
     sound = [peak.row for peak in peaks(rows) if peak.sound and not is_shown_as_time(peak.row)]
-    return max(sound, key=lambda row: row.busbw_bytes_per_s or 0, default=None)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _command(info: Mapping[str, Any]) -> str:
-    words = info.get("command")
-    return " ".join(map(str, words[1:])) if isinstance(words, list) else ""
-
-
-def _ranks(info: Mapping[str, Any]) -> int | None:
-    places = info.get("rank_map")
-    return len(places) if isinstance(places, list) else None
-
-
-def _exit_code(info: Mapping[str, Any]) -> int | None:
-    code = info.get("exit_code")
-    return code if isinstance(code, int) else None
+    return ListedRun(
+        path,
+        started=min((time for info in infos if (time := _time(info.get("started_utc")))), default=None),
+        operation=operation if isinstance(operation, str) else "",
+        command=" ".join(map(str, words[1:])) if isinstance(words, list) else "",
+        ranks=len(places) if isinstance(places, list) else None,
+        launches=len(runs),
+        cases=len(rows),
+        best=max(sound, key=lambda row: row.busbw_bytes_per_s or 0, default=None),
+        exit_code=code if isinstance(code, int) else None,
+    )
 
 
 def _time(value: Any) -> datetime | None:
@@ -153,6 +133,13 @@ def best_figure(row: Row | None) -> str:
     return f"{format_rate(row.busbw_bytes_per_s or 0)} GB/s{share} {row.operation}, {row.backend}, {format_size(row.size_bytes)}"
 
 
+_BEST = ("operation", "backend", "size_bytes", "busbw_bytes_per_s", "percent_of_ceiling")
+
+
+def _of_best(name: str) -> Column[ListedRun]:
+    return Column(f"best_{name}", "", lambda each: "", lambda each: each.best and getattr(each.best, name))
+
+
 def runs_frame(found: Sequence[ListedRun], for_programs: bool = False) -> Frame[ListedRun]:
     """Return the table of the runs. `for_programs`: with the fields of the best row instead of its text."""
     return Frame(
@@ -164,20 +151,11 @@ def runs_frame(found: Sequence[ListedRun], for_programs: bool = False) -> Frame[
             Column("launches", "launches", lambda each: str(each.launches), lambda each: each.launches, right=True, drop=5),
             Column("cases", "cases", lambda each: _number(each.cases or None), lambda each: each.cases, right=True),
             Column("exit_code", "exit", _ended, lambda each: each.exit_code, right=True, drop=3),
-            *(_best_columns() if for_programs else (Column[ListedRun]("", "best", lambda each: best_figure(each.best), cut=True),)),
+            *(map(_of_best, _BEST) if for_programs else (Column[ListedRun]("", "best", lambda each: best_figure(each.best), cut=True),)),
         ),
         found,
         foot=(f"{plural(len(found), 'run')}, newest first; `collbench report` shows the newest, `collbench report RUN` another one",),
     )
-
-
-def _best_columns() -> list[Column[ListedRun]]:
-    names = ("operation", "backend", "size_bytes", "busbw_bytes_per_s", "percent_of_ceiling")
-    return [_of_best(name) for name in names]
-
-
-def _of_best(name: str) -> Column[ListedRun]:
-    return Column(f"best_{name}", "", lambda each: "", lambda each: each.best and getattr(each.best, name))
 
 
 def _started(each: ListedRun) -> str:

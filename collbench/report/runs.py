@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import SEVERITIES
@@ -17,14 +18,14 @@ from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, U
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
-from collbench.report.frame import in_print_order, plan_of
+from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
+from collbench.report.plan import in_print_order, plan_of
 from collbench.report.progress import FORMATS
-from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
-from collbench.report.stored import holds_pairs, kind_of, not_drawn, show_all, show_all_pairs, write_kinds_csv, write_pairs_csv
-from collbench.report.table import GAP, Line, escaped, escaped_line, items, markdown_table, printable, wrapped_text
+from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
+from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -37,7 +38,7 @@ from collbench.report.writers import (
     write_whole,
 )
 from collbench.results.flags import FLAGS
-from collbench.results.folder import CELLS, PAIRS
+from collbench.results.folder import CELLS
 from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
@@ -46,9 +47,7 @@ from collbench.units import plural
 if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
-    from collbench.analysis.pairs import PairEffects
     from collbench.gate.verdict import Verdict
-    from collbench.results.rounds import StoredPairs
 
 
 # Runs as Markdown, for wikis and pull requests: peaks, concerns, comparisons, rows.
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 _MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
 
 
-def markdown(material: Material) -> str:
+def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
     return "\n".join([*_overview(material), *_compared(material), *_tables(material), *_pairs_markdown(material)]) + "\n"
 
@@ -74,7 +73,12 @@ def _overview(material: Material) -> Iterator[str]:
         yield from ("", "## Peaks", "", *_peaks(best[:_MOST_PEAKS], named=len(material.tables) > 1))
     if len(best) > _MOST_PEAKS:
         yield from ("", f"The first {_MOST_PEAKS} of {len(best)} peaks.")
-    yield from ("", "## Findings and flags, worst first", "", *items(_concerns(material) or [NO_CONCERNS]))
+    yield from (
+        "",
+        "## Findings and flags, worst first",
+        "",
+        *items(map(_concern, material.concerns) if material.concerns else [NO_CONCERNS]),
+    )
 
 
 def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
@@ -89,14 +93,9 @@ def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
     return markdown_table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 
 
-def _concerns(material: Material) -> list[str]:
-    return [f"{each.severity}: {_concern(each)}" for each in material.concerns]
-
-
 def _concern(concern: Concern) -> str:
-    if concern.flag not in FLAGS:
-        return short(concern.sentence(), 600)
-    return f"{short(concern_sentence(concern), 600)}: {FLAGS[concern.flag].render()}"
+    meaning = f": {FLAGS[concern.flag].render()}" if concern.flag in FLAGS else ""
+    return f"{concern.severity}: {short(concern_sentence(concern) if meaning else concern.sentence(), 600)}{meaning}"
 
 
 def _compared(material: Material) -> Iterator[str]:
@@ -126,17 +125,15 @@ def _comparison(found: Comparison, most: int) -> Iterator[str]:
 
 
 def _tables(material: Material) -> Iterator[str]:
+    most = _most_rows(material)
     for each in material.tables:
-        yield from ("", f"## {escaped(short(each.name, 80))}", "", *_table(each, material.rows(each), _most_rows(material)))
-
-
-def _table(each: Launches, rows: Sequence[Row], most: int) -> Iterator[str]:
-    plan = plan_of(each.runs[0], rows, each.name)
-    columns = shown_columns(plan)
-    shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
-    yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
-    if len(rows) > most:
-        yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
+        rows = material.rows(each)
+        columns = shown_columns(plan_of(each, rows))
+        shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
+        yield from ("", f"## {escaped(short(each.name, 80))}", "")
+        yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
+        if len(rows) > most:
+            yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
 
 
 def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
@@ -180,7 +177,7 @@ _HELP = {
 }
 
 
-def openmetrics(material: Material) -> str:
+def openmetrics_text(material: Material) -> str:
     """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
     return exposed(_HELP, _samples(material))
 
@@ -202,15 +199,11 @@ def _samples(material: Material) -> Iterator[Sample]:
 def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("run_launches", labels, sum(max(1, len(rows_by_launch(run))) for run in runs))
     yield Sample("run_complete", labels, all(run.finished and run.info.get("exit_code") in (0, None) for run in runs))
-    ended = [seconds for run in runs if (seconds := _seconds(run.info.get("finished_utc"))) is not None]
+    ended = []
+    for run in runs:
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            ended.append(datetime.fromisoformat(run.info["finished_utc"]).timestamp())
     yield Sample("run_finished_timestamp", labels, max(ended, default=None))
-
-
-def _seconds(text: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
@@ -219,25 +212,27 @@ def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("measured", where, times is not None)
     if times is None:
         return
-    for name, value in (("time", times.p50), ("time_interval_low", times.ci_low), ("time_interval_high", times.ci_high)):
-        yield Sample(name, where, value)
-    yield from (Sample("time_p99", where, times.p99), Sample("samples", where, row.n), Sample("launches", where, row.launches))
-    yield Sample("doubtful", where, bool(doubtful(row)))
-    yield Sample("wrong_elements", where, row.wrong)
-    yield from _rates(row, where)
-
-
-def _rates(row: Row, where: Mapping[str, str]) -> Iterator[Sample]:
-    yield Sample("algbw", where, row.algbw_bytes_per_s)
-    yield Sample("busbw", where, row.busbw_bytes_per_s if row.ranks > 1 else None)
-    has_percentage = row.percent_of_ceiling is not None and row.ranks > 1 and not row.wrong
+    share, hard = row.percent_of_ceiling, row.percent_of_hard_bound
+    has_percentage = share is not None and row.ranks > 1 and not row.wrong
+    values = {
+        "time": times.p50,
+        "time_interval_low": times.ci_low,
+        "time_interval_high": times.ci_high,
+        "time_p99": times.p99,
+        "samples": row.n,
+        "launches": row.launches,
+        "doubtful": bool(doubtful(row)),
+        "wrong_elements": row.wrong,
+        "algbw": row.algbw_bytes_per_s,
+        "busbw": row.busbw_bytes_per_s if row.ranks > 1 else None,
+        "of_ceiling": share / 100 if has_percentage and share is not None else None,
+        "of_hard_bound": hard / 100 if has_percentage and hard is not None else None,
+    }
+    yield from (Sample(name, where, value) for name, value in values.items())
     for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):
         if ceiling is not None:
             facts = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
             yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in facts.items()}}, ceiling.bytes_per_s)
-    yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if has_percentage else None)
-    if row.percent_of_hard_bound is not None and has_percentage:
-        yield Sample("of_hard_bound", where, row.percent_of_hard_bound / 100)
 
 
 def _labels(row: Row) -> dict[str, str]:
@@ -281,8 +276,8 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
             sentences.append(str(error))
             whole = False
             continue
-        empty = [run for run in runs if _is_empty(run)]
-        sentences += [f"{run.path} has no results: {_reason_empty(run)}" for run in empty]
+        empty = [f"{run.path} has no results: {reason}" for run in runs if (reason := _reason_empty(run))]
+        sentences += empty
         whole = whole and len(empty) < len(runs)
         found += runs
     if not found:
@@ -292,40 +287,25 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of pairs, or of another kind, if its run.json is not valid."""
+    """Return the runs in a folder. Raises UsageError also for a run of another kind whose run.json is not valid."""
     runs = read_all([path])
-    for run in runs:
-        if kind := kind_of(run):
-            kind.check(run)
-        if holds_pairs(run):
-            from collbench.results.rounds import check_pairs
-
-            check_pairs(run)
+    for run, kind in of_kinds(runs):
+        kind.check(run)
     return runs
 
 
-def _is_empty(run: Run) -> bool:
-    if _file(run) == CELLS:
-        return not run.rows
-    try:
-        return (run.path / _file(run)).stat().st_size == 0
-    except OSError:
-        return True
-
-
-def _reason_empty(run: Run) -> str:
-    if run.finished:
-        return f"nothing was measured, or its {_file(run)} was lost"
-    return "it ended before its first case was finished, or it is still running"
-
-
-def _file(run: Run) -> str:
-    """Return the file that has the results of such a run."""
+def _reason_empty(run: Run) -> str | None:
+    """Return why the run has no results; None if it has some."""
     kind = kind_of(run)
-    return kind.file if kind else PAIRS if holds_pairs(run) else CELLS
-
-
-_Print = Callable[[Line], None]
+    try:
+        known = bool(run.rows) if kind is None else (run.path / kind.file).stat().st_size > 0
+    except OSError:
+        known = False
+    if known:
+        return None
+    if run.finished:
+        return f"nothing was measured, or its {kind.file if kind else CELLS} was lost"
+    return "it ended before its first case was finished, or it is still running"
 
 
 def report_run(
@@ -352,8 +332,7 @@ def report_run(
     results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
     an unknown format, and a file that cannot be written.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown --format '{format}': choose from {', '.join(FORMATS)}")
+    check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics)
     outputs.check()
     err, found = err or sys.stderr, readable(paths)
@@ -367,9 +346,9 @@ def report_run(
         _check_one_kind(material)
     _write_files(material, outputs, err)
     if markdown == STDOUT:
-        _print_markdown(material, stream)
+        print_lines(map(Line, markdown_text(material).splitlines()), stream)
     else:
-        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color, view=view, measured=measured)
+        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
     return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
 
 
@@ -385,55 +364,40 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
 
 
 def _check_one_kind(material: Material) -> None:
-    of_pairs = [("a matrix of pairs", str(run.path)) for run in material.runs if holds_pairs(run)]
-    of_kinds = [(kind.what, str(run.path)) for run, kind in material.others]
-    of_rows = [("rows", table.name) for table in material.tables]
-    (what, first), *others = [*of_pairs, *of_kinds, *of_rows]
-    rest = [(other, one) for other, one in others if other != what]
-    if rest:
-        raise UsageError(f"{first} has {what}, but {rest[0][1]} has {rest[0][0]}: write them to two CSV files")
+    found = [*((kind.what, str(run.path)) for run, kind in of_kinds(material.runs)), *(("rows", each.name) for each in material.tables)]
+    what, first = found[0]
+    for other, name in found:
+        if other != what:
+            raise UsageError(f"{first} has {what}, but {name} has {other}: write them to two CSV files")
 
 
 def _print_runs(
-    material: Material, format: str, stream: TextIO, err: TextIO, color: str, *, view: View = DEFAULT_VIEW, measured: str = ""
+    material: Material, format: str, stream: TextIO, err: TextIO, color: bool, *, view: View = DEFAULT_VIEW, measured: str = ""
 ) -> None:
-    painted = wants_color(stream, color)
-    print_line = PlainScreen(stream, err, painted).data
+    """Print all runs: the tables of rows, then the runs of other kinds."""
+    tables, fallen, room = material.tables, list[list[str]](), None
     if format == "table":
-        _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material), view=view, measured=measured)
-    else:
-        _print_all(material.tables, format, print_line)
-    show_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
-    show_all(material.others, format, out=stream, err=err, color=painted)
-
-
-def _with_baseline(material: Material) -> list[Launches]:
-    """Return the tables; a ceiling that is lower than in the first table is replaced by the one of that table."""
-    return [replace(table, rows=material.rows(table)) for table in material.tables]
-
-
-def _fallen(material: Material) -> list[list[str]]:
-    """Return for each table the links and ceilings that are lower than in the first one."""
-    return [[], *(found.fallen.sentences() for found in material.comparisons)]
-
-
-def _print_markdown(material: Material, stream: TextIO) -> None:
-    for line in markdown(material).splitlines():
-        write_line(stream, line)
-
-
-def _pairs(material: Material) -> list[tuple[Run, StoredPairs, PairEffects]]:
-    return [(run, stored, effects) for (run, stored), effects in zip(material.pairs, material.effects, strict=True)]
+        tables = [
+            replace(table, rows=material.rows(table)) for table in tables
+        ]  # a lower ceiling is replaced by the one of the first table
+        fallen = [[], *(found.fallen.sentences() for found in material.comparisons)]
+        room = _room(stream)
+    print_lines(_table_lines(tables, format, room, fallen, view=view, measured=measured), stream, color)
+    show_all(material, format, out=stream, err=err, color=color)
 
 
 def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
     """Write the files. This comes before the table, so that they are written even if the reader of stdout stops early."""
     if outputs.csv is not None and outputs.csv != STDOUT:
-        _write_one_csv(material, outputs.csv, err)
+        try:
+            with outputs.csv.open("w", encoding="utf-8", newline="") as file:
+                _print_runs(material, "csv", file, err, color=False)
+        except OSError as error:
+            raise UsageError(f"--csv {outputs.csv} cannot be written ({error.strerror or error}): choose another file") from error
     if outputs.markdown is not None and outputs.markdown != STDOUT:
-        write_whole(outputs.markdown, markdown(material), "--markdown")
+        write_whole(outputs.markdown, markdown_text(material), "--markdown")
     if outputs.openmetrics is not None:
-        write_whole(outputs.openmetrics, openmetrics(material), "--openmetrics")
+        write_whole(outputs.openmetrics, openmetrics_text(material), "--openmetrics")
     if outputs.html is not None:
         from collbench.report.html.page import write_html
 
@@ -441,48 +405,37 @@ def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
     confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html), err)
 
 
-def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
-    """Write the runs, which are of one kind, as CSV."""
-    if material.tables:
-        _write_csv(material.tables, path)
-    elif material.others:
-        write_kinds_csv(material.others, path, err)
-    else:
-        write_pairs_csv(_pairs(material), path, err)
-
-
-def _print_all(
-    tables: Sequence[Launches],
-    format: str,
-    print_line: _Print,
-    room: int | None = None,
-    fallen: Sequence[Sequence[str]] = (),
-    *,
-    view: View = DEFAULT_VIEW,
-    measured: str = "",
-) -> None:
-    """Print the tables; `fallen` has for each the links and ceilings that are lower than in the first one."""
+def _table_lines(
+    tables: Sequence[Launches], format: str, room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
+) -> Iterator[Line]:
+    """Yield the tables of rows; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        writer: RowWriter = FORMATS[format](room, view)
-        if format == "table":
-            writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
-        before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
-        if format == "table":
-            sentences = fallen[number] if number < len(fallen) else ()
-            lost = [Line(part, "wrong") for text in sentences for part in wrapped_text(printable(f"since {tables[0].name}: {text}"), room)]
-            answer = list(answer_lines(rows, room, measured))
-            above, below = ([], [Line(""), *answer]) if measured else ([*answer, Line("")], [])
-            before = [*_heading(table, room, first=number == 0), *lost, *above, *before]
-            after = [*findings(table.runs, rows, room), *below]
-        elif format == "csv" and number > 0:
-            before = []  # one header for all
-        for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end(), *after]:
-            print_line(line)
+        plan = plan_of(table, rows)
+        if format != "table":
+            writer: RowWriter = FORMATS[format](None, view)
+            head = writer.start(plan)
+            yield from head if format != "csv" or number == 0 else ()  # one header for all
+            yield from (line for row in rows for line in writer.row(row))
+            yield from writer.end()
+            continue
+        answer = list(answer_lines(rows, room, measured))
+        writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
+        yield from _heading(table, room, first=number == 0)
+        for text in fallen[number] if number < len(fallen) else ():
+            yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
+        yield from () if measured else (*answer, Line(""))
+        yield from writer.start(plan)
+        yield from (line for row in rows for line in writer.row(row))
+        yield from (*writer.end(), *findings(table.runs, rows, room))
+        yield from (Line(""), *answer) if measured else ()
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
-    launches, unfinished = len(table.runs), sum(map(_is_unfinished, table.runs))
+    launches, unfinished = (
+        len(table.runs),
+        sum(not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED) for run in table.runs),
+    )
     resumed = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
     rows = plural(len(table.rows), "row")
     if launches == 1:
@@ -490,21 +443,7 @@ def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:
     else:
         counts = [f"{count} {what}" for count, what in ((unfinished, "not finished"), (len(resumed), "resumed")) if count]
         facts = [f"{launches} launches", rows, *counts]
-    title = wrapped_text(printable(f"{table.name} ({', '.join(facts)})"), room, GAP)
-    return [*([] if first else [Line("")]), *(Line(text, "head") for text in title)]
-
-
-def _is_unfinished(run: Run) -> bool:
-    """Return whether the run was killed, or stopped by a signal that it could still record."""
-    return not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED)
-
-
-def _write_csv(tables: Sequence[Launches], path: Path) -> None:
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            _print_all(tables, "csv", lambda line: write_line(file, line.text))
-    except OSError as error:
-        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error
+    return [*([] if first else [Line("")]), *text_lines(f"{table.name} ({', '.join(facts)})", room, "head")]
 
 
 def _room(stream: TextIO) -> int | None:

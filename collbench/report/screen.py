@@ -7,10 +7,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from collbench.errors import UsageError
-from collbench.report.table import Line, printable
+from collbench.report.frame import Line, printable
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -22,32 +22,6 @@ _SILENCE_S = 10.0  # rows wait for earlier ones; after so long without one, a li
 _SILENT_START_S = 3.0  # before the first case
 _ERASE_LINE = "\r\x1b[2K"
 COLORS = ("auto", "always", "never")
-
-
-class Screen(Protocol):
-    """The destination of lines and progress; `close` may be called more than once."""
-
-    room: int | None
-
-    def data(self, line: Line) -> None:
-        """Write a line of the result."""
-        ...
-
-    def talk(self, text: str) -> None:
-        """Write a remark about the run."""
-        ...
-
-    def status(self, text: str) -> None:
-        """Show what happens before the first case, such as "measuring memory copy…"."""
-        ...
-
-    def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
-        """Show the present activity, the number of finished parts and the seconds left."""
-        ...
-
-    def close(self) -> None:
-        """Remove the progress line."""
-        ...
 
 
 def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str] | None = None) -> bool:
@@ -79,7 +53,7 @@ def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] 
     return source.get("TERM") != "dumb" and is_terminal(stream, "stdout", source)
 
 
-def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> Screen:
+def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> PlainScreen:
     """Return a live screen if stdout or stderr is a terminal, else a plain one; `quiet` keeps data and errors only."""
     painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
     watched = [each for each, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(each, name) and not dumb]
@@ -99,7 +73,10 @@ def announce(text: str, quiet: bool) -> None:
 
 
 class PlainScreen:
-    """A screen for files and pipes: one flushed line per call, never cut, without control characters except requested colors."""
+    """The destination of lines and progress; this one for files and pipes, `LiveScreen` for terminals.
+
+    It writes one flushed line per call, never cut, without control characters except requested colors.
+    """
 
     room: int | None = None
 
@@ -134,10 +111,10 @@ class PlainScreen:
             self.talk(f"{done} of {total} cases measured{left}: {text}")
 
     def close(self) -> None:
-        """Do nothing, since it has no progress line."""
+        """Remove the progress line, which this one does not have. It may be called more than once."""
 
 
-class LiveScreen:
+class LiveScreen(PlainScreen):
     """A screen for a terminal: finished lines stay and scroll, only the last line is updated.
 
     `watched` is the stream that is a terminal; the other one may be a file and gets plain lines.
@@ -146,7 +123,7 @@ class LiveScreen:
     def __init__(self, stream: TextIO, err: TextIO, watched: TextIO, color: bool) -> None:
         from rich.live import Live
 
-        self._plain = PlainScreen(stream, err)
+        super().__init__(stream, err)
         self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
@@ -160,14 +137,14 @@ class LiveScreen:
         if self._stream_watched:
             self._above(line.text.rstrip("\r"), _STYLES.get(line.style, ""))
         else:
-            self._plain.data(line)
+            super().data(line)
 
     def talk(self, text: str) -> None:
         """Write the text above the progress line, or to the file if stderr is one."""
         if self._err_watched:
             self._above(printable(text), "")
         else:
-            self._plain.talk(text)
+            super().talk(text)
 
     def status(self, text: str) -> None:
         """Show the text in place of the live line."""
@@ -198,6 +175,19 @@ def write_line(stream: TextIO, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
     stream.flush()
+
+
+def check_format(format: str, known: Iterable[str], what: str = "") -> None:
+    """Raise UsageError for a format that is not in `known`; `what` is printed: " for pairs"."""
+    if format not in known:
+        raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(known)}")
+
+
+def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False) -> None:
+    """Print lines on `stream`, in colors if wanted."""
+    screen = PlainScreen(stream, stream, color)
+    for line in lines:
+        screen.data(line)
 
 
 def _console(stream: TextIO, color: bool) -> Console:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, TextIO, TypeVar
 
 from collbench.analysis.best import Efficiency, Share, efficiency
-from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cases import NOTHING, basis, share, with_basis
-from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
-from collbench.report.table import Column, Frame, Line, csv_record, csv_text, printable, table_lines, text_columns
+from collbench.report.cases import NOTHING, basis, rate, share, with_basis
+from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends
 from collbench.results.store import to_line
-from collbench.units import format_bytes, format_rate, format_size, format_time
+from collbench.units import format_bytes, format_rate, format_size, format_time, plural
 from collbench.workloads.registry import regimes
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 
@@ -37,11 +36,6 @@ def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> 
 def option_words(options: Mapping[str, str]) -> list[str]:
     """Return the options that have a value: "update sharded", "top-k 2"."""
     return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
-
-
-def counted(count: int, what: str) -> str:
-    """Return "1 rank", "2 ranks"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def milliseconds(seconds: float) -> str:
@@ -67,52 +61,43 @@ def span(first: str, last: str) -> str:
     return _NUMBER.sub(merged, first)
 
 
-# The tables of a training step, case by case: the step on each backend, its parts, and the workers of asynchronous training.
+# The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
 
 MOST_WORKERS = 16
 K = TypeVar("K", Times, Ceiling)
+Shown = tuple[str, Mapping[str, Any]]  # a part or a worker, after the backend's name in the first line of a backend
 
 
-STEP = ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of expected", "limited by", "flags")
-ROUND = tuple(title.replace("step", "round") for title in STEP)  # workers that do not wait have no common step
-PARTS = ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of expected", "limited by")
-WORKERS = ("backend", "worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
-_RIGHT = {*STEP, *ROUND, *PARTS, *WORKERS} - {"backend", "part", "operation", "groups", "of expected", "limited by", "flags"}
-_DROP = {  # columns that a narrow terminal drops, in this order
-    STEP: ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
-    ROUND: ("moves", "rounds", "busbw GB/s", "95 % interval ms", "limited by"),
-    PARTS: ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of expected"),
-    WORKERS: ("rounds",),
-}
+def step_columns(step: str) -> tuple[Column[StepRow], ...]:
+    """Return the columns of a table of steps; `step` is "step", or "round" for workers that do not wait and have no common step."""
+    return (
+        Column("", "backend", lambda row: row.backend),
+        _measured(f"{step}s", lambda row: str(row.n), drop=4),
+        _measured(f"{step} ms", lambda row: _times(row.time_s, row.flags)[0]),
+        _measured("95 % interval ms", lambda row: _times(row.time_s, row.flags)[1], drop=2),
+        _measured("moves", lambda row: format_bytes(row.moved_bytes), drop=5),
+        _measured("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s), drop=3),
+        _measured("wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong)),
+        _measured("of expected", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[0], right=False),
+        _measured("limited by", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[1], False, drop=1),
+        Column("", "flags", lambda row: ", ".join(flag_names(row.flags)) if row.na is None else f"n/a ({row.na})", wrap=True),
+    )
 
 
-def table(titles: tuple[str, ...], rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
-    """Return the lines of (texts, style) below `titles`, or nothing without rows. Empty columns are omitted.
+def _measured(title: str, text: Callable[[StepRow], str], right: bool = True, drop: int = 0) -> Column[StepRow]:
+    """Return a column that is a dash in rows without a measurement."""
+    return Column("", title, lambda row: NOTHING if row.na is not None else text(row), right=right, drop=drop)
 
-    A terminal of `width` may drop other columns, too; the last line lists them.
-    """
-    if not rows:
-        return
-    columns = text_columns(titles, _RIGHT, _DROP[titles], cut=("part",), wrap="flags")
-    kept = [column for column in columns if any(column.text(texts) not in ("", NOTHING) for texts, _ in rows)]
-    styles = {id(texts): style for texts, style in rows}
-    frame = Frame(kept, [texts for texts, _ in rows], style=lambda texts: styles[id(texts)], names_hidden=True)
-    yield from table_lines(frame, width)
+
+def _without_empty(columns: Sequence[Column[R]], records: Sequence[R], style: Callable[[R], str] = lambda record: "") -> Frame[R]:
+    """Return the table without columns that are empty in all records."""
+    kept = [column for column in columns if any(column.text(each) not in ("", NOTHING) for each in records)]
+    return Frame(kept, records, style=style, names_hidden=True)
 
 
 def style(row: StepRow) -> str:
     """Return the style of the row's line."""
     return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
-
-
-def step_cases(row: StepRow) -> list[str]:
-    """Return the cases below the titles of STEP; without a measurement the last one is the reason."""
-    if row.na is not None:
-        return [row.backend, *[NOTHING] * (len(STEP) - 2), f"n/a ({row.na})"]
-    moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
-    ceiling = _ceiling_cases(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
-    rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
-    return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(flag_names(row.flags))]
 
 
 def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
@@ -125,7 +110,7 @@ def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
     return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
 
 
-def _ceiling_cases(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
+def _of_expected(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
     """Return "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
     if ceiling is None:
         return NOTHING, NOTHING
@@ -135,17 +120,8 @@ def _ceiling_cases(busbw: float | None, ceiling: Ceiling | None, percent: float 
     return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
 
 
-def part_cases(row: StepRow) -> Iterator[list[str]]:
-    """Return the cases below the titles of PARTS, a line per part; the first line has the backend's name."""
-    for turn, part in enumerate(row.parts):
-        times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
-        busbw = part["busbw_bytes_per_s"]
-        yield [
-            row.backend if turn == 0 else "", _name(part), part["operation"],
-            f"{part['groups']} of {counted(part['group_ranks'], 'rank')}", format_bytes(part["size_bytes"]), str(part["times"]),
-            _times(times, ())[0], NOTHING if part["moved_bytes"] is None else format_bytes(part["moved_bytes"]),
-            NOTHING if busbw is None else format_rate(busbw), *_ceiling_cases(busbw, ceiling, part["percent_of_ceiling"]),
-        ]  # fmt: skip
+def _of_part(part: Mapping[str, Any]) -> tuple[str, str]:
+    return _of_expected(part["busbw_bytes_per_s"], _known(Ceiling, part["ceiling"]), part["percent_of_ceiling"])
 
 
 def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
@@ -153,22 +129,41 @@ def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
     return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
 
 
-def _name(part: Mapping[str, Any]) -> str:
-    first, last = part_ends(part)
-    return first if first == last else span(first, last)
-
-
-def worker_cases(row: StepRow) -> Iterator[list[str]]:
-    """Yield the cases below the titles of WORKERS; only the first of many workers."""
-    workers = row.staleness.get("workers", [])[:MOST_WORKERS]
-    for turn, worker in enumerate(workers):
-        figures = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
-        yield [row.backend if turn == 0 else "", f"rank {figures[0]}", *figures[1:]]
-
-
-def number(value: Any) -> str:
+def _number(value: Any) -> str:
     """Return a count or a rate to four digits, a dash if it is unknown."""
     return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[Mapping[str, Any]]]) -> list[Shown]:
+    return [("" if number else row.backend, each) for row in rows for number, each in enumerate(parts(row))]
+
+
+def _figure(name: str, title: str, drop: int = 0) -> Column[Shown]:
+    return Column("", title, lambda each: _number(each[1].get(name)), right=True, drop=drop)
+
+
+PARTS: tuple[Column[Shown], ...] = (
+    Column("", "backend", lambda each: each[0]),
+    Column("", "part", lambda each: span(*part_ends(each[1])), cut=True),
+    Column("", "operation", lambda each: str(each[1]["operation"]), drop=5),
+    Column("", "groups", lambda each: f"{each[1]['groups']} of {plural(each[1]['group_ranks'], 'rank')}", drop=6),
+    Column("", "size", lambda each: format_bytes(each[1]["size_bytes"]), right=True, drop=2),
+    Column("", "times", lambda each: str(each[1]["times"]), right=True),
+    Column("", "each ms", lambda each: _times(_known(Times, each[1]["time_s"]), ())[0], right=True),
+    Column("", "moves", lambda each: NOTHING if (moved := each[1]["moved_bytes"]) is None else format_bytes(moved), right=True, drop=4),
+    Column("", "busbw GB/s", lambda each: rate(each[1]["busbw_bytes_per_s"]), right=True, drop=3),
+    Column("", "of expected", lambda each: _of_part(each[1])[0], drop=1),
+    Column("", "limited by", lambda each: _of_part(each[1])[1], drop=7),
+)
+WORKERS: tuple[Column[Shown], ...] = (
+    Column("", "backend", lambda each: each[0]),
+    Column("", "worker", lambda each: f"rank {_number(each[1].get('rank'))}", right=True),
+    _figure("steps", "rounds", drop=1),
+    _figure("steps_per_s", "rounds/s"),
+    _figure("p50", "staleness: median"),
+    _figure("p95", "95 %"),
+    _figure("max", "most"),
+)
 
 
 # `collbench workload --dry-run`: the exchanges of a step and the bytes that they move.
@@ -176,7 +171,7 @@ def number(value: Any) -> str:
 _PLAN: tuple[Column[Exchange], ...] = (
     Column("", "part", lambda exchange: exchange.what, cut=True),
     Column("", "operation", lambda exchange: exchange.operation, drop=1),
-    Column("", "groups", lambda exchange: f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}", drop=2),
+    Column("", "groups", lambda exchange: f"{len(exchange.groups)} of {plural(_ranks(exchange), 'rank')}", drop=2),
     Column("", "size", lambda exchange: format_bytes(exchange.size_bytes), right=True),
     Column("", "times", lambda exchange: str(exchange.times), right=True),
     Column("", "moves", lambda exchange: format_bytes(_moves(exchange)), right=True),
@@ -196,21 +191,13 @@ class PlannedStep:
 
 def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
     """Print the plan: table, csv (a record per exchange) or json (an object per exchange)."""
+    facts = [fact for each in planned for fact in exchange_facts(each)]
+    found: Iterable[Line] = (Line(json.dumps(fact)) for fact in facts)
     if format == "table":
         width = width_of(out)
-        for number, each in enumerate(planned):
-            for line in [*([Line("")] if number else []), *table_lines(_plan_frame(each), width)]:
-                write_line(out, line.text)
-        for line in wrapped([Line(_MOVES)], width) if planned else ():
-            write_line(out, line.text)
-        return
-    facts = [fact for each in planned for fact in exchange_facts(each)]
-    if format == "json":
-        for fact in facts:
-            write_line(out, json.dumps(fact))
-        return
-    for values in ([*facts[0]], *(fact.values() for fact in facts)) if facts else ():
-        write_line(out, csv_record(map(csv_text, values)).text)
+        tables = [[*([Line("")] if number else []), *table_lines(_plan_frame(each), width)] for number, each in enumerate(planned)]
+        found = [*(Line(line.text) for table in tables for line in table), *wrapped([Line(_MOVES)] if planned else [], width)]
+    print_lines(csv_of(facts) if format == "csv" else found, out)
 
 
 def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
@@ -234,7 +221,7 @@ def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 def _plan_frame(planned: PlannedStep) -> Frame[Exchange]:
     shape, step = planned.shape, planned.step
-    words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
+    words = [plural(shape.ranks, "rank"), plural(len(set(shape.hosts)), "node")]
     title = headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
     most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
     whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
@@ -251,38 +238,33 @@ def _ranks(exchange: Exchange) -> int:
 
 
 FORMATS = ("table", "csv", "json")
-_TIMES = ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")
-_CEILING = ("kind", "bytes_per_s", "limited_by", "model", "source")
-_SHARES = ("value", "low", "high")
-
-
-def check_format(format: str) -> None:
-    """Raise UsageError for a format that a step does not have."""
-    if format not in FORMATS:
-        raise UsageError(f"--format '{format}' is unknown for workload: choose from {', '.join(FORMATS)}")
+_PARTS_OF = {
+    "time_s": ("time_{}_s", ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")),
+    "ceiling": ("ceiling_{}", ("kind", "bytes_per_s", "limited_by", "model", "source")),
+}
 
 
 def write_steps(
-    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", first: bool = True
+    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", headed: bool = False
 ) -> None:
     """Print steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
 
     step_time_s  the computing time, for the scaling efficiency
     run          the name of their folder, in a CSV's first column
-    first        whether nothing was printed before: a CSV begins with its header
+    headed       whether rows were printed before: a CSV has its header, and a table is separated by an empty line
 
     Raises UsageError for another format.
     """
-    check_format(format)
-    if format == "table":
-        screen, width = PlainScreen(out, out, color), width_of(out)
-        for number, those in enumerate(trainings(rows)):
-            for line in [*([Line("")] if number or not first else []), *wrapped(lines(those, step_time_s, width), width)]:
-                screen.data(line)
-        return
-    texts = csv_lines(rows, step_time_s, run, first) if format == "csv" else (to_line(step_json(row, step_time_s)) for row in rows)
-    for text in texts:
-        write_line(out, text)
+    check_format(format, FORMATS, " for workload")
+    if format == "csv":
+        found: Iterable[Line] = csv_of([{"run": run, **_flat(row, step_time_s)} for row in rows], headed)
+    elif format == "json":
+        found = (Line(to_line(step_json(row, step_time_s))) for row in rows)
+    else:
+        width = width_of(out)
+        tables = [list(wrapped(lines(those, step_time_s, width), width)) for those in trainings(rows)]
+        found = [line for number, table in enumerate(tables) for line in [*([Line("")] if number or headed else []), *table]]
+    print_lines(found, out, color)
 
 
 def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
@@ -301,13 +283,17 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
         *filter(None, [first.dtype]),
         *option_words(first.options),
         *_bucket(first),
-        counted(first.ranks, "rank"),
-        counted(first.nodes, "node"),
+        plural(first.ranks, "rank"),
+        plural(first.nodes, "node"),
     ]
     yield Line(printable(headline(first.regime, first.model, first.parameters, words)), "head")
-    yield from table(ROUND if any(row.staleness for row in rows) else STEP, [(step_cases(row), style(row)) for row in rows], width)
-    yield from table(PARTS, [(cases, "") for row in rows for cases in part_cases(row)], width)
-    yield from table(WORKERS, [(cases, "") for row in rows for cases in worker_cases(row)], width)
+    step = "round" if any(row.staleness for row in rows) else "step"
+    yield from table_lines(_without_empty(step_columns(step), rows, style), width)
+    for columns, found in (
+        (PARTS, _below(rows, lambda row: row.parts)),
+        (WORKERS, _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])),
+    ):
+        yield from table_lines(_without_empty(columns, found), width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
     yield from _scaling(rows, step_time_s, width)
@@ -336,37 +322,22 @@ def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
     return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
 
 
-def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: str = "", head: bool = True) -> Iterator[str]:
-    """Yield a record per row; lists and objects are JSON; RFC 4180 ends records with a carriage return."""
-    for row in rows:
-        flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
-        if head:
-            yield csv_record(flat).text
-            head = False
-        yield csv_record(map(csv_text, flat.values())).text
-
-
-def _flat(row: StepRow, scaling: Efficiency | None, step_time_s: float | None) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(row).items():
-        if name == "na_fact":
-            continue  # `na` has its text
-        if name == "time_s":
-            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
-        elif name == "ceiling":
-            yield from ((f"ceiling_{part}", getattr(value, part, None)) for part in _CEILING)
-        else:
-            yield name, value
-    yield "step_time_s", step_time_s
+def _flat(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
+    """Return the row without nested records, for a CSV; `na` has the text of na_fact."""
+    scaling = scaling_of(row, step_time_s)
+    found = dict(flattened(((name, value) for name, value in vars(row).items() if name != "na_fact"), _PARTS_OF))
+    found["step_time_s"] = step_time_s
     for name in ("apart", "overlap"):
-        found: Share | None = getattr(scaling, name, None)
-        yield from ((f"scaling_{name}{'' if part == 'value' else f'_{part}'}", getattr(found, part, None)) for part in _SHARES)
+        part: Share | None = getattr(scaling, name, None)
+        found |= {f"scaling_{name}{end}": getattr(part, of, None) for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    return found
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     """Yield sentences on wrong data, the sum of the parts, the ceiling and staleness."""
     prefix = f"{row.backend}: " if several else ""
     if row.wrong:
-        yield f"{prefix}wrong data: {counted(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
+        yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
             f" ({row.wrong_detail})" if row.wrong_detail else ""
         )
     if row.time_s is not None and row.parts_time_s:
@@ -379,11 +350,11 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
 
 
 def _stale(staleness: Mapping[str, Any]) -> str:
-    figures = {name: number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
+    figures = {name: _number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
     workers = staleness.get("workers", [])
     more = f" (the first {MOST_WORKERS} are shown)" if len(workers) > MOST_WORKERS else ""
     return (
-        f"no worker waits for another: {counted(len(workers), 'worker')}{more}, {figures['steps_per_s']} rounds per second together, for "
+        f"no worker waits for another: {plural(len(workers), 'worker')}{more}, {figures['steps_per_s']} rounds per second together, for "
         f"{figures['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {figures['p50']}, "
         "95 % up to "
         f"{figures['p95']}, at most {figures['max']}"

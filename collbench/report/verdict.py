@@ -36,10 +36,10 @@ from collbench.gate.verdict import (
 )
 from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
+from collbench.report.frame import Column, Frame, Line, table_lines
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
-from collbench.report.table import Column, Frame, Line, table_lines
 from collbench.report.writers import write_whole
 from collbench.results.store import plain
 from collbench.units import plural

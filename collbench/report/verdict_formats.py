@@ -32,8 +32,8 @@ from collbench.gate.verdict import (
     nagios_state,
 )
 from collbench.report.cases import NOTHING
+from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.headlines import short
-from collbench.report.table import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.verdict import (
     LONGEST_NAME,
     cleared,

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
-from collbench.report.frame import PlanSummary
+from collbench.report.frame import Line, csv_record, csv_text, flattened, printable, text_lines
+from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
-from collbench.report.table import GAP, Line, csv_record, csv_text, printable, wrapped_text
 from collbench.results.flags import explain, flag_name
 from collbench.results.quality import SHOWN_FLAGS, quality_of, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 
 # Why sampling stopped, by the code in a row's `stopped`.
 _STOPPED = {
@@ -39,23 +36,23 @@ _STOPPED = {
 }
 
 
-class RowWriter(Protocol):
+class RowWriter:
     """An output format: makes lines of the rows of a run, one row after the other."""
 
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the lines before the first row."""
-        ...
+        return []
 
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row."""
-        ...
+        raise NotImplementedError
 
     def end(self) -> list[Line]:
         """Return the lines after the last row."""
-        ...
+        return []
 
 
-class TableWriter:
+class TableWriter(RowWriter):
     """The table for people: a block per operation and backend, a line per row, and a foot that explains what occurred.
 
     `room` is the width of a terminal, which no line exceeds; None keeps all columns. `rows` that are known beforehand make the widths
@@ -82,33 +79,25 @@ class TableWriter:
 
     def end(self) -> list[Line]:
         """Return how to read the rows above: intervals, quality, slow ranks; then the answer, if the rows were not known beforehand."""
-        lines = [*self._intervals(), *self._groups(), *self._reasons()]
-        if not self._view.verbose:
-            lines += other_flags(self._printed)
+        rows, plan = self._printed, self._plan
+        lines = []
+        if any(row.time_s is not None and row.time_s.ci_low is not None for row in rows):
+            within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
+            over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
+            lines.append(over if plan.launches > 1 else within)
+        if any(row.groups for row in rows):
+            lines.append("groups: all ran at the same time; times, busbw and percentages are those of the slowest group")
+        reasons = run_quality(rows).reasons
+        lines += [each.render() for each in reasons] if len(reasons) > 1 else []  # the line on quality has the only one
+        if self._view.verbose:
+            lines += [*stopped_by(rows), *explain(flag for row in rows for flag in row.flags)]
         else:
-            lines += [*stopped_by(self._printed), *explain(flag for row in self._printed for flag in row.flags)]
+            lines += other_flags(rows)
         if not self._rows:
-            lines += [*map(printable, choice_sentences(self._printed)), *self._stragglers()]
-        foot = [Line(part, "foot") for line in lines for part in wrapped_text(line, self._room, GAP)]
-        answer = [] if self._rows else list(answer_lines(self._printed, self._room, self._plan.run))
+            lines += [*map(printable, choice_sentences(rows)), *self._stragglers()]
+        foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
+        answer = [] if self._rows else list(answer_lines(rows, self._room, plan.run))
         return [*foot, *([Line("")] if answer else []), *answer]
-
-    def _intervals(self) -> list[str]:
-        if not any(row.time_s is not None and row.time_s.ci_low is not None for row in self._printed):
-            return []
-        if self._plan.launches > 1:
-            return [f"CI: 95 % confidence interval over the medians of {self._plan.launches} launches"]
-        return ["CI: 95 % confidence interval of the median within one launch; another launch may differ by more"]
-
-    def _reasons(self) -> list[str]:
-        """Return why rows are not ok, a sentence for each remedy, unless the line on quality has the only one."""
-        reasons = run_quality(self._printed).reasons
-        return [each.render() for each in reasons] if len(reasons) > 1 else []
-
-    def _groups(self) -> list[str]:
-        if not any(row.groups for row in self._printed):
-            return []
-        return ["groups: all ran at the same time; times, busbw and percentages are those of the slowest group"]
 
     def _stragglers(self) -> list[str]:
         if not self._plan.run or not any(row.samples for row in self._printed):
@@ -136,14 +125,18 @@ def stopped_by(rows: Iterable[Row]) -> list[str]:
 
 # Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
 
-_TIMES = [field.name for field in fields(Times)]
-_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
-_GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
+_PARTS = {
+    "time_s": ("time_{}_s", [field.name for field in fields(Times)]),
+    "ceiling": ("ceiling_{}", CSV_FIELDS),
+    "hard_bound": ("hard_bound_{}", ("kind", "bytes_per_s", "limited_by", "model", "source")),  # never measured, so without an interval
+    "canary_s": ("canary_{}_s", ("before", "after")),
+    "groups": ("groups_{}", ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")),
+}
 # Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
 _LEFT_OUT = {"samples", "na_fact"}
 
 
-class CsvWriter:
+class CsvWriter(RowWriter):
     """A header and one record per row. The first column is the name of the run, so that files can be joined."""
 
     def start(self, plan: PlanSummary) -> list[Line]:
@@ -155,10 +148,6 @@ class CsvWriter:
         """Return the record."""
         return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in _flat(row))])]
 
-    def end(self) -> list[Line]:
-        """Return nothing: CSV has no foot."""
-        return []
-
 
 def csv_columns() -> list[str]:
     """Return the names in the header."""
@@ -166,20 +155,9 @@ def csv_columns() -> list[str]:
 
 
 def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
-    for field in fields(Row):
-        name, value = field.name, getattr(row, field.name, None)
-        if name == "time_s":
-            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
-        elif name in ("ceiling", "hard_bound"):
-            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (CSV_FIELDS if name == "ceiling" else _HARD_BOUND))
-        elif name == "canary_s":
-            yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
-        elif name == "groups":
-            yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
-        elif name not in _LEFT_OUT:
-            yield name, value
-        if name == "percent_of_ceiling":
-            yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
+    names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
+    names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
+    yield from flattened(((name, getattr(row, name, None)) for name in names), _PARTS)
     quality = quality_of(row) if row is not None else None
     yield "quality", quality.word if quality else None
 
@@ -206,33 +184,12 @@ class Sample:
 def exposed(about: About, samples: Iterable[Sample]) -> str:
     """Return the text of the file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
     try:
-        from prometheus_client import CollectorRegistry
+        from prometheus_client import Metric
         from prometheus_client.openmetrics import exposition
     except ImportError as error:
         raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(_families(about, samples)))
-    write: Any = exposition.generate_latest
-    return str(write(registry), "utf-8")
-
-
-class _Collected:
-    """A collector that returns these metrics to the OpenMetrics library."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Return every metric that has a sample."""
-        yield from self._families
-
-
-def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
-    """Return the metrics with their samples: the last value of a series that occurs twice, and none for an unknown value."""
-    from prometheus_client.core import Metric
-
     by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
-    for sample in samples:
+    for sample in samples:  # the last value of a series that occurs twice
         by_name[sample.name][frozenset(sample.labels.items())] = sample
     families = []
     for name, (unit, text) in about.items():
@@ -240,27 +197,20 @@ def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
         for sample in by_name[name].values():
             if sample.value is not None and isfinite(sample.value):
                 family.add_sample(family.name, dict(sample.labels), sample.value)
-        families.append(family)
-    return [family for family in families if family.samples]
+        families += [family] if family.samples else []
+    write: Any = exposition.generate_latest
+    return str(write(SimpleNamespace(collect=lambda: families)), "utf-8")
 
 
 # Rows as JSON lines, as in cells.jsonl.
 
 
-class JsonWriter:
+class JsonWriter(RowWriter):
     """One object per row."""
-
-    def start(self, _plan: PlanSummary) -> list[Line]:
-        """Return nothing: JSON lines have no header."""
-        return []
 
     def row(self, row: Row) -> list[Line]:
         """Return the object of the row."""
         return [Line(to_line(row.as_json()))]
-
-    def end(self) -> list[Line]:
-        """Return nothing: JSON lines have no foot."""
-        return []
 
 
 # Outputs of a report beside the table: files, or stdout.
@@ -321,28 +271,15 @@ def _by_rename(target: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-Form = Callable[[str], Line]
-
-
-def table_line(text: str) -> Line:
-    """Return the line as the table shows it."""
-    return Line(text, "na")
-
-
-def comment_line(text: str) -> Line:
-    """Return the line as a comment of the nccl-tests format."""
-    return Line(f"# {text}")
-
-
-class OneLinePerAbsentBackend:
+class OneLinePerAbsentBackend(RowWriter):
     """Passes rows on to a writer; a backend with only n/a rows, all for the same reason, becomes one line.
 
-    `room` is the width of a terminal. If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend
-    while their reasons are equal.
+    `room` is the width of a terminal; `comment` begins such a line in a format that needs it. If `rows` are given, these backends are
+    known beforehand. Otherwise it holds the rows of a backend while their reasons are equal.
     """
 
-    def __init__(self, writer: RowWriter, form: Form = table_line, rows: Iterable[Row] | None = None, *, room: int | None = None) -> None:
-        self._writer, self._form, self._room = writer, form, room
+    def __init__(self, writer: RowWriter, rows: Iterable[Row] | None = None, *, room: int | None = None, comment: str = "") -> None:
+        self._writer, self._room, self._comment = writer, room, comment
         self._known = None if rows is None else _absent(rows)
         self._shown: set[str] = set()
         self._held: list[Row] = []
@@ -358,7 +295,8 @@ class OneLinePerAbsentBackend:
         """Return the lines of a row; nothing while it is held."""
         if self._known is not None:
             return self._of_known(row, self._known)
-        lines = [] if not self._held or _alike(self._held[0], row) else self._release()
+        same = not self._held or (self._held[0].backend, self._held[0].na) == (row.backend, row.na)
+        lines = [] if same else self._release()
         if row.na is None or row.backend in self._mixed:
             self._mixed.add(row.backend)
             return [*lines, *self._writer.row(row)]
@@ -367,7 +305,7 @@ class OneLinePerAbsentBackend:
 
     def end(self) -> list[Line]:
         """Return the lines after the last row."""
-        return [*(self._collapse() if len(self._held) > 1 else self._release()), *self._writer.end()]
+        return [*self._collapse(), *self._writer.end()]
 
     def _of_known(self, row: Row, absent: Mapping[str, int]) -> list[Line]:
         if row.backend not in absent:
@@ -383,19 +321,14 @@ class OneLinePerAbsentBackend:
         return [line for row in held for line in self._writer.row(row)]
 
     def _collapse(self) -> list[Line]:
-        if len(self._held) == 1:
+        if len(self._held) < 2:
             return self._release()
-        first, count = self._held[0], len(self._held)
-        self._held = []
-        return self._lines(first, count)
+        held, self._held = self._held, []
+        return self._lines(held[0], len(held))
 
     def _lines(self, row: Row, count: int) -> list[Line]:
-        text = printable(f"{row.backend}, {count} cases: {not_available(row)}")
-        return [self._form(part) for part in wrapped_text(text, self._room, GAP)]
-
-
-def _alike(held: Row, row: Row) -> bool:
-    return (held.backend, held.na) == (row.backend, row.na)
+        text = f"{self._comment}{row.backend}, {count} cases: {not_available(row)}"
+        return list(text_lines(text, self._room, "" if self._comment else "na"))
 
 
 def _absent(rows: Iterable[Row]) -> dict[str, int]:

@@ -12,7 +12,9 @@ from collbench.report.progress import ProgressPrinter
 
 
 class Shown:
-    """A reporter that stores its calls."""
+    """A screen that stores its calls."""
+
+    room = None
 
     def __init__(self) -> None:
         self.left: list[float | None] = []
@@ -27,7 +29,7 @@ class Shown:
 def test_the_time_left_is_estimated_from_the_finished_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Any = Shown()
     clock = [100.0]
-    monkeypatch.setattr(progress, "make_reporter", lambda *_, **__: shown)
+    monkeypatch.setattr(progress, "make_screen", lambda *_, **__: shown)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     actual = ProgressPrinter(Namespace(format="table", color="never", quiet=False))
     actual.progress("first", 0, 10, None)

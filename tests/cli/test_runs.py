@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from collbench.report.frame import table_lines
 from collbench.report.run_list import newest_run, runs_below, runs_frame
-from collbench.report.table import table_lines
 from tests.cli.command import ROOT, one_sentence, run_here
 
 STORED = ROOT / "reports"

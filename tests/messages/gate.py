@@ -19,7 +19,7 @@ from collbench.gate.floors import floor_states, read_floor
 from collbench.gate.history import dated_in
 from collbench.gate.reasons import CaseNames, ColumnDiffers
 from collbench.gate.verdict import UNDECIDED, read_verdict
-from collbench.report.table import Line
+from collbench.report.frame import Line
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines
 from collbench.results.store import to_page

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from collbench.report.plan import PlanSummary
+from collbench.report.progress import Reporter
+from collbench.results.row import Row
 
 FOLDER = Path(__file__).parent.parent / "golden" / "report"
 
@@ -14,3 +21,13 @@ def assert_golden(name: str, text: str) -> None:
     if os.environ.get("COLLBENCH_GOLDEN") == "1":
         path.write_bytes(text.encode())
     assert text == path.read_bytes().decode()
+
+
+def live(rows: Sequence[Row], format: str = "table", places: Iterable[Mapping[str, Any]] = (), run: str = "") -> str:
+    """What a run with these rows, in this order, prints on stdout."""
+    out = io.StringIO()
+    with Reporter(format, out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows, places, run))
+        for row in rows:
+            reporter.row(row)
+    return out.getvalue()

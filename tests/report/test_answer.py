@@ -16,12 +16,12 @@ from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
-from collbench.report.frame import PlanSummary, in_print_order
-from collbench.report.progress import make_reporter
+from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
+from tests.report.golden import live
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -193,20 +193,12 @@ def test_flags_that_are_no_matter_of_quality_are_counted() -> None:
 
 
 def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path: Path) -> None:
-    out = io.StringIO()
-    with make_reporter("table", out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of([make_row()], run="runs/x"))
-        reporter.row(make_row())
-    assert [line.partition(" ")[0] for line in out.getvalue().splitlines()[-4:]] == ["", "allreduce", "quality:", "next:"]
+    shown = live([make_row()], run="runs/x").splitlines()
+    assert [line.partition(" ")[0] for line in shown[-4:]] == ["", "allreduce", "quality:", "next:"]
     first = io.StringIO()
     report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
     assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
 
 
 def test_programs_get_no_answer() -> None:
-    for format in ("csv", "json", "nccl-tests"):
-        out = io.StringIO()
-        with make_reporter(format, out, io.StringIO()) as reporter:
-            reporter.start(PlanSummary.of([make_row()]))
-            reporter.row(make_row())
-        assert "quality:" not in out.getvalue()
+    assert not any("quality:" in live([make_row()], format) for format in ("csv", "json", "nccl-tests"))

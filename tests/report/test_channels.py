@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report.channels import channels_text, frame, interval, name, rate
-from collbench.report.table import table_lines
+from collbench.report.frame import table_lines
 from collbench.results.flags import explain
 from collbench.results.steps import Channel
 
@@ -98,7 +98,7 @@ def test_what_is_no_finite_number_is_null() -> None:
 
 
 def test_another_format() -> None:
-    with pytest.raises(UsageError, match=r"--format 'csv' .*table, json"):
+    with pytest.raises(UsageError, match=r"--format 'csv': .*table, json"):
         printed(NIC, format="csv")
 
 

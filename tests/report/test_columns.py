@@ -9,10 +9,14 @@ import pytest
 
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
 from collbench.report.cases import (
-    headline,
+    doubtful,
+    each_group,
+    format_groups,
+    group_rates,
     interval,
     limited_by,
     name_of,
+    not_available,
     of_ceiling,
     remarks,
     same_for_all,
@@ -23,22 +27,14 @@ from collbench.report.cases import (
     value_of,
     wrong,
 )
-from collbench.report.frame import PlanSummary, format_groups, group_rates, of_each_group
-from collbench.report.table import printable
-from collbench.results.flags import DOUBTFUL, FLAGS, explain, flag_name
+from collbench.report.frame import printable
+from collbench.report.plan import PlanSummary
+from collbench.results.flags import DOUBTFUL, FLAGS, explain
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
 MEASURED = Ceiling("measured", 52e9, "memory copy", low_bytes_per_s=51.2e9, high_bytes_per_s=53e9)
 LIMIT = Ceiling("network", 64.6e9, "NIC 4×100 Gb/s", "bound")
-
-
-def test_the_headline() -> None:
-    assert headline(make_row()) == "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)"
-    assert headline(not_measured("no bfloat16 sum", backend="mpi")) == "allreduce  64 MiB  mpi  n/a (no bfloat16 sum)"
-    assert headline(make_row(ceiling=None, percent_of_ceiling=None)) == "allreduce  64 MiB  nccl  42.0 GB/s"
-    assert headline(make_row(8, operation="barrier", busbw_bytes_per_s=None, percent_of_ceiling=None)) == "barrier  8 B  nccl  2399 µs"
-    assert headline(make_row(wrong=3)).endswith("(ring)  WRONG 3")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +113,7 @@ def test_a_time_that_nothing_takes_is_text_all_the_same() -> None:
 def test_two_values_are_never_shown_as_one() -> None:
     row = make_row(8, modes=MODES, flags=("two_modes",))
     assert times(row) == "2.300 82 % / 10.70 18 %"
-    assert headline(row) == "allreduce  8 B  nccl  2.300 µs 82 % / 10.70 µs 18 %  doubtful: bimodal"
+    assert times(row, " µs") == "2.300 µs 82 % / 10.70 µs 18 %"
     assert times(make_row(time_s=make_times(2.3e-6))) == "2.300"
 
 
@@ -131,14 +127,14 @@ def test_modes_that_are_not_two_pairs_of_numbers_are_none(modes: list[Any]) -> N
 def test_a_doubtful_interval_does_not_look_like_a_good_one(flag: str) -> None:
     row = make_row(time_s=make_times(1e-3), flags=("simulated", flag))
     assert interval(row) == "? 990.0–1010"
-    assert headline(row).endswith(f"(ring)  doubtful: {flag_name(flag)}")
+    assert doubtful(row) == [flag]
     assert flag in FLAGS
 
 
 def test_flags_that_leave_the_time_as_it_is_raise_no_doubt() -> None:
     row = make_row(time_s=make_times(1e-3), flags=("simulated", "remeasured", "python_loop", "missing_launches"))
     assert interval(row) == "990.0–1010"
-    assert "doubtful" not in headline(row)
+    assert doubtful(row) == []
 
 
 def test_an_interval_over_launches_has_its_own_evidence() -> None:
@@ -157,7 +153,7 @@ def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> Non
 
 def test_text_from_files_cannot_steer_a_terminal() -> None:
     assert printable("a\x1b[2J\n\r\u202eb×µ–") == "a?[2J???b×µ–"
-    assert headline(not_measured("\x1b]0;x\x07")) == "allreduce  64 MiB  nccl  n/a (?]0;x?)"
+    assert not_available(not_measured("\x1b]0;x\x07")) == "n/a (?]0;x?)"
 
 
 BARRIER: dict[str, Any] = {
@@ -177,7 +173,6 @@ def titles(*rows: Any, **known: Any) -> list[str]:
 def test_a_barrier_has_microseconds_alone() -> None:
     row = make_row(0, **BARRIER)
     assert titles(row) == ["operation", "backend", "time µs", "95 % interval", "wrong", "flags"]
-    assert headline(row) == "barrier  nccl  2399 µs"
     assert name_of(row) == "barrier"
 
 
@@ -190,7 +185,6 @@ def test_a_barrier_beside_others_has_dashes() -> None:
     assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of expected", "limited by")] == [
         "–", "–", "–", "–", "–", "barrier moves nothing",
     ]  # fmt: skip
-    assert headline(make_row(0, ranks=1, **BARRIER)) == "barrier  nccl  2399 µs"
 
 
 def test_groups_have_columns_for_each_and_for_all() -> None:
@@ -213,7 +207,7 @@ def test_groups_without_rates_have_dashes() -> None:
 )
 def test_groups_that_a_stored_row_has_no_numbers_of_are_none(groups: dict[str, Any]) -> None:
     row = make_row(groups=groups)
-    assert (group_rates(row), of_each_group(row), format_groups(row)) == (([], None), "", "")
+    assert (group_rates(row), each_group(row), format_groups(row)) == (([], None), "–", "")
 
 
 def test_traffic_streams_and_groups_are_reported_where_they_differ_else_above_the_table() -> None:

@@ -89,5 +89,5 @@ def test_control_characters_do_not_come_through() -> None:
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml' .*table, json"):
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, json"):
         doctor_output(SEVERE, format="xml")

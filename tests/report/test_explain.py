@@ -30,7 +30,8 @@ def titles() -> set[str]:
     columns = [node for node in calls if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Column"]
     second = [node.args[1] for node in columns if len(node.args) > 1]
     constants = {str(node.value) for node in second if isinstance(node, ast.Constant)}
-    return {*constants, *pairs.TITLES, *pairs._TITLES, *training.STEP, *training.ROUND, *training.PARTS, *training.WORKERS}
+    steps = [*training.step_columns("step"), *training.step_columns("round"), *training.WORKERS]
+    return {*constants, *pairs.TITLES, *pairs._TITLES, *(column.title for column in steps)}
 
 
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain

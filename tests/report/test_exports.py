@@ -5,19 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.frame import PlanSummary
-from collbench.report.progress import make_reporter
+from collbench.report.frame import defused
 from collbench.report.runs import report_run
-from collbench.report.table import defused
-from collbench.report.writers import csv_columns
-from collbench.results.row import Row
-from tests.report.golden import assert_golden
+from collbench.report.writers import STDOUT, Outputs, csv_columns, write_whole
+from tests.report.golden import assert_golden, live
 from tests.results.rows import make_row, not_measured, store
 
 ROWS = [
@@ -25,17 +24,6 @@ ROWS = [
     not_measured('no "bfloat16", sorry\nreally', backend="mpi"),
     make_row(8, backend="mpi", slowest_ranks={"count": 3}),
 ]
-
-
-def live(format: str, rows: list[Row]) -> str:
-    """What a run prints on stdout in this format."""
-    out = io.StringIO()
-    reporter = make_reporter(format, out, io.StringIO())
-    reporter.start(PlanSummary.of(rows, run="run-1"))
-    for row in rows:
-        reporter.row(row)
-    reporter.end()
-    return out.getvalue()
 
 
 def report(*paths: Path, file: Path | None = None, format: str = "table") -> tuple[str, str]:
@@ -51,7 +39,7 @@ def records(text: str) -> list[dict[str, str]]:
 
 
 def test_csv() -> None:
-    text = live("csv", ROWS)
+    text = live(ROWS, "csv", run="run-1")
     assert_golden("rows.csv", text)
     assert all(line.endswith("\r") for line in text.removesuffix("\n").split("\n"))
     first, second, third = records(text)
@@ -69,9 +57,9 @@ def test_csv() -> None:
 
 def test_csv_keeps_both_values_and_why_a_case_stopped() -> None:
     modes = [{"time_s": 2.3e-06, "share": 0.82}, {"time_s": 1.07e-05, "share": 0.18}]
-    row = records(live("csv", [make_row(modes=modes, stopped="max_time", launches=5)]))[0]
+    row = records(live([make_row(modes=modes, stopped="max_time", launches=5)], "csv", run="run-1"))[0]
     assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
-    assert records(live("csv", [make_row()]))[0]["modes"] == ""
+    assert records(live([make_row()], "csv", run="run-1"))[0]["modes"] == ""
 
 
 @pytest.mark.parametrize(("letters", "kept"), [(32_766, 32_766), (32_767, 32_766), (200_000, 32_766)])
@@ -83,14 +71,14 @@ def test_no_case_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
 def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
-    row = records(live("csv", [not_measured(text, operation=text, n_eff=-1.5)]))[0]
+    row = records(live([not_measured(text, operation=text, n_eff=-1.5)], "csv", run="run-1"))[0]
     assert (row["na"], row["operation"], row["n_eff"]) == (f"'{text}", f"'{text}", "-1.5")
 
 
 def test_json_is_what_cases_jsonl_holds(tmp_path: Path) -> None:
     path = store(tmp_path / "run", ROWS)
-    assert live("json", [*ROWS[1:]]).splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
-    assert live("json", ROWS).isascii()
+    assert live([*ROWS[1:]], "json", run="run-1").splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
+    assert live(ROWS, "json", run="run-1").isascii()
 
 
 def test_a_report_is_ascending_in_size_for_any_order(tmp_path: Path) -> None:
@@ -150,3 +138,57 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     assert report(path)[0].startswith("run (1 row, not finished)\n")
     (path / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T12:00:00.000Z", "exit_code": 130}))
     assert report(path)[0].startswith("run (1 row, not finished)\n"), "Ctrl-C"
+
+
+# Files that a report writes: in one step, or with a sentence that names the reason.
+
+
+def test_a_file_is_replaced_as_a_whole_and_a_link_stays_one(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_whole(link, "line\n", "--html")
+    assert link.is_symlink() and real.read_bytes() == b"line\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_whole(pipe, "through", "--html")
+    reader.join(10)
+    assert read == ["through"] and pipe.is_fifo()
+
+
+def test_what_cannot_be_written_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--html .*/no/page .*\(No such file or directory\)"):
+        write_whole(tmp_path / "no" / "page", "", "--html")
+    with pytest.raises(UsageError, match="Is a directory"):
+        write_whole(tmp_path, "", "--html")
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(UsageError, match=r"circle cannot be written \(.+\)"):
+        write_whole(circle, "", "--html")
+    assert list(tmp_path.iterdir()) == [circle]
+
+
+def test_stdout_belongs_to_one() -> None:
+    Outputs(csv=STDOUT, markdown=Path("a")).check()
+    Outputs(csv=Path("a"), markdown=STDOUT, html=Path("b")).check()
+    with pytest.raises(UsageError, match="--csv and --markdown "):
+        Outputs(csv=STDOUT, markdown=STDOUT).check()
+    with pytest.raises(UsageError, match="--html "):
+        Outputs(html=STDOUT).check()
+    with pytest.raises(UsageError, match="--openmetrics "):
+        Outputs(openmetrics=STDOUT).check()
+
+
+def test_a_link_that_waits_where_the_draft_goes_leads_nowhere(tmp_path: Path) -> None:
+    other, draft = tmp_path / "other", tmp_path / f".page.{os.getpid()}"
+    other.write_text("another program's")
+    draft.symlink_to(other)
+    write_whole(tmp_path / "page", "ours", "--html")
+    assert (other.read_text(), (tmp_path / "page").read_text(), draft.is_symlink()) == ("another program's", "ours", False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.report.table import Column, Frame, csv_lines, json_lines, markdown_lines, table_lines
+from collbench.report.frame import Column, Frame, csv_lines, json_lines, markdown_lines, table_lines
 
 RECORDS = [("allreduce", 8, "one loopback TCP stream each way"), ("broadcast", 1 << 20, "memory copy")]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from collbench.device.bandwidth import KernelFigure
 from collbench.report.channels import KernelsWriter, kernel_frame, record
+from collbench.report.frame import table_lines
 from collbench.report.screen import PlainScreen
-from collbench.report.table import table_lines
 
 MIB = 1 << 20
 RATE = 4.8e12

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from collbench.analysis.launches import read_all
+from collbench.report.frame import escaped, escaped_line, items, markdown_table
 from collbench.report.html.material import Material
-from collbench.report.runs import markdown
-from collbench.report.table import escaped, escaped_line, items, markdown_table
+from collbench.report.runs import markdown_text
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, not_measured, store
 
@@ -21,7 +21,7 @@ _OWN = {"root", "inline", "text", "text_special", "html_inline", "paragraph_open
 
 
 def written(*folders: Path) -> str:
-    return markdown(Material(read_all(folders), Path()))
+    return markdown_text(Material(read_all(folders), Path()))
 
 
 def kinds(text: str) -> set[str]:

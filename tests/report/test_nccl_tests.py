@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import pytest
 
 from collbench import __version__
-from collbench.report.frame import PlanSummary
 from collbench.report.nccl_tests import figure
-from collbench.report.progress import make_reporter
 from collbench.results.row import Row
-from tests.report.golden import assert_golden
+from tests.report.golden import assert_golden, live
 from tests.results.rows import make_row, make_times, not_measured
 
 RANK_MAP = [{"rank": rank, "host": f"node{rank // 2}", "local_rank": rank % 2, "pid": 4000 + rank} for rank in range(4)]
@@ -22,13 +19,7 @@ RANK_MAP = [{"rank": rank, "host": f"node{rank // 2}", "local_rank": rank % 2, "
 
 def text_of(rows: Sequence[Row], places: Sequence[dict[str, Any]] = RANK_MAP) -> str:
     """The rows as nccl-tests text, in the order given."""
-    out = io.StringIO()
-    reporter = make_reporter("nccl-tests", out, io.StringIO())
-    reporter.start(PlanSummary.of(rows, places))
-    for row in rows:
-        reporter.row(row)
-    reporter.end()
-    return out.getvalue()
+    return live(rows, "nccl-tests", places)
 
 
 def parse(text: str) -> list[list[str]]:

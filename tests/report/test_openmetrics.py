@@ -13,14 +13,14 @@ from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.material import Material
-from collbench.report.runs import openmetrics
+from collbench.report.runs import openmetrics_text
 from collbench.results.folder import RunFolder
 from collbench.results.row import Times
 from tests.results.rows import make_row, make_times, not_measured, store
 
 
 def written(*folders: Path) -> str:
-    return openmetrics(Material(read_all(folders), Path()))
+    return openmetrics_text(Material(read_all(folders), Path()))
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:

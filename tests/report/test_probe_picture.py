@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -12,6 +16,7 @@ from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLi
 from collbench.report.machine_picture import MOST_PARTS, picture
 from tests.machine.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
 
+ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -27,6 +32,19 @@ def texts(root: Element) -> list[str]:
 
 def with_class(root: Element, tag: str, word: str) -> list[Element]:
     return [each for each in root.iter(f"{SVG}{tag}") if word in (each.get("class") or "").split()]
+
+
+def test_a_machine_has_the_same_picture_in_every_process() -> None:
+    code = (
+        "import sys; from tests.machine.machines import mesh; from collbench.report.machine_picture import picture; print(picture(mesh()))"
+    )
+    drawings = {
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE
+        ).stdout
+        for seed in ("2", "3")
+    }
+    assert len(drawings) == 1
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -20,10 +21,10 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.blocks import View
-from collbench.report.frame import PlanSummary
-from collbench.report.progress import make_reporter
+from collbench.report.plan import PlanSummary
+from collbench.report.progress import Reporter
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
-from collbench.report.writers import TableWriter, stopped_by
+from collbench.report.writers import OneLinePerAbsentBackend, TableWriter, stopped_by
 from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import COPY, make_row, make_times, not_measured
@@ -49,13 +50,14 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(rows: Sequence[Row], format: str = "table", **options: object) -> tuple[str, str]:
     """What a run with these rows prints on stdout and stderr when neither is a terminal."""
     out, err = io.StringIO(), io.StringIO()
-    with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
+    with Reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
         reporter.start(PlanSummary.of(rows))
         for number, row in enumerate(rows):
             reporter.progress("measuring", number, len(rows), 9.0)
             reporter.row(row)
         reporter.note("careful")
-        reporter.end(["results are in runs/x"])
+        reporter.close()
+        reporter.note("results are in runs/x")
     return out.getvalue(), err.getvalue()
 
 
@@ -118,7 +120,7 @@ def test_nothing_is_cut_and_no_control_character_is_written() -> None:
 def test_each_line_is_flushed_when_its_case_is_done() -> None:
     read, write = os.pipe()
     with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
-        reporter = make_reporter("table", out, io.StringIO())
+        reporter = Reporter("table", out, io.StringIO())
         reporter.start(PlanSummary.of([make_row(8)]))
         assert pipe.read(10_000).count(b"\n") == 1
         reporter.row(make_row(8))
@@ -127,7 +129,7 @@ def test_each_line_is_flushed_when_its_case_is_done() -> None:
 
 def test_an_aborted_run_still_explains_its_rows() -> None:
     out = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()] * 2))
         reporter.row(make_row(flags=("simulated",)))
         raise KeyboardInterrupt
@@ -135,11 +137,11 @@ def test_an_aborted_run_still_explains_its_rows() -> None:
 
 
 def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
+    rows = [make_row(launches=3)]
     out = io.StringIO()
-    reporter = make_reporter("table", out, io.StringIO())
-    reporter.start(PlanSummary.of([make_row()], launches=3))
-    reporter.row(make_row())
-    reporter.end()
+    with Reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows, launches=3))
+        reporter.row(rows[0])
     assert "CI: 95 % confidence interval over the medians of 3 launches" in out.getvalue().splitlines()
     assert "within one launch" in printed([make_row()])[0]
 
@@ -147,7 +149,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
 def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of([make_row()]))
         reporter.row(make_row())
     assert b"NIC 4?100 Gb/s" in raw.getvalue()
@@ -159,10 +161,10 @@ def test_quiet_leaves_only_data() -> None:
 
 
 def test_unknown_formats_and_colours_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml' .*table, nccl-tests, csv, json"):
-        make_reporter("xml")
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, nccl-tests, csv, json"):
+        Reporter("xml")
     with pytest.raises(UsageError, match=r"--color 'red' .*auto, always, never"):
-        make_reporter("table", io.StringIO(), io.StringIO(), "red")
+        Reporter("table", io.StringIO(), io.StringIO(), "red")
 
 
 class _Terminal(io.StringIO):
@@ -215,12 +217,12 @@ def test_the_local_spawner_shows_about_the_terminal(monkeypatch: pytest.MonkeyPa
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
+    assert type(make_screen(_Terminal(), _Terminal())) is PlainScreen
 
 
 def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
     out = io.StringIO()
-    reporter = make_reporter("table", out, io.StringIO())
+    reporter = Reporter("table", out, io.StringIO())
     reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
     reporter.row(make_row(in_place=True))
     assert "out of place" not in out.getvalue()
@@ -229,17 +231,18 @@ def test_a_placing_left_to_the_library_is_reported_on_each_row() -> None:
 
 _RUN = """
 import sys
-from collbench.report.frame import PlanSummary
+from collbench.report.plan import PlanSummary
 from collbench.report.writers import TableWriter, stopped_by
-from collbench.report.progress import make_reporter
+from collbench.report.progress import Reporter
 from tests.results.rows import make_row
 rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
-with make_reporter("table") as reporter:
+with Reporter("table") as reporter:
     reporter.start(PlanSummary.of(rows))
     for number, row in enumerate(rows):
         reporter.progress("allreduce on nccl", number, len(rows), 65.0)
         reporter.row(row)
-    reporter.end(["results are in runs/x"])
+    reporter.close()
+    reporter.note("results are in runs/x")
 """
 
 
@@ -309,3 +312,72 @@ def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:
     assert "0/28  1 min 05 s left" in received
     assert "results are in runs/x" in received
     assert text == printed([make_row(1 << power) for power in range(3, 31)])[0]
+
+
+# A backend that measures nothing is one line in what people read, and a record for each case in what programs read.
+
+WHY = "srun --mpi=pmix serves Open MPI, but mpi4py uses MPICH 5.0.2"
+SIZES = (8, 1024, 1 << 20)
+ONE = f"mpi, 3 cases: n/a ({WHY})"
+
+
+def absent(backend: str = "mpi", why: str = WHY) -> list[Row]:
+    return [replace(not_measured(why, backend=backend, device="cpu"), size_bytes=size) for size in SIZES]
+
+
+def measured(backend: str = "gloo") -> list[Row]:
+    return [make_row(size, backend=backend, device="cpu") for size in SIZES]
+
+
+def lines(rows: list[Row], format: str = "table") -> list[str]:
+    return printed(rows, format)[0].splitlines()
+
+
+@pytest.mark.parametrize("rows", [[*absent(), *measured()], [*measured(), *absent()]], ids=["first", "last"])
+def test_it_is_one_line(rows: list[Row]) -> None:
+    found = lines(rows)
+    assert [line for line in found if "n/a" in line] == [ONE] and sum(line.endswith(" ok") for line in found) == 3
+
+
+def test_two_such_backends_are_two_lines() -> None:
+    found = lines([*absent(), *absent("nccl", "no GPU here"), *measured()])
+    assert [line for line in found if "n/a" in line] == [ONE, "nccl, 3 cases: n/a (no GPU here)"]
+
+
+def test_a_backend_that_measures_something_keeps_its_rows_in_their_order() -> None:
+    mixed = [absent("gloo")[0], measured()[1], absent("gloo")[2]]
+    assert [("n/a" in line) for line in lines(mixed) if "n/a" in line or line.endswith(" ok")] == [True, False, True]
+
+
+def test_different_reasons_keep_their_rows() -> None:
+    rows = [*absent()[:2], *absent(why="another")[2:], *measured()]
+    assert sum("n/a" in line for line in lines(rows)) == 3
+
+
+def test_a_single_row_stays_a_row() -> None:
+    assert [line.split()[:3] for line in lines([*absent()[:1], *measured()]) if "n/a" in line] == [["8", "B", "n/a"]]
+
+
+def test_a_run_that_ends_early_counts_what_came() -> None:
+    plan = PlanSummary.of([*absent(), *measured()])
+    writer = OneLinePerAbsentBackend(TableWriter())
+    writer.start(plan)
+    assert [line for row in absent()[:2] for line in writer.row(row)] == []
+    assert writer.end()[0].text == f"mpi, 2 cases: n/a ({WHY})"
+
+
+def test_of_stored_rows_it_is_known_though_operations_come_first() -> None:
+    rows = [replace(row, operation=operation) for operation in ("allgather", "allreduce") for row in [*absent(), *measured()]]
+    writer = OneLinePerAbsentBackend(TableWriter(rows=rows), rows=rows)
+    writer.start(PlanSummary.of(rows))
+    found = [line.text for row in rows for line in writer.row(row)]
+    assert found[0] == f"mpi, 6 cases: n/a ({WHY})" and sum(line.endswith(" ok") for line in found) == 6
+
+
+def test_nccl_tests_text_has_one_comment() -> None:
+    assert [line for line in lines([*absent(), *measured()], "nccl-tests") if "n/a" in line] == [f"# {ONE}"]
+
+
+def test_programs_get_a_record_for_each_case() -> None:
+    assert sum(json.loads(line)["na"] == WHY for line in lines([*absent(), *measured()], "json")) == 3
+    assert sum(WHY in line for line in lines([*absent(), *measured()], "csv")) == 3

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.frame import PlanSummary
-from collbench.report.progress import make_reporter
+from collbench.report.frame import Line
+from collbench.report.plan import PlanSummary
+from collbench.report.progress import Reporter
 from collbench.report.screen import PlainScreen
-from collbench.report.table import Line
 from collbench.results.folder import RunFolder
 from tests.results.rows import make_row, not_measured
 
@@ -31,7 +31,7 @@ class Lines(io.StringIO):
 
 def test_a_row_waits_for_those_before_it() -> None:
     out = Lines()
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(ROWS))
         shown = []
         for place in (2, 0, 3, 1):
@@ -44,7 +44,7 @@ def test_a_row_waits_for_those_before_it() -> None:
 @given(order=st.permutations(range(len(ROWS))), measured=st.integers(0, len(ROWS)))
 def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], measured: int) -> None:
     out = Lines()
-    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+    with pytest.raises(KeyboardInterrupt), Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(ROWS))
         for place in order[:measured]:
             reporter.row(ROWS[place], place)
@@ -55,7 +55,7 @@ def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], me
 
 def test_a_place_that_comes_twice_loses_no_row() -> None:
     out = Lines()
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(ROWS))
         for place in (1, 1, 0, 0):
             reporter.row(ROWS[place], place)
@@ -64,7 +64,7 @@ def test_a_place_that_comes_twice_loses_no_row() -> None:
 
 def test_without_places_rows_are_printed_at_once() -> None:
     out = Lines()
-    reporter = make_reporter("table", out, io.StringIO())
+    reporter = Reporter("table", out, io.StringIO())
     reporter.start(PlanSummary.of(ROWS))
     reporter.row(ROWS[3])
     assert out.sizes() == [64]
@@ -73,7 +73,7 @@ def test_without_places_rows_are_printed_at_once() -> None:
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_formats_for_programs_print_as_measured(format: str) -> None:
     out = io.StringIO()
-    reporter = make_reporter(format, out, io.StringIO())
+    reporter = Reporter(format, out, io.StringIO())
     reporter.start(PlanSummary.of(ROWS))
     head = len(out.getvalue().splitlines())
     for count, place in enumerate((2, 0, 3, 1), start=1):
@@ -84,7 +84,7 @@ def test_formats_for_programs_print_as_measured(format: str) -> None:
 def test_both_placings_meet_on_one_line_of_nccl_tests_for_any_order() -> None:
     rows = [make_row(size, in_place=in_place) for size in (8, 16) for in_place in (False, True)]
     out = io.StringIO()
-    with make_reporter("nccl-tests", out, io.StringIO()) as reporter:
+    with Reporter("nccl-tests", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(rows))
         for place in random.Random(1).sample(range(4), 4):
             reporter.row(rows[place], place)
@@ -141,7 +141,7 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         arrays = {"slowest_rank": times.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(times, axis=1)}
         stored.append(folder.append(make_row(size, ranks=2, n=100), arrays))
     out = io.StringIO()
-    with make_reporter("table", out, io.StringIO()) as reporter:
+    with Reporter("table", out, io.StringIO()) as reporter:
         reporter.start(PlanSummary.of(stored, [{"rank": 1, "host": "node05"}], str(folder.path)))
         for row in [*stored, not_measured("no")]:
             reporter.row(row)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collbench.report.frame import in_print_order
+from collbench.report.plan import in_print_order
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from collbench.units import format_size

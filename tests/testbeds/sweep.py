@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from collbench.report.frame import in_print_order
+from collbench.report.plan import in_print_order
 from collbench.results.reader import read_run
 from collbench.units import format_size
 from tests.testbeds import Hosts, SlurmBed

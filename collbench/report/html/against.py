@@ -13,7 +13,6 @@ from collbench.analysis.launches import known, time_of
 from collbench.analysis.outcome import Outcome
 from collbench.report.cases import NOTHING, CaseColumn, shown_columns, times
 from collbench.report.compare import foot, ratio_doubtful, remarks, side_title
-from collbench.report.frame import PlanSummary
 from collbench.report.headlines import short
 from collbench.report.html.chart import (
     BAD,
@@ -53,6 +52,7 @@ from collbench.report.html.sweep import (
     state_of,
 )
 from collbench.report.outcome_text import describe, describe_comparison
+from collbench.report.plan import PlanSummary
 from collbench.results.row import Row
 from collbench.units import format_size
 

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from xml.sax.saxutils import escape, quoteattr
 
 from collbench.report.cases import NOTHING, value_of
+from collbench.report.frame import printable
 from collbench.report.headlines import short
-from collbench.report.table import printable
 from collbench.results.row import SERIES, Row
 from collbench.units import format_size
 

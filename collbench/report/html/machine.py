@@ -16,11 +16,11 @@ from collbench.machine.peak.links import limiting_parts
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.cases import NOTHING
+from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
 from collbench.report.machine import gigabits, part_texts, safe, system_text, title
 from collbench.report.machine_picture import embedded, picture
-from collbench.report.table import printable
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.row import Row

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.report.frame import in_print_order
-from collbench.report.stored import RunKind, holds_pairs, kind_of, of_kinds
+from collbench.report.plan import in_print_order
+from collbench.report.stored import kind_of
 from collbench.results.reader import Run
 from collbench.results.row import Row
 
@@ -62,13 +62,7 @@ class Material:
         """The runs of pairs. Raises UsageError if one of them does not fit its run.json."""
         from collbench.results.rounds import read_pairs
 
-        read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
-        return [(run, stored) for run, stored in read if stored is not None]
-
-    @cached_property
-    def others(self) -> list[tuple[Run, RunKind]]:
-        """The runs of other kinds, such as hunts, which are shown on the terminal only."""
-        return list(of_kinds(self.runs))
+        return [(run, stored) for run in self.runs if (stored := read_pairs(run)) is not None]
 
     @cached_property
     def effects(self) -> list[PairEffects]:
@@ -149,4 +143,4 @@ class Material:
     def _together(self) -> tuple[list[Launches], list[str]]:
         from collbench.analysis.launches import together
 
-        return together([run for run in self.runs if not holds_pairs(run) and not kind_of(run)])
+        return together([run for run in self.runs if not kind_of(run)])

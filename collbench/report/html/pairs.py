@@ -22,10 +22,10 @@ from rich.cells import cell_len
 
 from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.report.cases import NOTHING
+from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
 from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes, above_median, classes_of, kinds
-from collbench.report.table import printable
 from collbench.results.flags import explain
 from collbench.results.rounds import PairMatrix
 from collbench.units import format_percent, format_rate, format_size, format_time, plural

@@ -13,6 +13,7 @@ import numpy as np
 from collbench.analysis.launches import case_of, time_of
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING, doubtful, name_of, remarks, size_of, two_modes
+from collbench.report.frame import printable
 from collbench.report.html.chart import (
     PAPER,
     Chart,
@@ -34,7 +35,6 @@ from collbench.report.html.chart import (
 )
 from collbench.report.html.material import Material
 from collbench.report.html.sweep import series_of
-from collbench.report.table import printable
 from collbench.results.flags import flag_names
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound

@@ -26,7 +26,6 @@ from collbench.report.cases import (
     value_of,
     wrong,
 )
-from collbench.report.frame import PlanSummary
 from collbench.report.headlines import FIT_TITLES, fit_cases, fit_values, left_out
 from collbench.report.html.chart import (
     BAD,
@@ -57,6 +56,7 @@ from collbench.report.html.chart import (
     x_of_size,
 )
 from collbench.report.html.material import Material
+from collbench.report.plan import PlanSummary
 from collbench.results.flags import flag_name, flag_names
 from collbench.results.row import Row
 from collbench.units import format_rate, format_size, format_time, plural

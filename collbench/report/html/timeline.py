@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.report.cases import NOTHING, name_of
+from collbench.report.frame import printable
 from collbench.report.html.chart import (
     BAD,
     PAPER,
@@ -32,7 +33,6 @@ from collbench.report.html.chart import (
     stacked,
     svg_of,
 )
-from collbench.report.table import printable
 from collbench.results.flags import flag_names
 from collbench.units import format_percent
 
