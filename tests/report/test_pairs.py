@@ -20,7 +20,7 @@ from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, external_
 from collbench.report.runs import report_run
 from collbench.results.flags import flag_names
 from collbench.results.folder import TOOLS, RunFolder
-from collbench.results.reader import read_run
+from collbench.results.reader import decode_record, read_run
 from collbench.results.rounds import PairMatrix, PairRound, read_pairs
 from collbench.results.row import Row, Times
 from tests.analysis.pair_matrices import SyntheticMatrix, only
@@ -347,7 +347,7 @@ def test_programs_get_the_rows(format: str) -> None:
     row, out = theirs("p2p_bandwidth", 1e-3, MIB), io.StringIO()
     write_pairs(two_nodes(), [], EXTERNAL, format, out, color=False, unsaid=[], external=[row])
     if format == "json":
-        assert [Row.from_json(each) for each in json.loads(out.getvalue())["theirs"]] == [row]
+        assert [decode_record(each, Row) for each in json.loads(out.getvalue())["theirs"]] == [row]
     else:
         assert ("iperf3" in out.getvalue()) is (format == "table")
 
