@@ -11,13 +11,13 @@ from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
-from collbench.results.row import SERIES, Row, Times
+from collbench.results.row import CaseKey, Row, Times
 from collbench.untrusted import list_of
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ K = TypeVar("K")
 
 # the meaning of None in these fields; in others it means that the case does not have them
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}
-_NAMED = attrgetter(*SERIES, "size_bytes")
+_NAMED = attrgetter(*CaseKey._fields)
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
 
 
@@ -37,30 +37,6 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-class CaseKey(NamedTuple):
-    """The identity of a row's case: its series, in the order of SERIES, and its size in bytes."""
-
-    operation: str
-    backend: str
-    device: str
-    dtype: str
-    redop: str | None
-    root: int | None
-    mode: str
-    in_place: bool
-    buffers: str
-    window: int | None
-    group: str
-    ranks: int
-    nodes: int | None
-    registration: str | None
-    algorithm: str | None
-    protocol: str | None
-    traffic: str | None
-    streams: int | None
-    size_bytes: int
 
 
 def case_of(row: Row) -> CaseKey:

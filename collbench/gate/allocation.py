@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import CaseKey, allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
+from collbench.analysis.launches import allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
 from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import Row
+from collbench.results.row import CaseKey, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.differences import KINDS
-from collbench.analysis.launches import LONGEST_S, SHORTEST_S, CaseKey, is_time, known
+from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
+from collbench.results.row import CaseKey
 from collbench.results.store import to_line
 from collbench.units import plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
-from collbench.analysis.launches import CaseKey
 from collbench.gate.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
@@ -47,6 +46,7 @@ from collbench.gate.plausible import (
     SlowSizes,
 )
 from collbench.gate.verdict import CONFIRMED, SUSPECTED, Change, GroupState, Suspicion
+from collbench.results.row import CaseKey
 
 # The evidence: which groups are slower and which are not.
 

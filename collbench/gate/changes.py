@@ -16,13 +16,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
-from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.baseline import Baseline, group_of_case, same
 from collbench.gate.floors import sizes_of
 from collbench.gate.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
+from collbench.results.row import CaseKey
 from collbench.untrusted import parse_toml, read_file
 
 # Whether a baseline can judge a candidate: fresh allocations, the same cases, the same cluster.

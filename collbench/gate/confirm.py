@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from collbench.analysis.launches import CaseKey
 from collbench.gate.baseline import group_of_case
 from collbench.gate.verdict import SUSPECTED, Verdict
+from collbench.results.row import CaseKey
 
 HEADER = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
 NO_KEY = "a suite cannot name their traffic"

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
-from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, ShownFigures, case_names, name_of
 from collbench.gate.baseline import fresh
@@ -21,6 +20,7 @@ from collbench.gate.reasons import FloorUnknown, SuspectedBelowFloor
 from collbench.gate.rule import CONFIRMATIONS
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.results.row import CaseKey
 from collbench.units import parse_size
 
 HARD = "hard"

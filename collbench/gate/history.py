@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.analysis.launches import CaseKey, launch_folders
+from collbench.analysis.launches import launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, allocations_in, in_order, name_of
 from collbench.gate.baseline import (
@@ -33,6 +33,7 @@ from collbench.gate.baseline import (
 from collbench.gate.changes import changes
 from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
 from collbench.gate.state import STATE, flipped, typical_probe_s
+from collbench.results.row import CaseKey
 from collbench.units import plural
 
 # Steps: changes of a series from one level to another for at least three allocations.

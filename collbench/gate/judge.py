@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
-from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate.allocation import Allocation, name_of, names_of
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
@@ -90,6 +89,7 @@ from collbench.gate.verdict import (
     Suspicion,
     Verdict,
 )
+from collbench.results.row import CaseKey
 
 # Suspicions: what exceeds its limit in the first allocation, and whether later allocations confirm it.
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from collbench.analysis.launches import CaseKey, check_once, launch_folders
+from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
@@ -61,6 +61,7 @@ from collbench.gate.state import MOST_FLIPPED, flipped, typical_probe_s, without
 from collbench.gate.verdict import Verdict
 from collbench.results.folder import CELLS, RUN
 from collbench.results.reader import Run
+from collbench.results.row import CaseKey
 from collbench.results.store import read_object
 
 # The rule for two interleaved stacks in one allocation, with limits learned from the pairs of launches.

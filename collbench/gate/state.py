@@ -12,11 +12,12 @@ from statistics import median_low
 
 import numpy as np
 
-from collbench.analysis.launches import CaseKey, known
+from collbench.analysis.launches import known
 from collbench.gate.allocation import Allocation, median_of
 from collbench.gate.baseline import Baseline, Figures, Scheme, known_median, seconds_of
 from collbench.gate.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.gate.rule import BaselineLimits, Mask
+from collbench.results.row import CaseKey
 
 # Unstable cases: launches of one allocation differ so much that their median is not valid.
 #

@@ -104,7 +104,7 @@ class ProgressListener(Protocol):
         ...
 
 
-class Task:
+class Task(Protocol):
     """One kind of measurement: test cases, training, rounds of pairs, or a hunt.
 
     All ranks call its methods in the same order. `session.records` has the results, at rank 0 alone.
@@ -112,11 +112,11 @@ class Task:
     one_backend  whether it measures only on the first of the request's backends that opens
     """
 
-    one_backend = False
+    one_backend: bool = False
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
-        raise NotImplementedError
+        ...
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Any, Case]]]:
         """Return the backends and the cases for which the references of the hosts are measured."""
@@ -124,7 +124,7 @@ class Task:
 
     def measure(self, session: LaunchSession) -> None:
         """Measure, and store each record with `session.store`."""
-        raise NotImplementedError
+        ...
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return the entries of run.json that are known at the end, at rank 0."""
@@ -132,10 +132,11 @@ class Task:
 
     def exit_code(self, records: Sequence[Any]) -> int:
         """Return the exit code that follows from the records, at rank 0."""
-        raise NotImplementedError
+        ...
 
     def act(self, session: LaunchSession, code: int) -> None:
         """Act on the result, at rank 0, when it is stored and all ranks still run."""
+        return
 
 
 class CoresShared(Fact, frozen=True):

@@ -9,7 +9,6 @@ from math import exp, isfinite, log
 from pathlib import Path
 from shlex import quote
 
-from collbench.analysis.launches import CaseKey
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation
@@ -25,6 +24,7 @@ from collbench.report.cases import NOTHING
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
+from collbench.results.row import CaseKey
 from collbench.results.store import plain
 from collbench.units import format_percent, format_size, format_time, plural
 

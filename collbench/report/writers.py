@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,16 +37,16 @@ _STOPPED = {
 }
 
 
-class RowWriter:
+class RowWriter(ABC):
     """An output format: makes lines of the rows of a run, one row after the other."""
 
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the lines before the first row."""
         return []
 
+    @abstractmethod
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row."""
-        raise NotImplementedError
 
     def end(self) -> list[Line]:
         """Return the lines after the last row."""

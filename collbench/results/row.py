@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from collbench.machine.peak.ceiling import Ceiling, percent_of
 
 SCHEMA = 1
-# The fields that distinguish series, in sorting order; within a series rows differ only in size.
-SERIES = (
-    "operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes",
-    "registration", "algorithm", "protocol", "traffic", "streams",
-)  # fmt: skip
+
+
+class CaseKey(NamedTuple):
+    """The identity of a row's case: the fields that distinguish series, in sorting order, and the size in bytes."""
+
+    operation: str
+    backend: str
+    device: str
+    dtype: str
+    redop: str | None
+    root: int | None
+    mode: str
+    in_place: bool
+    buffers: str
+    window: int | None
+    group: str
+    ranks: int
+    nodes: int | None
+    registration: str | None
+    algorithm: str | None
+    protocol: str | None
+    traffic: str | None
+    streams: int | None
+    size_bytes: int
+
+
+SERIES = CaseKey._fields[:-1]  # within a series rows differ only in size
 
 
 def stored_operation(name: str) -> str:

@@ -67,7 +67,7 @@ def test_what_a_library_was_forced_to_use() -> None:
 
 
 ROWS = [make_row(8 << step) for step in range(5)]
-TOLD = "its 5 rows are of 2 launches: 3 + 2; an interval covers one launch, and different launches may differ by more"
+RESUMED = "its 5 rows are of 2 launches: 3 + 2; an interval covers one launch, and different launches may differ by more"
 
 
 def _resumed(path: Path, at: int | None) -> Path:
@@ -100,7 +100,7 @@ def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) 
 
 def test_what_is_not_known_is_not_reported_and_allocations_are(tmp_path: Path) -> None:
     run = read_run(_resumed(tmp_path / "run", 3))
-    assert sentence(run) == f"{run.path} was resumed: {TOLD}"
+    assert sentence(run) == f"{run.path} was resumed: {RESUMED}"
     strange = replace(run, info={**run.info, "resumed": [{}]})
     assert "of 2 launches; " in str(sentence(strange))
     elsewhere = replace(run, info={**run.info, "resumed": [{"rows": 3, "allocation_id": "8"}]})
@@ -112,7 +112,7 @@ def test_what_is_not_known_is_not_reported_and_allocations_are(tmp_path: Path) -
 def test_every_report_shows_it(tmp_path: Path, format: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     report_run([_resumed(tmp_path / "run", 3)], None, format, out, err=err)
-    assert err.getvalue() == f"{tmp_path / 'run'} was resumed: {TOLD}\n"
+    assert err.getvalue() == f"{tmp_path / 'run'} was resumed: {RESUMED}\n"
     assert ("run (5 rows, resumed: 2 launches)" in out.getvalue()) is (format == "table")
 
 
@@ -120,7 +120,7 @@ def test_every_report_shows_it(tmp_path: Path, format: str) -> None:
 def test_every_comparison_shows_it(tmp_path: Path, format: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     compare_runs(_resumed(tmp_path / "a", None), _resumed(tmp_path / "b", 3), format, out, err=err)
-    assert err.getvalue() == f"{tmp_path / 'b'} was resumed: {TOLD}\n"
+    assert err.getvalue() == f"{tmp_path / 'b'} was resumed: {RESUMED}\n"
     assert ("B: b (1 launch, resumed)" in out.getvalue()) is (format in ("table", "markdown"))
 
 
@@ -131,7 +131,7 @@ def test_launches_put_together_report_it_of_the_one_that_was(tmp_path: Path) -> 
         (run / "run.json").write_text(json.dumps({**about, "id": run.name, "started_utc": run.name}))
     out, err = io.StringIO(), io.StringIO()
     report_run([tmp_path], None, "table", out, err=err)
-    assert err.getvalue() == f"{tmp_path / 'launch-2'} was resumed: {TOLD}\n"
+    assert err.getvalue() == f"{tmp_path / 'launch-2'} was resumed: {RESUMED}\n"
     assert "(2 launches, 5 rows, 1 resumed)" in out.getvalue()
 
 

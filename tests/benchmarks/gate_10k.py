@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Figures, add_all, scheme_of
 from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
-from collbench.results.row import Row
+from collbench.results.row import CaseKey, Row
 from collbench.results.store import to_line
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, counted, timed

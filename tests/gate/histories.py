@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, CaseTimes
+from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 
 SIZES = (8, 64, 1024, 2 << 20, 16 << 20, 64 << 20, 256 << 20)

@@ -8,13 +8,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.floors import Floor
 from collbench.gate.judge import judge
 from collbench.gate.verdict import Verdict
+from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 
 TODAY = date(2026, 11, 21)

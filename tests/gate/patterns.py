@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.gate.baseline import scheme_of
 from collbench.gate.judge import group_states, suspicions_of
 from collbench.gate.rule import exceed, learn
 from collbench.gate.verdict import GroupState, Suspicion
+from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 
 LARGE = (2 << 20, 4 << 20, 8 << 20, 16 << 20)

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import CaseKey
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import ExpectedChange
 from collbench.gate.plausible import (
@@ -32,6 +31,7 @@ from collbench.gate.plausible import (
 )
 from collbench.gate.verdict import ACCEPTED, CLEARED, Change
 from collbench.reason import Text
+from collbench.results.row import CaseKey
 from tests.gate.patterns import LARGE, MID, SMALL, Judged, cases, judged
 
 ALL = (*SMALL, *MID, *LARGE)

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
+from collbench.results.row import CaseKey
 from tests.results.rows import NIC, make_row
 
 BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")

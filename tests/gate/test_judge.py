@@ -11,7 +11,7 @@ import pytest
 
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
@@ -50,6 +50,7 @@ from collbench.gate.reasons import (
 )
 from collbench.gate.rule import exceed, learn
 from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, from_json
+from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, base, case, judged, slow, with_case, without_case
 from tests.gate.verdicts import suspicion
 from tests.results.rows import NIC, make_row

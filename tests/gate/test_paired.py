@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from collbench.analysis.differences import Difference, Item
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
@@ -49,6 +49,7 @@ from collbench.gate.reasons import (
 )
 from collbench.gate.rule import exceed, slower
 from collbench.gate.verdict import Verdict
+from collbench.results.row import CaseKey
 from tests.results.rows import make_row, make_times, store
 
 TODAY = date(2026, 11, 21)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, CaseTimes
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
@@ -25,6 +25,7 @@ from collbench.gate.self_test import (
     setting_of,
     simulated,
 )
+from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)

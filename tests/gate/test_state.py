@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.launches import CaseKey, case_of
+from collbench.analysis.launches import case_of
 from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.reasons import (
@@ -25,6 +25,7 @@ from collbench.gate.rule import learn
 from collbench.gate.self_test import Cluster, Noise
 from collbench.gate.state import flipped, launch_limits, typical_probe_s, unstable
 from collbench.reason import Fact
+from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, allocation, base, case, judged, slow, with_case
 from tests.results.rows import make_row
 

@@ -83,7 +83,7 @@ def hunt(tmp_path: Path) -> Any:
         stored = read_hunt(run)
         assert code == run.info["exit_code"] and actual.ended and not stored.warnings
         assert actual.heard == stored.rounds[: len(actual.heard)] and len(stored.rounds) - len(actual.heard) <= bool(launch)
-        return SimpleNamespace(code=code, told=actual, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
+        return SimpleNamespace(code=code, listener=actual, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
 
     return these
 
@@ -131,7 +131,7 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
     assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
     assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
     assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
-    assert IdleRanks(2, 1).render() in found.told.notes
+    assert IdleRanks(2, 1).render() in found.listener.notes
 
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +159,14 @@ def test_run_json_shows_what_was_hunted_and_what_could_be_reached(hunt: Any) -> 
     assert [found.about[key] for key in keys] == ["rank", "simulated", True, SIZE, 4, 2, 2, None, []]
     assert found.about["ceiling"]["bytes_per_s"] == BETA_BYTES_PER_S
     assert found.about["verdict"]["result"] == "nobody" and len(found.about["places"]) == 6
-    began, folder = found.told.began
+    began, folder = found.listener.began
     assert (began["verdict"], began["promised"], folder) == (None, 2, str(found.folder))
 
 
 @pytest.mark.parametrize(("result", "code"), [("nobody", 0), ("confirmed", 1), ("no verdict", 3)])
 def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: str, code: int) -> None:
     found = hunt(ask("pairs", (0, 1)), result=result)
-    assert (found.code, found.told.acted) == (code, [found.folder])
+    assert (found.code, found.listener.acted) == (code, [found.folder])
     events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
     assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
 
@@ -252,15 +252,15 @@ def test_all_ranks_know_of_one_that_cannot_reduce() -> None:
 def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:
     backend(Fussy)
     found = hunt(ask("pairs", (1, 2)), result="no verdict")
-    assert (found.code, found.told.acted) == (2, [])
+    assert (found.code, found.listener.acted) == (2, [])
 
 
 def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend: Any) -> None:
     backend(Careless)
     found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
-    assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
+    assert (found.code, found.listener.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
     a, b = found.about["places"][0], found.about["places"][3]
-    assert [note for note in found.told.notes if "wrong" in note] == [
+    assert [note for note in found.listener.notes if "wrong" in note] == [
         WrongDataFound((a, b), 2, 7, SPOILT).render(),
         NoRecommendation().render(),
     ]
@@ -269,5 +269,5 @@ def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend
 def test_wrong_data_stops_the_hunt_where_that_is_asked_for(hunt: Any, backend: Any) -> None:
     backend(Careless)
     found = hunt(ask("pairs", (0, 3)), ask("pairs", (0, 1)), stop_on_wrong=True)
-    assert (found.code, len(found.rounds), found.about["verdict"], found.told.acted) == (4, 1, None, [])
-    assert any("round 1 (--stop-on-wrong)" in note for note in found.told.notes)
+    assert (found.code, len(found.rounds), found.about["verdict"], found.listener.acted) == (4, 1, None, [])
+    assert any("round 1 (--stop-on-wrong)" in note for note in found.listener.notes)

@@ -38,16 +38,16 @@ class FAKETelemetry:
     """Records its arguments."""
 
     def __init__(self):
-        self.told = []
+        self.listener = []
 
     def switch(self, on):
-        self.told.append(on)
+        self.listener.append(on)
 
     def taken(self):
-        return [{"monotonic_s": len(self.told)}]
+        return [{"monotonic_s": len(self.listener)}]
 
     def close(self):
-        self.told.append("closed")
+        self.listener.append("closed")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_telemetry_is_off_for_small_messages(world, readings, size, on):
     instruments.begin(ready(size=size), world)
     assert instruments.end(ready())["telemetry"] == [{"monotonic_s": 2}]
     instruments.close()
-    assert telemetry.told == [on, False, "closed"]
+    assert telemetry.listener == [on, False, "closed"]
 
 
 def test_without_nvml_no_process_is_started(world):

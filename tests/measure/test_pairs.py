@@ -58,7 +58,7 @@ def play(tmp_path):
         stored = read_pairs(read_run(tmp_path / "run"))
         assert actual.ended and not stored.warnings
         return SimpleNamespace(
-            code=code, told=actual, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
+            code=code, listener=actual, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
         )
 
     return these
@@ -69,7 +69,7 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
     found = play(ranks)
     assert found.code == 0
     assert sorted(pair for one in found.rounds for pair in one.pairs) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
-    assert len(found.rounds) == ranks - 1 + ranks % 2 == len(found.told.titles) == found.about["rounds"]
+    assert len(found.rounds) == ranks - 1 + ranks % 2 == len(found.listener.titles) == found.about["rounds"]
     apart = ~np.eye(ranks, dtype=bool)
     assert np.array_equal(np.isfinite(found.matrix.bandwidth), apart)
     assert np.array_equal(np.isfinite(found.matrix.latency_s), apart)
@@ -80,10 +80,10 @@ def test_every_pair_is_measured_once_both_ways(play, ranks):
 
 def test_the_rounds_reported_and_stored_are_the_same(play):
     found = play(5)
-    assert found.told.rounds == found.told.in_order == found.rounds
-    assert found.told.titles == [("2 pairs at once", done, 5) for done in (1, 2, 3, 4, 5)]
+    assert found.listener.rounds == found.listener.in_order == found.rounds
+    assert found.listener.titles == [("2 pairs at once", done, 5) for done in (1, 2, 3, 4, 5)]
     planned = {name: value for name, value in found.about.items() if name not in ("result", "judged")}
-    assert (found.told.plan_of_launch.facts["pairs"], found.told.folder) == ({**planned, "measured": None}, str(found.folder))
+    assert (found.listener.plan_of_launch.facts["pairs"], found.listener.folder) == ({**planned, "measured": None}, str(found.folder))
     assert {key: found.about[key] for key in ("places", "by", "backend", "possible", "measured", "sampled", "concurrent", "window")} == {
         "places": [f"rank {rank} ({found.about['places'][0].partition('(')[2]}" for rank in range(5)],
         "by": "rank", "backend": "simulated", "possible": 10, "measured": 10, "sampled": None, "concurrent": None, "window": 4,
@@ -117,14 +117,14 @@ def test_one_to_all(play):
 def test_a_sample_has_its_total(play):
     found = play(6, sample=2)
     assert (len(found.rounds), found.about["measured"]) == (2, 6) and found.about["sampled"].startswith("6 of 15 pairs ")
-    assert any("6 of 15 pairs" in note for note in found.told.notes)
+    assert any("6 of 15 pairs" in note for note in found.listener.notes)
 
 
 def test_a_budget_samples_rounds_and_reports_it(play):
     found = play(6, budget=Budget(1.0, 8, 1), budget_s=6.5)
     sampled = PairsSampled(6, 15, 6.5, needed_s=15.0)
     assert (len(found.rounds), decode(found.about["sampled_fact"], PairsSampled)) == (2, sampled)
-    assert sampled.render() == found.about["sampled"] and sampled.render() in found.told.notes
+    assert sampled.render() == found.about["sampled"] and sampled.render() in found.listener.notes
 
 
 @pytest.mark.parametrize("ranks", [4, 5])
@@ -140,7 +140,7 @@ def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
     sampled = PairsSampled(4, 28, 15)
     assert (len(found.rounds), found.about["measured"], found.about["rounds"]) == (1, 4, 1)
-    assert decode(found.about["sampled_fact"], PairsSampled) == sampled and sampled.render() in found.told.notes
+    assert decode(found.about["sampled_fact"], PairsSampled) == sampled and sampled.render() in found.listener.notes
 
 
 def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
@@ -151,8 +151,8 @@ def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
     first = next(one for one in found.rounds if (0, 2) in one.pairs)
     assert found.matrix.latency_s[0, 2] == min(again[0].latency_s[1], first.latency_s[first.pairs.index((0, 2))])
     assert found.about["measured"] == 6
-    assert found.told.played == [[one.pairs for one in found.rounds[:3]], [((1, 3), (0, 2))], [((0, 1),)]]
-    assert found.told.notes.count(SuspectsAgain().render()) == 1
+    assert found.listener.played == [[one.pairs for one in found.rounds[:3]], [((1, 3), (0, 2))], [((0, 1),)]]
+    assert found.listener.notes.count(SuspectsAgain().render()) == 1
 
 
 def test_suspects_are_measured_again_with_no_more_pairs_at_once_than_allowed(play):
@@ -174,7 +174,7 @@ def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
     assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)  # of the slower one, not of both
     assert (found.about["places"], found.about["by"], found.about["ranks_per_place"]) == (["a", "b", "c"], "node", 2)
-    assert IdleRanks(2, 1).render() in found.told.notes
+    assert IdleRanks(2, 1).render() in found.listener.notes
 
 
 def test_a_pair_that_is_refused_is_na_and_all_others_are_measured(play, backend):
@@ -205,7 +205,7 @@ def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
     assert (found.code, len(found.rounds), found.about["measured"]) == (4, 3, 6)
     assert np.argwhere(found.matrix.wrong > 0).tolist() == [[0, 3], [3, 0]] and found.matrix.wrong[0, 3] == 7
     places = found.about["places"]
-    assert [note for note in found.told.notes if "wrong" in note] == [WrongDataFound((places[0], places[3]), 2, 7, SPOILT).render()]
+    assert [note for note in found.listener.notes if "wrong" in note] == [WrongDataFound((places[0], places[3]), 2, 7, SPOILT).render()]
     assert [detail for one in found.rounds for detail in one.wrong_detail if detail] == [SPOILT]
 
 
@@ -215,7 +215,7 @@ def test_wrong_data_stops_the_tournament_where_that_is_asked_for(play, backend):
     *before, last = found.rounds
     assert (found.code, read_run(found.folder).info["exit_code"]) == (4, 4)
     assert sum(last.wrong) == 7 and not any(any(one.wrong) for one in before) and not any(one.again for one in found.rounds)
-    assert any(f"round {len(found.rounds)} of 3 (--stop-on-wrong)" in note for note in found.told.notes)
+    assert any(f"round {len(found.rounds)} of 3 (--stop-on-wrong)" in note for note in found.listener.notes)
 
 
 def test_without_verification_nothing_is_reported_of_the_data(play):

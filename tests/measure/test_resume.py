@@ -48,7 +48,7 @@ def start(sweep=PLAN, fails_at=None, **more):
     if fails_at is not None:
         actual.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
     code = run_alone(run, request, actual)
-    return SimpleNamespace(code=code, told=actual, rows=actual.in_order)
+    return SimpleNamespace(code=code, listener=actual, rows=actual.in_order)
 
 
 def _fail(now):
@@ -74,12 +74,12 @@ def whole(tmp_path_factory):
 def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
     kept = broken_off(tmp_path / "run", 3)
     found = start(resume=tmp_path / "run", order_seed=5)
-    assert (len(kept), found.code, len(found.told.titles), found.told.titles[-1][2]) == (3, 0, 5, 5)
+    assert (len(kept), found.code, len(found.listener.titles), found.listener.titles[-1][2]) == (3, 0, 5, 5)
     assert [(row.dtype, row.size_bytes) for row in found.rows] == [(dtype, size) for dtype in ("float32", "int8") for size in SIZES]
     stored = read_run(tmp_path / "run")
     assert stored.rows[:3] == kept
     assert sorted(map(str, stored.rows)) == sorted(map(str, found.rows))
-    assert found.told.notes[0] == RunResumed(str(tmp_path / "run"), 3, 8).render()
+    assert found.listener.notes[0] == RunResumed(str(tmp_path / "run"), 3, 8).render()
 
 
 def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
@@ -96,8 +96,8 @@ def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
 def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
-    assert (found.code, len(found.told.titles)) == (0, 0)
-    assert found.told.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
+    assert (found.code, len(found.listener.titles)) == (0, 0)
+    assert found.listener.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
 
@@ -106,7 +106,7 @@ def test_cases_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all
     sweep = replace(PLAN, redops=("band",), dtypes=(DTYPES["float32"],))
     assert start(sweep, out=tmp_path / "run").code == 2
     found = start(sweep, resume=tmp_path / "run")
-    assert (found.code, len(found.told.titles), len(found.rows)) == (2, 0, 4)
+    assert (found.code, len(found.listener.titles), len(found.rows)) == (2, 0, 4)
 
 
 def test_rows_with_wrong_data_count_as_done_and_make_the_code_4(tmp_path):
@@ -121,7 +121,7 @@ def test_a_run_killed_before_its_end_was_written_is_ended(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     _unfinished(tmp_path / "run")
     found = start(MIXED, resume=tmp_path / "run")
-    assert (found.code, len(found.told.titles), read_run(tmp_path / "run").info["exit_code"]) == (0, 0, 0)
+    assert (found.code, len(found.listener.titles), read_run(tmp_path / "run").info["exit_code"]) == (0, 0, 0)
 
 
 def _unfinished(folder):
@@ -145,7 +145,7 @@ def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, s
     assert [_arrays(folder, row) for row in kept] == before
     assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
     left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # n/a rows do not count as progress
-    assert (found.code, stored.info["exit_code"], len(found.told.titles)) == (0, 0, left)
+    assert (found.code, stored.info["exit_code"], len(found.listener.titles)) == (0, 0, left)
 
 
 def _killed(folder, draw):
@@ -223,16 +223,16 @@ def test_of_a_torn_run_that_is_refused_not_even_half_a_line_is_cut(tmp_path, who
         assert contents(tmp_path / "run") == before
     (tmp_path / "run" / "topology.json").write_bytes((whole / "topology.json").read_bytes())
     found = start(MIXED, resume=tmp_path / "run")
-    assert (len(found.told.titles), len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
+    assert (len(found.listener.titles), len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
 
 
 def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     found = start(MIXED, resume=torn(tmp_path / "run"))
     stored = read_run(tmp_path / "run")
-    assert (len(found.told.titles), stored.warnings, stored.info["exit_code"]) == (0, [], 0)
+    assert (len(found.listener.titles), stored.warnings, stored.info["exit_code"]) == (0, [], 0)
     assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
-    assert LineCut("cells.jsonl", 8).render() in found.told.notes
+    assert LineCut("cells.jsonl", 8).render() in found.listener.notes
 
 
 @pytest.mark.parametrize(

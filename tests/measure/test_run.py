@@ -46,7 +46,7 @@ def start(tmp_path):
         )  # fmt: skip
         actual = RecordingListener()
         code = run_alone(run, request, actual)
-        return SimpleNamespace(code=code, rows=actual.in_order, told=actual, folder=tmp_path / "run")
+        return SimpleNamespace(code=code, rows=actual.in_order, listener=actual, folder=tmp_path / "run")
 
     return these
 
@@ -55,12 +55,12 @@ def test_rows_are_stored_reported_and_equal(start):
     found = start(ALLREDUCE, sizes=(8, 1024, 2**20), order_seed=1)
     assert found.code == 0
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
-    assert [row for _, row in found.told.records] == read_run(found.folder).rows
-    planned = found.told.plan_of_launch
+    assert [row for _, row in found.listener.records] == read_run(found.folder).rows
+    planned = found.listener.plan_of_launch
     assert (len(planned.cases), planned.ranks, planned.nodes, len(planned.rank_map)) == (3, 4, 1, 1)
-    assert [text.partition(" ")[0] for text in found.told.statuses] == ["opening", "reading"]
-    assert [done for _, done, total in found.told.titles if total == 3] == [0, 1, 2]
-    assert {title for title, _, _ in found.told.titles} == {
+    assert [text.partition(" ")[0] for text in found.listener.statuses] == ["opening", "reading"]
+    assert [done for _, done, total in found.listener.titles if total == 3] == [0, 1, 2]
+    assert {title for title, _, _ in found.listener.titles} == {
         f"allreduce {size} on simulated (float32, sum)" for size in ("8 B", "1 KiB", "1 MiB")
     }
 
@@ -79,9 +79,9 @@ def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
     again = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, out=tmp_path / "again")
     other = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, launch_index=1, out=tmp_path / "other")
     assert (
-        [place for place, _ in first.told.records]
-        == [place for place, _ in again.told.records]
-        != [place for place, _ in other.told.records]
+        [place for place, _ in first.listener.records]
+        == [place for place, _ in again.listener.records]
+        != [place for place, _ in other.listener.records]
     )
 
 
@@ -212,7 +212,7 @@ def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypat
     sweep = {"sparse": True, "defaults": lambda name: BackendDefaults("cpu", largest=8 << 20)}
     found = start(ALLREDUCE, sizes=None, budget=Budget(2, 20, 2, total_s=1.0), **sweep)
     assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
-    assert str(checks.LargeSizesLeftOut(1 << 20)) in found.told.notes
+    assert str(checks.LargeSizesLeftOut(1 << 20)) in found.listener.notes
     assert read_run(found.folder).info["asked"]["options"]["--total-time"] == 1.0
 
 
@@ -226,7 +226,7 @@ def test_rounded_sizes_are_flagged_and_reported(start):
     found = start(ALLREDUCE, sizes=(1023,))
     assert found.rows[0].size_bytes == 1020
     assert "size_rounded" in found.rows[0].flags
-    assert any("whole float32 elements" in note for note in found.told.notes)
+    assert any("whole float32 elements" in note for note in found.listener.notes)
 
 
 def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):

@@ -66,13 +66,13 @@ def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_mea
     assert (stored.finished, stored.info["exit_code"], stored.info["rows"]) == (True, 4, 3)
     last = stored.rows[-1]
     where = f"allreduce {format_bytes(last.size_bytes)} on simulated"
-    assert WrongDataStop(where, 5, SENTENCES).render() in found.told.notes
+    assert WrongDataStop(where, 5, SENTENCES).render() in found.listener.notes
     wrong(2)
     found = start(resume=tmp_path / "run", stop_on_wrong=True)
-    assert (found.code, len(found.told.titles), len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
+    assert (found.code, len(found.listener.titles), len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
     wrong(0)
     found = start(resume=tmp_path / "run")
-    assert (found.code, len(found.told.titles), len(read_run(tmp_path / "run").rows)) == (4, 3, 8)
+    assert (found.code, len(found.listener.titles), len(read_run(tmp_path / "run").rows)) == (4, 3, 8)
 
 
 def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
     found = start(resume=tmp_path / "there")
-    assert (found.code, len(found.told.titles), len(found.rows)) == (0, 5, 8)
+    assert (found.code, len(found.listener.titles), len(found.rows)) == (0, 5, 8)
 
 
 def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def train(tmp_path):
         about, rows, warnings = read_workload(tmp_path / "run")
         assert actual.ended and not warnings
         assert json.dumps([row.as_json() for row in actual.in_order]) == json.dumps([row.as_json() for row in rows])
-        return SimpleNamespace(code=code, rows=rows, about=about, told=actual, folder=tmp_path / "run")
+        return SimpleNamespace(code=code, rows=rows, about=about, listener=actual, folder=tmp_path / "run")
 
     return these
 
@@ -165,7 +165,7 @@ def test_wrong_data_ends_with_4_and_names_exchange_rank_and_element(train, backe
     assert (found.code, row.wrong) == (4, 1)
     assert row.wrong_detail.startswith("bucket 3 of 3: rank 1: 1 wrong element, first at 5: ")
     assert row.evidence["wrong_data"]["first"][0]["what"] == "bucket 3 of 3"
-    assert any(row.wrong_detail in note for note in found.told.notes)
+    assert any(row.wrong_detail in note for note in found.listener.notes)
     assert json.loads((found.folder / "run.json").read_text())["exit_code"] == 4
 
 
@@ -185,7 +185,7 @@ def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
 def test_stop_on_wrong_leaves_the_rest(train, backend):
     backend(Careless)
     found = train(BUCKETS, SERVER, stop_on_wrong=True)
-    assert (found.code, len(found.rows)) == (4, 1) and any("--stop-on-wrong" in note for note in found.told.notes)
+    assert (found.code, len(found.rows)) == (4, 1) and any("--stop-on-wrong" in note for note in found.listener.notes)
 
 
 class Fussy(SimulatedBackend):
@@ -231,9 +231,11 @@ def test_the_folder_shows_what_was_measured(train):
     found = train(BUCKETS, SERVER)
     about = json.loads((found.folder / "run.json").read_text())
     assert (about["operation"], about["exit_code"], about["rows"]) == ("workload", 0, 2)
-    assert about["workload"] == found.about == found.told.plan_of_launch.facts["workload"] and found.told.folder == str(found.folder)
+    assert about["workload"] == found.about == found.listener.plan_of_launch.facts["workload"] and found.listener.folder == str(
+        found.folder
+    )
     assert (found.about["ranks"], found.about["backends"], len(found.about["trainings"])) == (4, ["simulated"], 2)
-    assert found.about["trainings"][0]["parameters"] == 1024 and found.told.titles == [("by-hand on simulated", i, 2) for i in (0, 1)]
+    assert found.about["trainings"][0]["parameters"] == 1024 and found.listener.titles == [("by-hand on simulated", i, 2) for i in (0, 1)]
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
 
 
@@ -308,7 +310,7 @@ def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(tr
     (row,) = found.rows
     percentages = [row.percent_of_ceiling, *(part["percent_of_ceiling"] for part in row.parts)]
     assert [each is None for each in percentages] == [path is not None] * 3
-    assert ("other_path" in row.flags, bool(path and path.render() in found.told.notes)) == (path is not None, path is not None)
+    assert ("other_path" in row.flags, bool(path and path.render() in found.listener.notes)) == (path is not None, path is not None)
 
 
 @pytest.mark.parametrize(("timeout_s", "refused"), [(10.0, True), (30.0, False)])

@@ -12,6 +12,7 @@ The result can only make a place a suspect. `significance` confirms it: enough r
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
@@ -380,7 +381,7 @@ _MOST_SLOW_CONTROLS = 0.3
 
 
 @dataclass
-class Check:
+class Check(ABC):
     """A candidate and its trials, measured again. chance: its share of `CHANCE`."""
 
     candidate: Candidate
@@ -397,9 +398,9 @@ class Check:
         self.trials.append(trial)
 
     @property
+    @abstractmethod
     def repeats(self) -> Repeats:
         """Return the counts of the trials that decide."""
-        raise NotImplementedError
 
     @property
     def outcome(self) -> RepeatOutcome:

@@ -97,13 +97,13 @@ def measure_isolation(
     taken = by_pairs[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
     partners, rest = good[: len(taken)], good[len(taken) :]
     pairs = [_pair(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
-    beside = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
+    healthy = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     for nic in options.nics:
         for each in by_pairs[len(taken) :]:
             each.evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
         if taken:
-            why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(beside)} healthy pairs as controls"
-            yield from _compare(log, RoundRequest(NIC, (*pairs, *beside), why, stage="isolation", nic=nic), taken, len(beside))
+            why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(healthy)} healthy pairs as controls"
+            yield from _compare(log, RoundRequest(NIC, (*pairs, *healthy), why, stage="isolation", nic=nic), taken, len(healthy))
     return [found[each.places[0]].with_part() if each in alone else each for each in suspects]
 
 
@@ -227,7 +227,7 @@ class _Growing:
         """Measure one size (at most half of the remaining places)."""
         size = min(size, len(self.places) // 2)
         groups = _cut(self.random.sample(self.places, len(self.places)), size)
-        answer = yield from self._request(groups, f"{len(groups)} groups of {size} beside one another")
+        answer = yield from self._request(groups, f"{len(groups)} groups of {size} at the same time")
         slow = self._judge(groups, answer, size)
         taken = (yield from self._divide(slow, size)) if slow else {}
         if taken:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analysis.launches import CaseKey
 from collbench.errors import UsageError
 from collbench.gate.confirm import confirm_suite
 from collbench.report.verdict import write_suite
+from collbench.results.row import CaseKey
 from tests.gate.verdicts import CELL
 
 SUITE = confirm_suite([CaseKey(**CELL)])
