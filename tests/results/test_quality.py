@@ -10,7 +10,9 @@ import pytest
 from collbench.results.flags import FLAGS
 from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
 from collbench.results.row import Row, Times
+from tests.conftest import ROOT
 from tests.results.rows import make_row, make_times, not_measured
+from tests.testbeds import quality_trials
 
 
 def wide(part: float, **changes: Any) -> Row:
@@ -94,3 +96,12 @@ def test_reasons_are_grouped_by_remedy_and_the_most_frequent_is_recommended() ->
 def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | None) -> None:
     row = make_row(time_s=Times(p50, p50 * 0.75, p50 * 1.25, p50, p50, p50, p50), n=200)
     assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
+
+
+def test_on_a_quiet_machine_95_percent_of_the_rows_are_ok_and_on_a_disturbed_one_fewer() -> None:
+    folder = ROOT / "reports/quality-trials"
+    found = quality_trials.stored(folder)
+    assert quality_trials.table(found) in (folder / "README.md").read_text()
+    part_ok = {key: counts.words[OK] / counts.words.total() for key, counts in found.items()}
+    assert part_ok["quiet", "host", "mpi"] >= 0.95
+    assert all(part_ok["disturbed", where, backend] < 0.7 for where in quality_trials.WHERE for backend in ("gloo", "mpi"))

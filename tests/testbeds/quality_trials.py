@@ -1,11 +1,14 @@
-"""python -m tests.testbeds.quality_trials FOLDER   measures on a quiet and on a disturbed machine, and counts the quality of the rows.
+"""python -m tests.testbeds.quality_trials FOLDER   measures several times on a quiet and a disturbed machine; counts the quality of rows.
 
 Where:
     host     two ranks on this host
-    link     two hosts, joined by a link of 1 Gb/s, started by a real Slurm
+    link     two hosts, joined by a link of 200 Mb/s, started by a real Slurm
 States:
     quiet      nothing else runs: start it on an idle machine
     disturbed  a process computes on each core meanwhile
+
+`ok` says that a launch was steady. Whether another launch would have the same time is a different question, which `--launches` answers:
+the last column counts the ok rows whose time lies within 10 % of the median of other quiet launches.
 
 Writes to FOLDER README.md (a table), and raw.tar.xz with the run folders, without samples: `python -m tests.testbeds.quality_trials
 --table FOLDER` counts them again by today's rules.
@@ -21,23 +24,35 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
-from collbench.results.quality import QUALITIES, quality_of
+from collbench.analysis.launches import case_of
+from collbench.results.quality import OK, QUALITIES, REMEDIES, quality_of
 from collbench.results.reader import read_run
 from tests.testbeds import Hosts, SlurmBed
 
 ROOT = Path(__file__).parents[2]
 RAW = "raw.tar.xz"
-STATES, WHERE = ("quiet", "disturbed"), ("link", "host")
+STATES, WHERE = ("quiet", "disturbed"), ("host", "link")
+LAUNCHES = {"quiet": 5, "disturbed": 3}
 PROGRAM = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
-COMMANDS = {
-    "allreduce": ["allreduce", "--sizes", "8,1K,64K,1M,8M", "--max-time", "2"],
-    "alltoall": ["alltoall", "--sizes", "8,1K,64K,1M,8M", "--max-time", "2"],
-    "p2p": ["p2p", "--sizes", "8,1K,64K,1M,8M", "--window", "2", "--max-time", "2"],
-}
-Counts = dict[tuple[str, str, str], Counter[str]]
+PLACES = {"host": "one host", "link": "two hosts, 200 Mb/s"}
+SIZES = {"host": "8,1K,64K,1M,8M", "link": "8,64K,1M"}  # the link lets single packets pass at once, and 8M would take 0.35 s
+COMMANDS = {"allreduce": [], "alltoall": [], "p2p": ["--window", "2"]}
+NEAR = 0.10  # of the median of other quiet launches
+
+
+@dataclass
+class Counts:
+    """The rows of a state, a place and a backend: how many have each quality and each remedy, and how many ok ones are near."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    remedies: Counter[str] = field(default_factory=Counter)
+    near: int = 0
 
 
 @contextmanager
@@ -54,44 +69,56 @@ def work(state: str) -> Iterator[None]:
 
 def measure(folder: Path) -> None:
     """Measure everything into folders such as quiet-link-allreduce."""
-    with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
+    with Hosts(2, "200mbit", burst="1600") as hosts, SlurmBed(hosts) as bed:
         for state in STATES:
-            for where in WHERE:
-                for name, words in COMMANDS.items():
-                    line = [*PROGRAM, *words, "--out", str(folder / f"{state}-{where}-{name}"), "--quiet"]
-                    with work(state):
-                        if where == "link":
-                            done = bed.srun(["-N2", "--mpi=pmi2"], line, timeout=400)
-                        else:
-                            done = subprocess.run(["timeout", "400", *line], capture_output=True, text=True, check=False)
-                    if done.returncode:
-                        raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}: {done.stderr}")
-                    print(f"{state} {where} {name}", flush=True)
+            for launch, where, name in product(range(LAUNCHES[state]), WHERE, COMMANDS):
+                if (folder / f"{state}-{where}-{name}-{launch}").exists():
+                    continue  # of a series that was interrupted
+                words = ["--sizes", SIZES[where], "--max-time", "1", *COMMANDS[name]]
+                line = [*PROGRAM, name, *words, "--out", str(folder / f"{state}-{where}-{name}-{launch}"), "--quiet"]
+                with work(state):
+                    if where == "link":
+                        done = bed.srun(["-N2", "--mpi=pmi2"], line, timeout=400)
+                    else:
+                        done = subprocess.run(["timeout", "400", *line], capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}: {done.stderr}")
+                print(f"{state} {where} {name} {launch}", flush=True)
 
 
-def counts(folder: Path) -> Counts:
-    """Return how many rows have each quality, by state, place and backend."""
-    found: Counts = {}
+def counts(folder: Path) -> dict[tuple[str, str, str], Counts]:
+    """Return the counts by state, place and backend."""
+    rows = []
     for run in sorted(folder.iterdir()):
-        state, where, _ = run.name.split("-")
-        for row in read_run(run).rows:
-            quality = quality_of(row)
-            if quality is not None:
-                found.setdefault((state, where, row.backend), Counter())[quality.word] += 1
+        state, where, _, launch = run.name.split("-")
+        rows += [((state, where, row.backend), (where, *case_of(row)), launch, row) for row in read_run(run).rows if row.time_s]
+    found: dict[tuple[str, str, str], Counts] = {}
+    for key, case, launch, row in rows:
+        others = [
+            other.time_s.p50
+            for (state, *_), its_case, its_launch, other in rows
+            if state == "quiet" and its_case == case and (key[0] != "quiet" or its_launch != launch)
+        ]
+        quality, group = quality_of(row), found.setdefault(key, Counts())
+        group.words[quality.word] += 1
+        group.remedies.update(quality.remedies)
+        group.near += quality.word == OK and abs(row.time_s.p50 / median(others) - 1) <= NEAR
     return found
 
 
-def table(found: Counts) -> str:
+def table(found: dict[tuple[str, str, str], Counts]) -> str:
     """Return the counts as Markdown."""
-    lines = [f"| state | ranks on | backend | rows | {' | '.join(QUALITIES)} | ok |", f"|{'---|' * (5 + len(QUALITIES))}"]
-    for (state, where, backend), words in sorted(found.items(), key=lambda each: (STATES.index(each[0][0]), each[0][1:])):
-        rows, place = words.total(), "two hosts, 1 Gb/s" if where == "link" else "one host"
-        numbers = " | ".join(str(words[word]) for word in QUALITIES)
-        lines.append(f"| {state} | {place} | {backend} | {rows} | {numbers} | {100 * words['ok'] / rows:.0f} % |")
+    head = ["state", "ranks on", "backend", "rows", *QUALITIES, "ok", "most common remedy", "of the ok rows near other launches"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for (state, where, backend), each in sorted(found.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1:])):
+        rows, ok, common = each.words.total(), each.words[OK], each.remedies.most_common(1)
+        remedy = f"{REMEDIES[common[0][0]].action}: {common[0][1]}" if common else ""
+        cells = [state, PLACES[where], backend, rows, *(each.words[word] for word in QUALITIES), f"{100 * ok / rows:.0f} %", remedy]
+        lines.append(f"| {' | '.join(map(str, [*cells, f'{each.near} of {ok}']))} |")
     return "\n".join(lines)
 
 
-def stored(folder: Path) -> Counts:
+def stored(folder: Path) -> dict[tuple[str, str, str], Counts]:
     """Return the counts of the runs in a folder's archive."""
     with TemporaryDirectory() as raw:
         with tarfile.open(folder / RAW) as packed:
@@ -129,7 +156,6 @@ def main(words: Sequence[str]) -> None:
         print(table(stored(Path(words[1]))))
         return
     runs = Path(words[0]).resolve().with_suffix(".runs")
-    shutil.rmtree(runs, ignore_errors=True)
     measure(runs)
     keep(runs, Path(words[0]))
     shutil.rmtree(runs)
