@@ -16,9 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of proces
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
-	@echo 'make test       install the test tools too; then lint, types, and the tests (a fixed sample of the slow ones)'
+	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow and Horovod, in separate environments (part of test-all)'
-	@echo 'make test-all   every test, without sampling; the results are in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'

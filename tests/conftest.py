@@ -1,4 +1,4 @@
-"""Common to all tests: the fixed sample of long lists and slow tests, `--long`, and the test beds."""
+"""Common to all tests: which of them run (quick, in CI, or all), the fixed sample of long lists, and the test beds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+import tomllib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,9 +21,13 @@ from tests.testbeds import Hosts, Missing, SlurmBed
 from tests.testbeds.bed import Bed
 
 ROOT = Path(__file__).parent.parent
-LONG = "COLLBENCH_LONG"  # a variable as well as an option: lists are sampled at import, in child processes too
-SAMPLE = "COLLBENCH_SAMPLE"  # another number selects other slow tests and other parts of the long lists
-TURNS = "COLLBENCH_TURNS"  # one of so many tests marked `in_turn` runs; CI has more time than a user of `make test`
+# Which tests run: "quick" (`make test`), "ci" (`.ci/run`; levels.toml has the difference) or "all" (`--long`). A variable, since lists are
+# sampled at import, in child processes, too.
+TESTS = "COLLBENCH_TESTS"
+QUICK, CI, ALL = "quick", "ci", "all"
+LEVELS = ROOT / "tests/levels.toml"
+PART_IN_CI = 9  # CI runs one of so many tests marked `in_turn`
+SAMPLE = "COLLBENCH_SAMPLE"  # another number selects other tests in CI and other parts of the long lists
 REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
 # Property tests check results, not times: a slow example (disk, first import of all modules) must not fail.
@@ -33,14 +38,22 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
 
 
+def level() -> str:
+    """Return which tests run: QUICK, CI or ALL. Raises UsageError for another value of COLLBENCH_TESTS."""
+    found = os.environ.get(TESTS, QUICK)
+    if found not in (QUICK, CI, ALL):
+        raise pytest.UsageError(f"{TESTS} is {found!r}: choose from {QUICK}, {CI}, {ALL}")
+    return found
+
+
 def sample_number() -> int:
-    """Return the number of the sample of long lists and slow tests: 0 unless COLLBENCH_SAMPLE has another one."""
+    """Return the number of the sample: 0 unless COLLBENCH_SAMPLE has another one."""
     return int(os.environ.get(SAMPLE, "0"))
 
 
 def sample(items: Sequence[T], k: int) -> list[T]:
-    """Return `k` of the items in their order, the same ones in every run; all of them under `--long`."""
-    if os.environ.get(LONG) == "1" or k >= len(items):
+    """Return `k` of the items in their order, the same ones in every run; all of them if all tests run."""
+    if level() == ALL or k >= len(items):
         return list(items)
     drawn = random.Random(sample_number()).sample(range(len(items)), k)
     return [items[index] for index in sorted(drawn)]
@@ -54,19 +67,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Store `--long` for `sample`, which is called before fixtures exist."""
     if config.getoption("--long"):
-        os.environ[LONG] = "1"
+        os.environ[TESTS] = ALL
     for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) == signal.SIG_IGN:  # with nohup all processes of the tests would ignore it, too
             signal.signal(number, usual)
 
 
 def pytest_report_header() -> str:
-    """Name the sample."""
-    return (
-        "every test, nothing sampled"
-        if os.environ.get(LONG) == "1"
-        else f"sample {sample_number()} of the long lists and slow tests ({SAMPLE}=N runs another)"
-    )
+    """Say which tests run."""
+    return {
+        QUICK: "the quick tests (`--long` runs all)",
+        CI: f"the tests of CI: the quick ones, those of levels.toml, and sample {sample_number()} of the others ({SAMPLE}=N runs another)",
+        ALL: "every test",
+    }[level()]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,25 +94,33 @@ def pytest_collection() -> Generator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the long tests, and those of other samples, unless `--long` is given."""
-    if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
+    """Deselect what does not run at this level. Tests that the user names run always, but for the long ones."""
+    if level() == ALL or "long" in config.getoption("markexpr"):
         return
     left_out = {item for item in items if item.get_closest_marker("long")}
-    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):  # tests that the user names always run
-        left_out |= _another_time(items)
+    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):
+        left_out |= _of_other_levels(items)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Return the `in_turn` tests of other samples; tests that share an expensive set-up name it, and stay together."""
-    groups: dict[str, list[pytest.Item]] = {}
+def _of_other_levels(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests that do not run at this level. Tests that share an expensive set-up name it, and stay together."""
+    lists = tomllib.loads(LEVELS.read_text())
+    slow: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if marker := item.get_closest_marker("in_turn"):
-            groups.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
-    seed, turns = sample_number(), int(os.environ.get(TURNS, "12"))
-    drawn = sorted(groups, key=lambda name: random.Random(f"{seed} {name}").random())
-    return {item for name in drawn[math.ceil(len(drawn) / turns) :] for item in groups[name]}
+        marker = item.get_closest_marker("in_turn")
+        if marker and not _is_in(item, lists["quick"]):
+            slow.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
+    if level() == QUICK:
+        return {item for item in items if _is_in(item, lists["ci"])}.union(*slow.values())
+    drawn = sorted(slow, key=lambda name: random.Random(f"{sample_number()} {name}").random())
+    return {item for name in drawn[math.ceil(len(drawn) / PART_IN_CI) :] for item in slow[name]}
+
+
+def _is_in(item: pytest.Item, listed: Sequence[str]) -> bool:
+    """Return whether an entry of the list is the beginning of the test's id."""
+    return item.nodeid.startswith(tuple(listed))
 
 
 def cannot(why: object) -> NoReturn:

