@@ -5,8 +5,8 @@
 PYTHON ?= python3
 SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
 PYTEST = .venv/bin/python -m pytest
-# Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
-APART = $(addprefix tests/,analysis containers cuda_kernels deploy device docs doctor evidence gate gpu_path hunt install machine native operations peak report results stats workloads)
+# Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
+ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
@@ -29,8 +29,8 @@ run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
 test: lint docs-environment openmpi-environment cuda-environment
-	$(PYTEST) -n 2 --dist loadfile $(APART)
-	$(PYTEST) $(addprefix --ignore=,$(APART))
+	$(PYTEST) -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) $(ALONE)
 
 test-long: test-all # the former name
 
