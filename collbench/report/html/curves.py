@@ -1,0 +1,311 @@
+"""The main chart of each operation: bus bandwidth or time over the message size, all backends and runs on the same axes.
+
+A chart has a picture, which needs no script, and the same data for the page's script, which draws it again: with a choice between
+bandwidth and time, linear and logarithmic, zoom, series to show or hide, and one tooltip with all series at a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.launches import is_time, known, time_of
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
+from collbench.report.headlines import short
+from collbench.report.html.drawing import Picture, Scale, apart, linear_scale, log_scale, series_classes, size_scale
+from collbench.report.html.material import Material
+from collbench.results.flags import flag_names
+from collbench.results.row import SERIES, Row
+from collbench.units import format_rate, format_size, format_time
+
+MOST_LINES = 16
+_LARGEST = 1 << 62  # bytes: a larger size is not valid
+_SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 320, 56, 132, 26, 46  # pixels
+_ROW = 17  # pixels between two lines of the legend
+_EQUAL = 1.01  # two limits within this factor are one line
+_KINDS = {"measured": "measured", "given": "given", "simulated": "simulated"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A figure with its 95 % interval, in GB/s or µs."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class SizePoint:
+    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures, for people."""
+
+    size_bytes: int
+    rate: Value | None
+    time: Value | None
+    state: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SizeLine:
+    """Rows of one run that differ in size only, ascending. `number` is that of its style."""
+
+    name: str
+    number: int
+    points: Sequence[SizePoint]
+
+
+@dataclass
+class LimitLine:
+    """A rate that measured bandwidths are compared with, in GB/s by size. kind: "expected" or "hard limit"; what: what limits."""
+
+    kind: str
+    what: str
+    rates: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return "expected 7.61 GB/s: memory copy (measured)"."""
+        low, high = (format_rate(pick(self.rates.values()) * 1e9) for pick in (min, max))
+        return f"{self.kind} {low if low == high else f'{low}–{high}'} GB/s{f': {self.what}' if self.what else ''}"
+
+    @property
+    def style(self) -> str:
+        """Return the class of its color."""
+        return "bound" if self.kind == "hard limit" else "limit"
+
+
+@dataclass(frozen=True)
+class SizeChart:
+    """The chart of one operation. has_rate: whether bandwidth means something; left_out: series that are not drawn."""
+
+    key: str
+    operation: str
+    lines: Sequence[SizeLine]
+    limits: Sequence[LimitLine]
+    has_rate: bool
+    left_out: int = 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the message sizes in bytes, ascending."""
+        return sorted({point.size_bytes for line in self.lines for point in line.points})
+
+    def data(self) -> dict[str, Any]:
+        """Return what the page's script draws: for each series a value per size, null where there is none."""
+        sizes = self.sizes
+        return {
+            "kind": "sizes",
+            "sizes": sizes,
+            "labels": [format_size(size) for size in sizes],
+            "rate": self.has_rate,
+            "series": [_series_data(line, sizes) for line in self.lines],
+            "limits": [
+                {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [limit.rates.get(size) for size in sizes]}
+                for limit in self.limits
+            ],
+        }
+
+    def picture(self) -> Picture:
+        """Return the picture: bandwidth on a linear axis, or time on a logarithmic one, with intervals, limits and a legend."""
+        legend = [*(line.name for line in self.lines)]
+        rows = _legend_rows(legend, _WIDTH - _LEFT)
+        top = _TOP + _ROW * (1 + max((row for _, row in rows), default=-1))
+        picture = Picture(_WIDTH, _HEIGHT + top)
+        x, y = size_scale(self.sizes, _LEFT, _WIDTH - _RIGHT), self._scale(top + 14, _HEIGHT + top - _BOTTOM)
+        for (left, row), line in zip(rows, self.lines, strict=True):
+            height = 14 + _ROW * row
+            picture.line([(_LEFT + left, height - 4), (_LEFT + left + 22, height - 4)], series_classes(line.number))
+            picture.marker(_LEFT + left + 11, height - 4, line.number, series_classes(line.number))
+            picture.text(_LEFT + left + 28, height, line.name, classes="ink")
+        picture.axes(x, y)
+        if self.has_rate:
+            self._draw_limits(picture, x, y)
+        for line in self.lines:
+            _draw_line(picture, x, y, line, self.has_rate)
+        return picture
+
+    def _scale(self, top: float, bottom: float) -> Scale:
+        ends = [
+            end
+            for line in self.lines
+            for point in line.points
+            if (value := point.rate if self.has_rate else point.time) is not None
+            for end in (value.value, value.low, value.high)
+            if end is not None
+        ]
+        if not self.has_rate:
+            return log_scale(min(ends, default=1.0) / 1.3, max(ends, default=1.0) * 1.3, bottom, top, "time, µs")
+        ends += [rate for limit in self.limits for rate in limit.rates.values()]
+        return linear_scale(0.0, 1.05 * max(ends, default=1.0), bottom, top, "bus bandwidth, GB/s")
+
+    def _draw_limits(self, picture: Picture, x: Scale, y: Scale) -> None:
+        """Draw the limits, with their labels in the margin."""
+        ends = [limit.rates[max(limit.rates)] for limit in self.limits]
+        heights = apart([y.at(rate) for rate in ends], 26, y.end + 8, y.start - 4)
+        for limit, rate, height in zip(self.limits, ends, heights, strict=True):
+            constant = len({round(each, 9) for each in limit.rates.values()}) == 1
+            points = [(x.at(size), y.at(each)) for size, each in sorted(limit.rates.items())]
+            picture.line([(x.start, y.at(rate)), (x.end, y.at(rate))] if constant else points, f"{limit.style} dashed")
+            picture.text(x.end + 8, height, f"{limit.kind} {format_rate(rate * 1e9)}", classes=limit.style)
+            picture.text(x.end + 8, height + 12, short(limit.what, 19), classes=f"{limit.style} small")
+
+
+def size_charts(material: Material) -> list[SizeChart]:
+    """Return a chart for each operation that moves bytes, in the order of measurement."""
+    tables = [(table.name, [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]) for table in material.drawn]
+    operations = dict.fromkeys(row.operation for _, rows in tables for row in rows)
+    return [_chart(f"sizes-{number}", operation, tables) for number, operation in enumerate(operations)]
+
+
+def _chart(key: str, operation: str, tables: Sequence[tuple[str, Sequence[Row]]]) -> SizeChart:
+    of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in tables]
+    of_runs = [(name, rows) for name, rows in of_runs if rows]
+    every = [row for _, rows in of_runs for row in rows]
+    differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in every}) > 1)]
+    backends = list(dict.fromkeys(row.backend for row in every))
+    lines: list[SizeLine] = []
+    for place, (run, rows) in enumerate(of_runs):
+        groups: dict[tuple[object, ...], dict[int, Row]] = {}
+        for row in rows:
+            groups.setdefault(tuple(getattr(row, name) for name in differing), {})[row.size_bytes] = row
+        for sized in groups.values():
+            first = next(iter(sized.values()))
+            words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
+            name = short(" ".join([*words, *([f"({short(run, 24)})"] if len(of_runs) > 1 else [])]), 60)
+            number = (
+                backends.index(first.backend) + place * len(backends) if len(groups) == len({row.backend for row in rows}) else len(lines)
+            )
+            lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
+    has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in every)
+    return SizeChart(key, operation, lines[:MOST_LINES], _limits(every) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+
+
+def _point(name: str, row: Row) -> SizePoint:
+    state = "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
+    time_s, rate = time_of(row), rate_of(row)
+    low, high = sound_interval(row)
+    time = None if time_s is None else Value(1e6 * time_s, low and 1e6 * low, high and 1e6 * high)
+    of_rate = None
+    if rate is not None and time_s is not None:
+        of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
+    return SizePoint(row.size_bytes, of_rate, time, state, f"{name}: {_figures(row)}{_remark(row)}")
+
+
+def _figures(row: Row) -> str:
+    """Return the exact figures: "42.0 of 50.0 GB/s (84 %), 398.1 µs [391.0, 402.2]", or why there are none."""
+    if row.na is not None:
+        return f"n/a ({short(not_available(row), 160)})"
+    share, rate = of_ceiling(row), rate_of(row)
+    shown = share if share != NOTHING else f"{format_rate(rate)} GB/s" if rate is not None else ""
+    low, high = sound_interval(row)
+    within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
+    time = f"{times(row, ' µs')}{within}" if time_of(row) is not None else "no time"
+    return ", ".join(part for part in (shown, time) if part)
+
+
+def _remark(row: Row) -> str:
+    texts = [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(flag_names(found))}"] if (found := doubtful(row)) else [])]
+    return "".join(f"; {text}" for text in texts)
+
+
+def rate_of(row: Row) -> float | None:
+    """Return the bus bandwidth in bytes per second; None if there is none, for one rank, and for a value that is not valid."""
+    rate = row.busbw_bytes_per_s
+    return rate if row.na is None and row.ranks > 1 and rate is not None and known(rate) and _SLOWEST < rate < _FASTEST else None
+
+
+def sound_interval(row: Row) -> tuple[float | None, float | None]:
+    """Return the interval of the time in seconds; (None, None) if there is none that contains the time."""
+    time_s, found = time_of(row), row.time_s
+    if time_s is None or found is None or not (is_time(found.ci_low) and is_time(found.ci_high)):
+        return None, None
+    low, high = found.ci_low or 0.0, found.ci_high or 0.0
+    return (low, high) if low <= time_s <= high else (None, None)
+
+
+def _limits(rows: Iterable[Row]) -> list[LimitLine]:
+    """Return the expected rates and the hard limits, each link once; a hard limit that equals the expected rate is not repeated."""
+    found: list[LimitLine] = []
+    for row in rows:
+        if row.percent_of_ceiling is None and "above_bound" not in row.flags:
+            continue
+        for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
+            if ceiling is not None and ceiling.bytes_per_s and known(ceiling.bytes_per_s) and ceiling.bytes_per_s < _FASTEST:
+                _add_limit(found, row, ceiling, kind)
+    expected = [limit for limit in found if limit.kind == "expected"]
+    return [limit for limit in found if limit in expected or not any(_is_equal(limit, other) for other in expected)]
+
+
+def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str) -> None:
+    rate = (ceiling.bytes_per_s or 0.0) / 1e9
+    what = "" if ceiling.kind == "given" else short(limited_by(row) if kind == "expected" else ceiling.limited_by, 80)
+    for limit in found:
+        before = limit.rates.get(row.size_bytes, rate)
+        if (limit.kind, limit.what) == (kind, what) and max(before, rate) <= _EQUAL * min(before, rate):
+            limit.rates.setdefault(row.size_bytes, rate)
+            return
+    found.append(LimitLine(kind, what, {row.size_bytes: rate}))
+
+
+def _is_equal(one: LimitLine, other: LimitLine) -> bool:
+    common = one.rates.keys() & other.rates.keys()
+    return bool(common) and all(max(one.rates[s], other.rates[s]) <= _EQUAL * min(one.rates[s], other.rates[s]) for s in common)
+
+
+def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
+    points = {point.size_bytes: point for point in line.points}
+    found: dict[str, Any] = {"name": line.name, "style": line.number}
+    for key in ("rate", "time"):
+        values: list[Value | None] = [getattr(points[size], key) if size in points else None for size in sizes]
+        found[key] = [_rounded(each.value if each else None) for each in values]
+        if any(each is not None and each.low is not None for each in values):
+            found[f"{key}Low"] = [_rounded(each.low if each else None) for each in values]
+            found[f"{key}High"] = [_rounded(each.high if each else None) for each in values]
+    found["texts"] = [points[size].text if size in points else None for size in sizes]
+    found["states"] = [points[size].state if size in points else "" for size in sizes]
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _draw_line(picture: Picture, x: Scale, y: Scale, line: SizeLine, rate: bool) -> None:
+    """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
+    classes = series_classes(line.number)
+    known = [(point, point.rate if rate else point.time) for point in line.points]
+    bars = [
+        end
+        for point, value in known
+        if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1
+        for end in ((x.at(point.size_bytes), y.at(value.low)), (x.at(point.size_bytes), y.at(value.high)), None)
+    ]
+    picture.line(bars, f"{classes} bar")
+    picture.line([None if value is None else (x.at(point.size_bytes), y.at(value.value)) for point, value in known], classes)
+    for point, value in known:
+        if value is not None:
+            shape, marked = (4, "bad") if point.state == "wrong" else (line.number, f"{classes}{' open' if point.state else ''}")
+            picture.marker(x.at(point.size_bytes), y.at(value.value), shape, marked)
+
+
+def _legend_rows(names: Sequence[str], width: float) -> list[tuple[float, int]]:
+    """Return the left end, in pixels, and the row of each entry of a legend."""
+    found, left, row = [], 0.0, 0
+    for name in names:
+        wide = 28 + 6.3 * len(name) + 18
+        if left and left + wide > width:
+            left, row = 0.0, row + 1
+        found.append((left, row))
+        left += wide
+    return found
+
+
+def without_size(material: Material) -> Iterator[tuple[str, Row]]:
+    """Yield (run, row) of operations without bytes, such as barrier."""
+    for table in material.drawn:
+        yield from ((table.name, row) for row in material.rows(table) if row.size_bytes == 0)

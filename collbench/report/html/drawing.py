@@ -1,0 +1,164 @@
+"""Pictures of a page as SVG: axes, lines, bars and texts, in the classes of page.css.
+
+A picture is a list of elements in pixels. Its colors are classes (`s0` … `s3`, `limit`, `bound`, `bad`, `soft`), so that it follows light,
+dark and print. It needs no script, and equal input gives equal text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil, floor, isfinite, log2, log10
+from xml.sax.saxutils import escape, quoteattr
+
+from collbench.report.frame import printable
+from collbench.units import format_size
+
+COLORS, DASHES, MARKERS = 4, 4, 5  # classes s0 … s3 and d0 … d3, and shapes: 4 × 4 × 5 series look different
+_LETTER = 6.1  # pixels of a letter at 11 px
+_STEPS = (1, 2, 5)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One direction of a chart: values from `low` to `high` are drawn at pixels from `start` to `end`.
+
+    level   a value's position before scaling: log2 for sizes, log10 for times, the value itself on linear axes
+    ticks   (value, text)
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: Sequence[tuple[float, str]]
+    level: Callable[[float], float] = float
+    title: str = ""
+
+    def at(self, value: float) -> float:
+        """Return the pixel of a value; values outside are drawn at the edge."""
+        low, high = self.level(self.low), self.level(self.high)
+        part = (self.level(value) - low) / ((high - low) or 1.0)
+        return self.start + min(1.0, max(0.0, part)) * (self.end - self.start)
+
+
+def size_scale(sizes: Iterable[int], start: float, end: float) -> Scale:
+    """Return the scale of message sizes in bytes, with about nine labels at powers of two."""
+    known = sorted({max(1, size) for size in sizes}) or [1]
+    low, high = log2(known[0]), log2(known[-1])
+    step = max(1, ceil((high - low) / 8))
+    ticks = [(2.0**each, format_size(2**each)) for each in range(ceil(low), floor(high) + 1, step)]
+    spare = max(0.4, 0.02 * (high - low))
+    return Scale(2 ** (low - spare), 2 ** (high + spare), start, end, ticks or [(known[0], format_size(known[0]))], log2, "message size")
+
+
+def linear_scale(low: float, high: float, start: float, end: float, title: str = "") -> Scale:
+    """Return a linear scale that includes both values, with about six round labels."""
+    step = _round_step((high - low) / 6 or 1.0)
+    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+    ticks = [(each * step, f"{each * step:.10g}") for each in range(first, last + 1)]
+    return Scale(first * step, max(last * step, first * step + step), start, end, ticks, float, title)
+
+
+def log_scale(low: float, high: float, start: float, end: float, title: str = "") -> Scale:
+    """Return a logarithmic scale that includes both values (above 0), with labels at powers of ten; with 2 and 5 if there is room."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    steps = _STEPS if len(decades) <= 4 else (1,)
+    every = 1 + len(decades) // 9
+    values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
+    ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.0e}") for value in values if low <= value <= high]
+    return Scale(low, high, start, end, ticks, log10, title)
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2, 5, 10 … that is not below `least`."""
+    power = 10.0 ** floor(log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+@dataclass
+class Picture:
+    """An SVG picture. Its elements are drawn in the order in which they were added."""
+
+    width: float
+    height: float
+    elements: list[str] = field(default_factory=list)
+
+    def add(self, name: str, classes: str = "", text: str | None = None, **attributes: float | str) -> None:
+        """Add an element. Underscores in names of attributes become hyphens; a text is escaped."""
+        shown = "".join(f" {key.replace('_', '-')}={quoteattr(_number(value))}" for key, value in attributes.items())
+        marked = f" class={quoteattr(classes)}" if classes else ""
+        self.elements.append(f"<{name}{marked}{shown}" + (f">{escape(printable(text))}</{name}>" if text is not None else "/>"))
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
+        """Add a text; `anchor` says which part of it is at `x`: start, middle or end."""
+        more = {} if anchor == "start" else {"text_anchor": anchor}
+        self.add("text", classes, text, x=x, y=y, **more)
+
+    def line(self, points: Iterable[tuple[float, float] | None], classes: str) -> None:
+        """Add a line through the points; None interrupts it."""
+        path, pen = [], "M"
+        for point in points:
+            if point is None:
+                pen = "M"
+            else:
+                path.append(f"{pen}{_number(point[0])} {_number(point[1])}")
+                pen = "L"
+        if path:
+            self.add("path", f"line {classes}", d="".join(path))
+
+    def marker(self, x: float, y: float, shape: int, classes: str) -> None:
+        """Add a marker: circle, square, triangle, diamond or cross."""
+        paths = ("", "m-3.2-3.2h6.4v6.4h-6.4z", "m0-4.2 4 7h-8z", "m0-4.4 4 4.4-4 4.4-4-4.4z", "m-3.2-3.2 6.4 6.4m0-6.4-6.4 6.4")
+        if shape % MARKERS == 0:
+            self.add("circle", classes, cx=x, cy=y, r=3.2)
+        else:
+            self.add("path", classes, d=f"M{_number(x)} {_number(y)}{paths[shape % MARKERS]}")
+
+    def axes(self, x: Scale, y: Scale) -> None:
+        """Add grid lines, labels and titles of both directions."""
+        grid = "".join(f"M{_number(x.start)} {_number(y.at(value))}H{_number(x.end)}" for value, _ in y.ticks)
+        self.add("path", "grid", d=grid + f"M{_number(x.start)} {_number(y.start)}H{_number(x.end)}")
+        for value, text in y.ticks:
+            self.text(x.start - 7, y.at(value) + 4, text, "end")
+        last = -1e9
+        for value, text in x.ticks:
+            if x.at(value) - len(text) * _LETTER / 2 > last:
+                self.text(x.at(value), y.start + 18, text, "middle")
+                last = x.at(value) + len(text) * _LETTER / 2 + 6
+        if y.title:
+            self.text(4, y.end - 12, y.title)
+        if x.title:
+            self.text((x.start + x.end) / 2, y.start + 36, x.title, "middle")
+
+    def markup(self, title: str) -> str:
+        """Return the picture as an SVG element; `title` is its accessible name."""
+        head = f'<svg viewBox="0 0 {_number(self.width)} {_number(self.height)}" role="img" aria-label={quoteattr(printable(title))}>'
+        return f"{head}{''.join(self.elements)}</svg>"
+
+
+def apart(wanted: Sequence[float], least: float, low: float, high: float) -> list[float]:
+    """Return positions near the wanted ones (in any order) that are `least` apart, from `low` to `high`."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    found = [0.0] * len(wanted)
+    before = low - least
+    for index in order:
+        before = found[index] = max(wanted[index], before + least)
+    after = high + least
+    for index in reversed(order):
+        after = found[index] = min(found[index], after - least)
+    return found
+
+
+def series_classes(number: int) -> str:
+    """Return the classes of a series' line: color and dash."""
+    return f"s{number % COLORS} d{(number + number // COLORS) % DASHES}"
+
+
+def is_drawable(value: float | None) -> bool:
+    """Return whether a value can be drawn."""
+    return value is not None and isfinite(value)
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
