@@ -1,0 +1,245 @@
+"""The first screen of a page: the answer as a sentence, a badge, at most four large figures, and one line of circumstances.
+
+Every kind of result has its answer here. A page without an answer is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collbench.analysis.health import CheckOutcome, verdict_of
+from collbench.analysis.outcome import Outcome
+from collbench.report.answer import Answer, answers
+from collbench.report.headlines import circumstances, short
+from collbench.report.html.material import Material
+from collbench.report.outcome_text import describe_summary, format_change
+from collbench.results.quality import OK, run_quality
+from collbench.results.reader import Run
+from collbench.results.row import Row
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
+
+GOOD, BAD, DOUBT = "good", "bad", "doubt"  # the badge's color and shape: a circle, a triangle, a diamond
+_MOST_FIGURES, _MOST_ANSWERS = 4, 6
+
+
+@dataclass(frozen=True)
+class LargeFigure:
+    """A figure in large letters: "99 %", and below it what it is: "of expected: allreduce over mpi at 64 MiB"."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The answer of a page.
+
+    title          the answer as a sentence without a full stop
+    badge          (one of GOOD, BAD and DOUBT, a word); None where nothing was judged
+    figures        at most four
+    circumstances  hosts, software and date in one line
+    more           further sentences of the answer: one per operation, or per finding
+    """
+
+    title: str
+    badge: tuple[str, str] | None = None
+    figures: Sequence[LargeFigure] = ()
+    circumstances: str = ""
+    more: Sequence[str] = ()
+
+
+def first_screen(material: Material) -> FirstScreen | None:
+    """Return the answer of the runs; None if there is none."""
+    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_pairs, _of_comparison, _of_rows)
+    return next((found for of in answers if (found := of(material)) is not None), None)
+
+
+# A gate: its result, the slowest groups, and the most plausible cause.
+
+
+def _of_gate(material: Material) -> FirstScreen | None:
+    if (verdict := material.verdict) is None:
+        return None
+    from collbench.gate.verdict import PASSED, UNDECIDED
+    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
+
+    badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
+    worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
+    figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
+    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
+    title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
+    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    several = sum(1 for _ in open_ones(verdict))
+    why = sentences(verdict.reasons, 3) if not several else []
+    return FirstScreen(
+        short(f"{title if several else why[0] if why else 'no case is slower than its limit'}{cause}", 400),
+        badge,
+        figures,
+        judged(verdict),
+        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
+    )
+
+
+# A hunt: the confirmed suspects with their evidence.
+
+
+def _of_hunt(material: Material) -> FirstScreen | None:
+    from collbench.report import hunt
+    from collbench.results.rounds import holds_hunt, read_hunt
+
+    run = next((run for run in material.runs if holds_hunt(run)), None)
+    if run is None:
+        return None
+    about = read_hunt(run).about
+    verdict = about.get("verdict")
+    if not verdict:
+        return FirstScreen(
+            "the hunt stopped early, without a verdict", (DOUBT, "NO VERDICT"), (), _line_of(run), [hunt.describe_hunt(about)]
+        )
+    confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
+    badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
+    sentences = [hunt.sentence(each, about["places"]).removeprefix("confirmed: ") for each in confirmed]
+    figures = [
+        LargeFigure(format_percent(100 * each["ratio"]), " and ".join(about["places"][place] for place in each["places"]))
+        for each in confirmed[: _MOST_FIGURES - 1]
+        if isinstance(each.get("ratio"), int | float)
+    ]
+    figures.append(LargeFigure(str(len(about["places"])), f"{about.get('by', 'endpoint')}s searched"))
+    title = (
+        "; ".join(sentences[:2]) + (f"; and {len(sentences) - 2} more" if len(sentences) > 2 else "")
+        if sentences
+        else hunt.headline(verdict)
+    )
+    more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
+
+
+# Pairs: places and paths that are slower than the others explain.
+
+
+def _of_pairs(material: Material) -> FirstScreen | None:
+    if not material.pairs:
+        return None
+    from collbench.report.pairs import measured
+
+    (run, stored), effects = material.pairs[0], material.effects[0]
+    names = effects.matrix.places
+    findings = [each.sentence(names) for each in effects.findings()]
+    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
+    open_ones = effects.inconclusive()
+    badge = (BAD, "SLOW") if findings else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
+    title = findings[0] if findings else open_ones[0] if open_ones else f"no place and no pair among {len(names)} is slower than the others"
+    rates = (
+        sorted(rate for line in effects.matrix.bandwidth for rate in line if rate == rate) if hasattr(effects.matrix, "bandwidth") else []
+    )
+    figures = [
+        LargeFigure(format_percent(100 * each.ratio), short(each.name(names), 60)) for each in effects.findings()[: _MOST_FIGURES - 1]
+    ]
+    if rates:
+        figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), [short(measured(effects.matrix, about)), *findings[1:4]])
+
+
+# Two runs or more: how much slower or faster than the first one.
+
+
+def _of_comparison(material: Material) -> FirstScreen | None:
+    if not material.comparisons:
+        return None
+    found = max(material.comparisons, key=lambda each: each.summary.outcomes.get(Outcome.SLOWER, 0))
+    outcomes = found.summary.outcomes
+    slow, fast = ([case for case in found.cases if case.outcome is each and not case.wrong] for each in (Outcome.SLOWER, Outcome.FASTER))
+    if found.summary.wrong_data:
+        badge = (BAD, "WRONG DATA")
+    elif slow:
+        badge = (BAD, "SLOWER")
+    elif fast:
+        badge = (GOOD, "FASTER")
+    else:
+        badge = (
+            (GOOD, "NO CHANGE") if outcomes.get(Outcome.NO_CHANGE, 0) > outcomes.get(Outcome.INCONCLUSIVE, 0) else (DOUBT, "INCONCLUSIVE")
+        )
+    fallen = found.fallen.sentences()
+    names = sorted({case.a.operation for case in (slow or fast or found.cases)})
+    what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    title = f"{what}: {describe_summary(found.summary, found.margin, found.cases)}{f'; {fallen[0]}' if fallen else ''}"
+    worst = sorted((case for case in (slow or fast) if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
+    shown = [worst[0], worst[-1]] if len(worst) > 1 else worst
+    figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in shown]
+    counts = ((outcomes.get(Outcome.NO_CHANGE, 0), "cases without change"), (outcomes.get(Outcome.INCONCLUSIVE, 0), "inconclusive cases"))
+    figures += [LargeFigure(str(number), text) for number, text in counts if number]
+    more = [f"compared: {short(found.b.name, 80)} with {short(found.a.name, 80)} (the baseline)", *fallen[1:3]]
+    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more)
+
+
+def _case(row: Row) -> str:
+    size = f" at {format_size(row.size_bytes)}" if row.size_bytes else ""
+    return short(f"{row.operation} over {row.backend}{size}", 60)
+
+
+# The rows of one run: the best rate of each operation against the expected one.
+
+
+def _of_rows(material: Material) -> FirstScreen | None:
+    if not material.tables:
+        return None
+    table = material.tables[0]
+    rows = material.rows(table)
+    found = answers(rows)
+    if not found:
+        return None
+    outcome = verdict_of(rows, []).outcome
+    badge = ({CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT}.get(outcome, BAD), outcome.value)
+    ranks, nodes = max(row.ranks for row in rows), max(row.nodes or 1 for row in rows)
+    operations = list(dict.fromkeys(each.operation for each in found))
+    what = operations[0] if len(operations) == 1 else f"{len(operations)} operations"
+    title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
+    quality = run_quality(rows)
+    more = [each.render() for each in found] if len(found) <= _MOST_ANSWERS else []
+    more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
+    return FirstScreen(short(title, 400), badge, _figures(found), _line_of(table.runs[0]), [short(text, 400) for text in more])
+
+
+def _result(found: Sequence[Answer]) -> str:
+    """Return the best rate of one operation; of several the lowest and the highest percentage; without a rate the time."""
+    if wrong := [each for each in found if each.verification is not None and each.verification.wrong]:
+        return f"WRONG DATA in {', '.join(each.name for each in wrong[:3])}"
+    rated = sorted((each for each in found if each.rate is not None), key=lambda each: each.rate.bytes_per_s if each.rate else 0.0)
+    if not rated:
+        return next((each.result() for each in found if not each.missing), found[0].result())
+    percents = sorted((each.rate.percent, each.name) for each in rated if each.rate is not None and each.rate.percent is not None)
+    if len({each.operation for each in found}) == 1 or not percents:
+        return rated[-1].rate.render() if rated[-1].rate else ""
+    (low, slowest), (high, fastest) = percents[0], percents[-1]
+    return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
+
+
+def _figures(found: Sequence[Answer]) -> list[LargeFigure]:
+    """Return the percentage of the fastest backend of each operation, and the latency of the first."""
+    best: dict[str, Answer] = {}
+    for each in found:
+        known = best.setdefault(each.operation, each)
+        if each.rate is not None and (known.rate is None or each.rate.bytes_per_s > known.rate.bytes_per_s):
+            best[each.operation] = each
+    figures = []
+    for each in best.values():
+        if (rate := each.rate) is not None:
+            known = rate.expected_bytes_per_s is not None and rate.percent is not None
+            of = f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: " if known and rate.expected_bytes_per_s else ""
+            value = format_percent(rate.percent) if known and rate.percent is not None else f"{format_rate(rate.bytes_per_s)} GB/s"
+            figures.append(LargeFigure(value, f"{of}{each.name} at {format_size(rate.size_bytes)}"))
+    latencies = [each for each in found if each.latency is not None and each.latency.size_bytes]
+    if latencies:
+        least = min(latencies, key=lambda each: each.latency.times_s[0] if each.latency else 0.0)
+        times = least.latency.times_s if least.latency else ()
+        shown = LargeFigure(
+            f"{format_time(times[0])} µs", f"{least.name} at {format_size(least.latency.size_bytes if least.latency else 0)}"
+        )
+        figures = [*figures[: _MOST_FIGURES - 1], shown]
+    return figures[:_MOST_FIGURES]
+
+
+def _line_of(run: Run) -> str:
+    """Return hosts, machine, software and date in one line."""
+    return " · ".join(text for text in circumstances(run).values() if text)
