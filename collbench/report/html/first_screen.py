@@ -106,11 +106,8 @@ def _of_hunt(material: Material) -> FirstScreen | None:
         if isinstance(each.get("ratio"), int | float)
     ]
     figures.append(LargeFigure(str(len(about["places"])), f"{about.get('by', 'endpoint')}s searched"))
-    title = (
-        "; ".join(sentences[:2]) + (f"; and {len(sentences) - 2} more" if len(sentences) > 2 else "")
-        if sentences
-        else hunt.headline(verdict)
-    )
+    rest = f"; and {len(sentences) - 2} more" if len(sentences) > 2 else ""
+    title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
     more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
 
@@ -130,12 +127,9 @@ def _of_pairs(material: Material) -> FirstScreen | None:
     open_ones = effects.inconclusive()
     badge = (BAD, "SLOW") if findings else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
     title = findings[0] if findings else open_ones[0] if open_ones else f"no place and no pair among {len(names)} is slower than the others"
-    rates = (
-        sorted(rate for line in effects.matrix.bandwidth for rate in line if rate == rate) if hasattr(effects.matrix, "bandwidth") else []
-    )
-    figures = [
-        LargeFigure(format_percent(100 * each.ratio), short(each.name(names), 60)) for each in effects.findings()[: _MOST_FIGURES - 1]
-    ]
+    rates = sorted(float(rate) for rate in effects.matrix.bandwidth.ravel() if rate > 0)
+    worst = effects.findings()[: _MOST_FIGURES - 1]
+    figures = [LargeFigure(format_percent(100 * each.ratio), short(each.name(names), 60)) for each in worst]
     if rates:
         figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), [short(measured(effects.matrix, about)), *findings[1:4]])
@@ -157,9 +151,8 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     elif fast:
         badge = (GOOD, "FASTER")
     else:
-        badge = (
-            (GOOD, "NO CHANGE") if outcomes.get(Outcome.NO_CHANGE, 0) > outcomes.get(Outcome.INCONCLUSIVE, 0) else (DOUBT, "INCONCLUSIVE")
-        )
+        is_same = outcomes.get(Outcome.NO_CHANGE, 0) > outcomes.get(Outcome.INCONCLUSIVE, 0)
+        badge = (GOOD, "NO CHANGE") if is_same else (DOUBT, "INCONCLUSIVE")
     fallen = found.fallen.sentences()
     names = sorted({case.a.operation for case in (slow or fast or found.cases)})
     what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
@@ -225,18 +218,15 @@ def _figures(found: Sequence[Answer]) -> list[LargeFigure]:
     figures = []
     for each in best.values():
         if (rate := each.rate) is not None:
-            known = rate.expected_bytes_per_s is not None and rate.percent is not None
-            of = f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: " if known and rate.expected_bytes_per_s else ""
-            value = format_percent(rate.percent) if known and rate.percent is not None else f"{format_rate(rate.bytes_per_s)} GB/s"
+            of = f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: " if rate.expected_bytes_per_s else ""
+            value = f"{format_rate(rate.bytes_per_s)} GB/s" if rate.percent is None or not of else format_percent(rate.percent)
             figures.append(LargeFigure(value, f"{of}{each.name} at {format_size(rate.size_bytes)}"))
-    latencies = [each for each in found if each.latency is not None and each.latency.size_bytes]
+    latencies = [
+        (each.latency.times_s[0], each.latency.size_bytes, each.name) for each in found if each.latency and each.latency.size_bytes
+    ]
     if latencies:
-        least = min(latencies, key=lambda each: each.latency.times_s[0] if each.latency else 0.0)
-        times = least.latency.times_s if least.latency else ()
-        shown = LargeFigure(
-            f"{format_time(times[0])} µs", f"{least.name} at {format_size(least.latency.size_bytes if least.latency else 0)}"
-        )
-        figures = [*figures[: _MOST_FIGURES - 1], shown]
+        time_s, size, name = min(latencies)
+        figures = [*figures[: _MOST_FIGURES - 1], LargeFigure(f"{format_time(time_s)} µs", f"{name} at {format_size(size)}")]
     return figures[:_MOST_FIGURES]
 
 
