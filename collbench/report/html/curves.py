@@ -15,13 +15,14 @@ from collbench.analysis.launches import is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, apart, linear_scale, log_scale, series_classes, size_scale
 from collbench.report.html.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, Row
 from collbench.units import format_rate, format_size, format_time
 
-MOST_LINES = 16
+MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 320, 56, 132, 26, 46  # pixels
@@ -309,3 +310,65 @@ def without_size(material: Material) -> Iterator[tuple[str, Row]]:
     """Yield (run, row) of operations without bytes, such as barrier."""
     for table in material.drawn:
         yield from ((table.name, row) for row in material.rows(table) if row.size_bytes == 0)
+
+
+_METHOD = (
+    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), in GB/s of 1e9 bytes. A time is the median "
+    "over iterations of the slowest rank, of several launches the median of theirs; bars and bands are 95 % intervals. Within one launch "
+    "an interval does not cover how much another launch may differ. Open markers are doubtful: the table has the reason."
+)
+
+
+def section(material: Material, shown: Sequence[SizeChart]) -> Section | None:
+    """Return the section with the charts that are not on the first screen, and the operations without bytes; None without any."""
+    rows = [[run, row.operation, row.backend, _figures(row), _remark(row).removeprefix("; ")] for run, row in without_size(material)]
+    tables = [("Operations without bytes", Table(["run", "operation", "backend", "time", "remarks"], rows))] if rows else []
+    texts = [f"{each.operation}: {each.left_out} more series are in `collbench report --csv FILE`." for each in shown if each.left_out]
+    if not (rows or texts or shown[1:]):
+        return None
+    return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown[1:]])
+
+
+def to_chart(chart: SizeChart) -> Chart:
+    """Return the chart as the page shows it, with its values as a table."""
+    title = f"{chart.operation}: {'bus bandwidth' if chart.has_rate else 'time'} over message size"
+    drawing = chart.picture().markup(title)
+    return Chart(chart.key, title, _caption(chart), _METHOD, drawing, _table(chart), data=chart.data(), wide=True)
+
+
+def _caption(chart: SizeChart) -> str:
+    """Return the best value of each series and the limits."""
+    texts = []
+    for line in chart.lines[:_MOST_NAMED]:
+        rated = [point for point in line.points if point.rate is not None and point.state != "wrong"]
+        timed = [point for point in line.points if point.time is not None]
+        if chart.has_rate and rated:
+            best = max(rated, key=lambda point: point.rate.value if point.rate else 0.0)
+            texts.append(
+                f"{line.name} reaches {format_rate(1e9 * best.rate.value if best.rate else 0.0)} GB/s at {format_size(best.size_bytes)}"
+            )
+        elif timed:
+            first = timed[0]
+            texts.append(
+                f"{line.name} takes {format_time(1e-6 * first.time.value if first.time else 0.0)} µs at {format_size(first.size_bytes)}"
+            )
+        elif line.points:
+            texts.append(line.points[0].text)
+    limits = [limit.name for limit in chart.limits]
+    return ". ".join(text for text in ("; ".join(texts), "; ".join(limits)) if text) + "."
+
+
+def _table(chart: SizeChart) -> Table:
+    """Return the figures: a row for each size, a column for each series."""
+    points = [{point.size_bytes: point for point in line.points} for line in chart.lines]
+    rows = [
+        [
+            format_size(size),
+            *(
+                of[size].text.removeprefix(f"{line.name}: ") if size in of else NOTHING
+                for of, line in zip(points, chart.lines, strict=True)
+            ),
+        ]
+        for size in chart.sizes
+    ]
+    return Table(["size", *(line.name for line in chart.lines)], rows)

@@ -13,6 +13,7 @@ from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, 
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
+from collbench.report.html.first_screen import FirstScreen
 from collbench.report.html.page import page
 from collbench.report.writers import write_whole
 from collbench.units import format_time, plural
@@ -34,7 +35,7 @@ _MADE = (
 def write_history(history: History, pattern: str, where: Path) -> None:
     """Write the page in one step. Raises UsageError if that fails, if no case fits the pattern, or if the extra `report` is missing."""
     shown = chosen(history, pattern)
-    write_whole(where, page(f"collbench: {short(f'history of {history.of}', 120)}", lambda: list(_sections(history, shown))), "--html")
+    write_whole(where, page(FirstScreen(short(f"history of {history.of}", 120)), lambda: list(_sections(history, shown))), "--html")
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:

@@ -114,23 +114,14 @@ prefersDark.addEventListener("change", nameButton);
 nameButton();
 button.hidden = false;
 
-// Mark the current section in the contents; at the end of the page the last one, which may be too short to reach the top.
-const links = [...document.querySelectorAll("nav a")];
-const sections = links.map((link) => document.getElementById(link.hash.slice(1)));
-let marked;
-function markRead() {
-  const atEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
-  const begun = sections.filter((section) => section.getBoundingClientRect().top < innerHeight * 0.3);
-  const read = links[atEnd ? links.length - 1 : Math.max(0, begun.length - 1)];
-  if (read === marked) return;
-  marked?.removeAttribute("aria-current");
-  read.setAttribute("aria-current", "true");
-  marked = read;
+// Open a folded section that a link or the address names, and every part around it.
+function openNamed() {
+  let part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
 }
-if (links.length) {
-  addEventListener("scroll", markRead, { passive: true });
-  markRead();
-}
+addEventListener("hashchange", openNamed);
+if (location.hash) openNamed();
 
 // Print folded parts, too, and fold them again afterwards.
 let folded = [];

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.report.headlines import short
-from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
+from collbench.report.html import against, curves, gate, machine, overview, pairs, provenance, samples, slowest, timeline
+from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
-    from collbench.report.html.chart import Section
+    from collbench.report.html.chart import Chart, Section
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
-# In the order of the page. A section without content is None.
+# In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, overview.section, against.section, pairs.section, sweep.section_rates, sweep.section_latencies, against.section_ratios,
+    gate.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 _NEEDED = ("matplotlib", "jinja2")
@@ -35,33 +35,38 @@ def write_html(material: Material) -> None:
 
 
 def html(material: Material) -> str:
-    """Return the page as text. Raises UsageError if the extra `report` is missing."""
-    return page(_title(material), lambda: [made for section in SECTIONS if (made := section(material)) is not None])
+    """Return the page as text. Raises UsageError without an answer, or if the extra `report` is missing."""
+    screen = first_screen(material)
+    if screen is None:
+        raise UsageError("--html: these runs have no result for a page")
+    shown = curves.size_charts(material)
+
+    def sections() -> list[Section]:
+        every = [curves.section(material, shown), *(make(material) for make in SECTIONS)]
+        return [each for each in every if each is not None]
+
+    return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else None)
 
 
-def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
-    """Return the sections that `make` returns as a page, which needs no network. Raises UsageError if the extra `report` is missing."""
+def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:
+    """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
+
+    Raises UsageError if the extra `report` is missing.
+    """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
     with uncollected():
-        sections = make()
+        chart, sections = main(), make()
     sheet = f"{_written('css')}\n{drawing_style()}"
-    return str(_template().render(title=title, sections=sections, style=sheet, script=_written("js")))
+    return str(_template().render(screen=screen, title=screen.title, main=chart, sections=sections, style=sheet, script=_written("js")))
 
 
 def _written(suffix: str) -> str:
-    """Return page.css or page.js, followed by the files of single charts (matrix.js)."""
-    own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.rglob(f"*.{suffix}") if path.stem != "page")]
-    return "\n".join(path.read_text(encoding="utf-8") for path in own)
-
-
-def _title(material: Material) -> str:
-    """Return the title: "collbench: first-run", "collbench: before, after and 2 more"."""
-    names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
-    shown = ", ".join(short(name, 80) for name in names[:2])
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"collbench: {shown}{more}" if names else "collbench"
+    """Return page.css or page.js with uPlot, followed by the files of single charts (matrix.js, sizes.js)."""
+    library = (_HERE / f"vendor/uPlot.{suffix}").read_text(encoding="utf-8")
+    own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.glob(f"*.{suffix}") if path.stem != "page")]
+    return "\n".join([library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
 def _template() -> Any:

@@ -179,7 +179,7 @@ class SizePlot {
   }
 }
 
-if (window.uPlot) {
+if (typeof uPlot === "function") {
   for (const script of document.querySelectorAll("figure > script.data")) {
     const data = JSON.parse(script.textContent);
     if (data.kind === "sizes") new SizePlot(script.parentElement, data);
