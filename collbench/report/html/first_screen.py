@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from collbench.analysis.compare import CaseRatio, Comparison
 from collbench.analysis.health import CheckOutcome, verdict_of
 from collbench.analysis.outcome import Outcome
 from collbench.report.answer import Answer, answers
@@ -156,14 +157,26 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     fallen = found.fallen.sentences()
     names = sorted({case.a.operation for case in (slow or fast or found.cases)})
     what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    title = f"{what}: {describe_summary(found.summary, found.margin, found.cases)}{f'; {fallen[0]}' if fallen else ''}"
+    title = f"{what} {_changed(slow or fast, found)}{f'; {fallen[0]}' if fallen else ''}"
     worst = sorted((case for case in (slow or fast) if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
     shown = [worst[0], worst[-1]] if len(worst) > 1 else worst
     figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in shown]
     counts = ((outcomes.get(Outcome.NO_CHANGE, 0), "cases without change"), (outcomes.get(Outcome.INCONCLUSIVE, 0), "inconclusive cases"))
     figures += [LargeFigure(str(number), text) for number, text in counts if number]
-    more = [f"compared: {short(found.b.name, 80)} with {short(found.a.name, 80)} (the baseline)", *fallen[1:3]]
+    summary = describe_summary(found.summary, found.margin, found.cases)
+    more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {summary}", *fallen[1:3]]
     return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more)
+
+
+def _changed(cases: Sequence[CaseRatio], found: Comparison) -> str:
+    """Return "+21.1 to +25.7 % slower in 7 of 8 cases", or that nothing changed, or that it is not known."""
+    known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
+    if not known:
+        same = found.summary.outcomes.get(Outcome.NO_CHANGE, 0)
+        return f"unchanged (±{100 * found.margin:.3g} %) in {same} of {plural(len(found.cases), 'case')}"
+    low, high = format_change(known[0]), format_change(known[-1])
+    span = low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+    return f"{span} {cases[0].outcome} in {len(known)} of {plural(len(found.cases), 'case')}"
 
 
 def _case(row: Row) -> str:

@@ -134,7 +134,7 @@ class SizePlot {
         { ...axis, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : name(tick))), label: "message size", labelFont: "11px system-ui, sans-serif", labelSize: 18 },
         { ...axis, size: 58, label: measure === "rate" ? "bus bandwidth, GB/s" : "time, µs", labelFont: "11px system-ui, sans-serif", labelSize: 18, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : +tick.toPrecision(6))) },
       ],
-      cursor: { drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
+      cursor: { y: false, drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
       hooks: { setCursor: [(plot) => this.hover(plot)] },
     }, columns, this.holder);
   }
