@@ -16,7 +16,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, apart, linear_scale, log_scale, series_classes, size_scale
+from collbench.report.html.drawing import Picture, Scale, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
 from collbench.report.html.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, Row
@@ -25,8 +25,7 @@ from collbench.units import format_rate, format_size, format_time
 MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 320, 56, 132, 26, 46  # pixels
-_ROW = 17  # pixels between two lines of the legend
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
 _EQUAL = 1.01  # two limits within this factor are one line
 _KINDS = {"measured": "measured", "given": "given", "simulated": "simulated"}
 
@@ -113,16 +112,10 @@ class SizeChart:
 
     def picture(self) -> Picture:
         """Return the picture: bandwidth on a linear axis, or time on a logarithmic one, with intervals, limits and a legend."""
-        legend = [*(line.name for line in self.lines)]
-        rows = _legend_rows(legend, _WIDTH - _LEFT)
-        top = _TOP + _ROW * (1 + max((row for _, row in rows), default=-1))
-        picture = Picture(_WIDTH, _HEIGHT + top)
-        x, y = size_scale(self.sizes, _LEFT, _WIDTH - _RIGHT), self._scale(top + 14, _HEIGHT + top - _BOTTOM)
-        for (left, row), line in zip(rows, self.lines, strict=True):
-            height = 14 + _ROW * row
-            picture.line([(_LEFT + left, height - 4), (_LEFT + left + 22, height - 4)], series_classes(line.number))
-            picture.marker(_LEFT + left + 11, height - 4, line.number, series_classes(line.number))
-            picture.text(_LEFT + left + 28, height, line.name, classes="ink")
+        picture = Picture(_WIDTH, _HEIGHT)
+        top = draw_legend(picture, [(line.name, line.number) for line in self.lines], _LEFT, 14)
+        picture.height += top
+        x, y = size_scale(self.sizes, _LEFT, _WIDTH - _RIGHT), self._scale(top + 28, _HEIGHT + top - _BOTTOM)
         picture.axes(x, y)
         if self.has_rate:
             self._draw_limits(picture, x, y)
@@ -292,18 +285,6 @@ def _draw_line(picture: Picture, x: Scale, y: Scale, line: SizeLine, rate: bool)
         if value is not None:
             shape, marked = (4, "bad") if point.state == "wrong" else (line.number, f"{classes}{' open' if point.state else ''}")
             picture.marker(x.at(point.size_bytes), y.at(value.value), shape, marked)
-
-
-def _legend_rows(names: Sequence[str], width: float) -> list[tuple[float, int]]:
-    """Return the left end, in pixels, and the row of each entry of a legend."""
-    found, left, row = [], 0.0, 0
-    for name in names:
-        wide = 28 + 6.3 * len(name) + 18
-        if left and left + wide > width:
-            left, row = 0.0, row + 1
-        found.append((left, row))
-        left += wide
-    return found
 
 
 def without_size(material: Material) -> Iterator[tuple[str, Row]]:

@@ -17,6 +17,8 @@ from collbench.units import format_size
 COLORS, DASHES, MARKERS = 4, 4, 5  # classes s0 … s3 and d0 … d3, and shapes: 4 × 4 × 5 series look different
 _LETTER = 6.1  # pixels of a letter at 11 px
 _STEPS = (1, 2, 5)
+# In the order of priority of their labels.
+_RATIOS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,15 @@ def log_scale(low: float, high: float, start: float, end: float, title: str = ""
     values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
     ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.0e}") for value in values if low <= value <= high]
     return Scale(low, high, start, end, ticks, log10, title)
+
+
+def ratio_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return round ratios between `low` and `high` (both above 0) with their labels, at least an eighth of the axis apart."""
+    chosen: list[float] = []
+    for ratio in _RATIOS:
+        if low <= ratio <= high and all(abs(log2(ratio / other)) >= log2(high / low) / 8 for other in chosen):
+            chosen.append(ratio)
+    return [(ratio, f"×{ratio:g}") for ratio in sorted(chosen)]
 
 
 def _round_step(least: float) -> float:
@@ -148,6 +159,20 @@ def apart(wanted: Sequence[float], least: float, low: float, high: float) -> lis
     for index in reversed(order):
         after = found[index] = min(found[index], after - least)
     return found
+
+
+def draw_legend(picture: Picture, series: Sequence[tuple[str, int]], left: float, top: float) -> float:
+    """Draw a line of each style with its name, in rows from `top` on, and return where the chart may begin."""
+    x, y = left, top
+    for name, number in series:
+        wide = 28 + 6.3 * len(name) + 18
+        if x > left and x + wide > picture.width:
+            x, y = left, y + 17
+        picture.line([(x, y - 4), (x + 22, y - 4)], series_classes(number))
+        picture.marker(x + 11, y - 4, number, series_classes(number))
+        picture.text(x + 28, y, name, classes="ink")
+        x += wide
+    return y + 17
 
 
 def series_classes(number: int) -> str:

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from typing import TYPE_CHECKING
 
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import (
-    BAD,
-    GRID,
-    INK,
-    LIMIT,
-    PAPER,
-    SOFT,
-    Chart,
-    Section,
-    Table,
-    Tooltip,
-    fixed_ticks,
-    panel,
-    spots,
-    svg_of,
-    ticks_within,
-)
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.forest import SAME, SLOWER, ForestLine, ForestMark, forest
 from collbench.report.html.material import Material
 from collbench.report.verdict import (
     announced,
@@ -46,23 +29,14 @@ from collbench.report.verdict import (
     worst_groups,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-# The chart: a line for each group or case, its time in every allocation of the candidate, and its limit.
-
 MOST_LINES = 60
-_WIDTH, _LINE, _MARGINS = 900, 19, (330, 150, 14, 44)  # pixels
-_LONGEST_NAME = 52
-_FURTHEST = 2.0  # larger factors are drawn at the edge
 _LEAST = 1.03  # so that equal values look equal
-_TICKS = (1, 1.5, 0.75, 1.2, 0.85, 1.1, 0.92, 2, 0.5, 1.05, 0.96, 1.02, 0.98, 1.01, 0.99)
+_AXIS = "← faster · time relative to the baseline · slower →"
 
 
 @dataclass(frozen=True)
 class JudgedLine:
-    """A line: its factors by allocation, their limit (None: not judged), its state, and the text of its tooltip."""
+    """A group or a case: its factors by allocation, their limit (None: not judged), its state, and the text of its tooltip."""
 
     name: str
     factors: Sequence[float | None]
@@ -85,61 +59,16 @@ class JudgedLine:
         """Whether it exceeds its limit in every allocation that measured it."""
         return self.over and all(factor > self.limit for factor in self.factors if factor is not None and self.limit is not None)
 
-
-def drawn(lines: Sequence[JudgedLine], key: str, title: str) -> tuple[str, list[Tooltip]]:
-    """Return the drawing of one line or more, each with a first factor, and its spots."""
-    figure, axes = panel(_WIDTH, sum(_MARGINS[2:]) + _LINE * len(lines), _MARGINS)
-    _axis(axes, lines)
-    for place, each in enumerate(lines):
-        _draw(axes, place, each)
-    levels = [_level(each.first) for each in lines if each.first is not None]
-    return svg_of(figure, key, title), spots(
-        axes, levels, [float(place) for place in range(len(lines))], [_tooltip(each) for each in lines]
-    )
-
-
-def _level(factor: float) -> float:
-    return max(-log(_FURTHEST), min(log(_FURTHEST), log(factor)))
-
-
-def _tooltip(each: JudgedLine) -> str:
-    return f"{each.name}\n{each.tooltip}"
-
-
-def _axis(axes: Axes, lines: Sequence[JudgedLine]) -> None:
-    levels = [_level(value) for each in lines for value in (*each.factors, each.limit) if value is not None]
-    low, high = min(-log(_LEAST), *levels), max(log(_LEAST), *levels)
-    spare = 0.06 * (high - low)
-    axes.set_xlim(low - spare, high + spare)
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    ticks = ticks_within(_TICKS, low - spare, high + spare, (high - low + 2 * spare) / 8, log)
-    fixed_ticks(axes.xaxis, [log(tick) for tick in ticks], [slower(tick) if tick != 1 else "as before" for tick in ticks])
-    axes.set_yticks([])
-    axes.set_xlabel("← faster · time relative to the baseline · slower →")
-    axes.axvline(0, color=INK, linewidth=1)
-
-
-def _draw(axes: Axes, place: int, each: JudgedLine) -> None:
-    """Draw the limit as a tick, the first allocation as a large marker, later ones as small ones, and the name at the left."""
-    axes.axhline(place, color=GRID, linewidth=0.7)
-    color = BAD if each.state == CONFIRMED else INK if each.over else SOFT
-    if each.limit is not None:
-        axes.plot([_level(each.limit)], [place], marker="|", markersize=13, color=LIMIT, markeredgewidth=2)
-    for number, factor in enumerate(each.factors):
-        if factor is not None:
-            marker = ">" if each.limit is not None and factor > each.limit else "o"
-            face = color if number == 0 else PAPER
-            axes.plot([_level(factor)], [place], marker=marker, markersize=6.5 if number == 0 else 4.5, color=color, markerfacecolor=face)
-    limit = f"{slower(each.first)}, limit {slower(each.limit)}"
-    for text, at, align in ((_cut(each.name), -8, "right"), (limit, 8, "left")):
-        axes.annotate(
-            text, (0 if at < 0 else 1, place), xycoords=axes.get_yaxis_transform(), xytext=(at, 0), textcoords="offset pixels", ha=align,
-            va="center", fontsize=10.5, color=INK, annotation_clip=False, parse_math=False,
-        )  # fmt: skip
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    def drawn(self) -> ForestLine:
+        """Return its line of the chart: the first allocation filled, later ones open, and the limit."""
+        color = "bad" if self.state == CONFIRMED else "ink" if self.over else "quiet"
+        marks = [
+            ForestMark(factor, SLOWER if self.limit is not None and factor > self.limit else SAME, f"{color}{' open' if number else ''}")
+            for number, factor in enumerate(self.factors)
+            if factor is not None
+        ]
+        words = f"{slower(self.first)}, limit {slower(self.limit)}"
+        return ForestLine(self.name, marks, words, f"{self.name}\n{self.tooltip}", limit=self.limit)
 
 
 _MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of open tables, and of those folded below a chart
@@ -214,12 +143,12 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
     shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
     if not shown:
         return None
-    drawing, spots = drawn(shown, key, title)
+    drawing, tooltips = forest([each.drawn() for each in shown], title, _AXIS, _LEAST)
     always, first = sum(each.always_over for each in shown), sum(each.over for each in shown)
     cut = f" {len(shown)} of {len(lines)} are drawn." if len(shown) < len(lines) else ""
     again = f"; {first - always} only in the first one (largest point)" if first > always else ""
     caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
-    return Chart(key, title, caption, _METHOD, drawing, table, spots, wide=True)
+    return Chart(key, title, caption, _METHOD, drawing, table, tooltips, wide=True)
 
 
 def _of_group(each: GroupState) -> JudgedLine:

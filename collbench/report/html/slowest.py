@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collbench.report.cases import NOTHING
-from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, panel, series_color, spots, svg_of
+from collbench.report.headlines import short as cut
+from collbench.report.html.chart import Chart, Section, Table, Tooltip
+from collbench.report.html.drawing import Picture, Scale, linear_scale
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
     from collbench.report.html.material import Material
 
@@ -59,12 +59,12 @@ class _Ranks:
         """Return why the rank ends last; None if it is not reported."""
         return next((each.role for each in self.named if each.rank == rank), None)
 
-    def color(self, rank: int) -> str:
-        """Return the color of its bar: red only if the rank itself is slow."""
+    def style(self, rank: int) -> str:
+        """Return the class of its bar: red only if the rank itself is slow."""
         from collbench.analysis.stragglers import Role
 
         role = self.role_of(rank)
-        return series_color(0) if role is None else BAD if role is Role.DELAYS else LIMIT
+        return "s0" if role is None else "bad" if role is Role.DELAYS else "limit"
 
 
 def section(material: Material) -> Section | None:
@@ -112,36 +112,26 @@ def _excess(cases: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]
 def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     drawn = ranks.drawn
     wide = len(drawn) >= _WIDE_FROM
-    figure, axes = panel(_WIDE if wide else _WIDTH, _HEIGHT)
+    picture = Picture(_WIDE if wide else _WIDTH, _HEIGHT)
     heights = [100 * ranks.shares[rank] for rank in drawn]
-    colors = [ranks.color(rank) for rank in drawn]
-    axes.bar(range(len(drawn)), heights, width=0.8, color=colors)
-    _axes(axes, drawn, max([*heights, 100 * ranks.expected]))
-    _write(axes, drawn, heights, ranks)
-    points = spots(axes, range(len(drawn)), heights, [_spot(rank, ranks) for rank in drawn])
-    return Chart(key, title, _caption(ranks), _METHOD, svg_of(figure, key, title), _table(ranks), points, wide=wide)
-
-
-def _axes(axes: Axes, drawn: Sequence[int], highest: float) -> None:
+    bottom, end = _HEIGHT - 46.0, picture.width - 12
+    y = linear_scale(0, 1.1 * max([*heights, 100 * ranks.expected]), bottom, 40, "ends last in % of the samples")
+    step = (end - 54) / len(drawn)
     every = 1 + (len(drawn) - 1) // _LABELS
-    places = list(range(0, len(drawn), every))
-    fixed_ticks(axes.xaxis, places, [str(drawn[place]) for place in places])
-    axes.set_xlim(-0.7, len(drawn) - 0.3)
-    axes.set_ylim(0, 1.15 * highest)
-    axes.set_xlabel("rank")
-    axes.set_ylabel("ends last in % of the samples")
-
-
-def _write(axes: Axes, drawn: Sequence[int], heights: Sequence[float], ranks: _Ranks) -> None:
-    """Write the equal share, and the role above the bars of the ranks that are reported: color alone is not enough."""
-    axes.axhline(100 * ranks.expected, color=LIMIT, linestyle=(0, (5, 2)), linewidth=1.2)
-    note = f"equal share {format_percent(100 * ranks.expected)}"
-    axes.annotate(note, (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", va="bottom", color=LIMIT)
-    for place, (rank, height) in enumerate(zip(drawn, heights, strict=True)):
-        role = ranks.role_of(rank)
-        if role is not None:
-            color = ranks.color(rank)
-            axes.annotate(role.value, (place, height), xytext=(0, 3), textcoords="offset pixels", ha="center", va="bottom", color=color)
+    places = [54 + step * (place + 0.5) for place in range(len(drawn))]
+    ticks = [(places[place], str(drawn[place])) for place in range(0, len(drawn), every)]
+    picture.axes(Scale(54, end, 54, end, ticks, float, "rank"), y)
+    tooltips = []
+    for rank, middle, height in zip(drawn, places, heights, strict=True):
+        style, top = ranks.style(rank), y.at(height)
+        picture.add("rect", style, x=middle - 0.4 * step, y=top, width=0.8 * step, height=bottom - top)
+        if (role := ranks.role_of(rank)) is not None:  # color alone is not enough
+            picture.text(middle, top - 4, role.value, "middle", style)
+        tooltips.append(Tooltip(round(middle, 1), round(top, 1), _spot(rank, ranks)))
+    equal = y.at(100 * ranks.expected)
+    picture.line([(54, equal), (end, equal)], "limit dashed")
+    picture.text(end, 14, f"equal share {format_percent(100 * ranks.expected)}", "end", "limit")
+    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), _table(ranks), tooltips, wide=wide)
 
 
 def _spot(rank: int, ranks: _Ranks) -> str:
