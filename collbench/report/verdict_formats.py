@@ -101,7 +101,7 @@ def _property(text: str) -> str:
 
 # All output files.
 
-_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("matplotlib", "jinja2")}
+_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("jinja2",)}
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 

@@ -7,7 +7,7 @@ dark and print. It needs no script, and equal input gives equal text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, isfinite, log2, log10
 from xml.sax.saxutils import escape, quoteattr
 
@@ -19,6 +19,15 @@ _LETTER = 6.1  # pixels of a letter at 11 px
 _STEPS = (1, 2, 5)
 # In the order of priority of their labels.
 _RATIOS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
+
+
+@dataclass(frozen=True)
+class Tooltip:
+    """A point of a drawing, in units of its viewBox, and the exact values there: shown under the pointer, and by the arrow keys."""
+
+    x: float
+    y: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,96 @@ def apart(wanted: Sequence[float], least: float, low: float, high: float) -> lis
     for index in reversed(order):
         after = found[index] = min(found[index], after - least)
     return found
+
+
+# Panels one below the other, with the same time axis.
+
+_UNITS = ((180.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
+_ORDER = "cases in the order of measurement"
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The x axis of a run.
+
+    end    its length: in seconds, or in cases if the rows have no times
+    timed  whether the rows have times
+    """
+
+    end: float
+    timed: bool
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Return the unit of the axis in seconds, and its name; (1, "") for cases."""
+        return next((factor, name) for most, factor, name in _UNITS if self.end <= most) if self.timed else (1.0, "")
+
+    @property
+    def title(self) -> str:
+        """Return the title of the axis."""
+        return f"{self.unit[1]} since the start of the run" if self.timed else _ORDER
+
+    def at(self, place: float) -> float:
+        """Return the position of a time in seconds (or of the number of a case)."""
+        return place / self.unit[0]
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return round positions in the axis' unit with their labels."""
+        end = self.at(self.end) or 1.0
+        step = _round_step(end / 9) if self.timed else max(1.0, _round_step(end / 9))
+        return [(each * step, f"{each * step:g}") for each in range(int(end / step + 1e-9) + 1)]
+
+    def text(self, place: float) -> str:
+        """Return a time as text: "12.3 s", "case 5"."""
+        return f"{self.at(place):.4g} {self.unit[1]}" if self.timed else f"case {round(place + 0.5)}"
+
+
+class Panels:
+    """A picture of panels one below the other over the same time axis, with tooltips in the first one."""
+
+    WIDTH, HEIGHT, ABOVE, BELOW, LEFT, RIGHT = 940, 104, 30, 46, 54, 12  # pixels; height and space above are those of each panel
+
+    def __init__(self, titles: Sequence[str], axis: TimeAxis, series: Sequence[tuple[str, int]] = ()) -> None:
+        self.titles, self.axis = titles, axis
+        self.tooltips: list[Tooltip] = []
+        self.picture = Picture(self.WIDTH, len(titles) * (self.ABOVE + self.HEIGHT) + self.BELOW)
+        self._first = draw_legend(self.picture, series, self.LEFT, 14) if series else 0.0
+        self.picture.height += self._first
+        end = axis.at(axis.end) or 1.0
+        self.x = Scale(0, end, self.LEFT, self.WIDTH - self.RIGHT, axis.ticks(), float, axis.title)
+
+    def top(self, panel: int) -> float:
+        """Return the upper end of a panel in pixels."""
+        return self._first + panel * (self.ABOVE + self.HEIGHT) + self.ABOVE
+
+    def scale(self, panel: int, low: float, high: float) -> Scale:
+        """Draw the axes of a panel for values from `low` to `high`, and return its scale; logarithmic if they are far apart."""
+        top, title = self.top(panel), self.titles[panel]
+        far = low > 0 and high > 6 * low
+        y = log_scale(0.8 * low, 1.6 * high, top + self.HEIGHT, top) if far else linear_scale(0, 1.1 * high or 1.0, top + self.HEIGHT, top)
+        last = panel == len(self.titles) - 1
+        self.picture.axes(self.x if last else replace(self.x, ticks=(), title=""), replace(y, title=title))
+        return y
+
+    def line(self, y: Scale, points: Iterable[tuple[float, float]], number: int) -> None:
+        """Draw a line through (time in seconds, value)."""
+        self.picture.line([(self.x.at(self.axis.at(at)), y.at(value)) for at, value in points], series_classes(number))
+
+    def band(self, y: Scale, ends: Sequence[tuple[float, float, float]]) -> None:
+        """Draw the area between two lines: (time in seconds, lower and upper value)."""
+        upper = [(self.x.at(self.axis.at(at)), y.at(high)) for at, _, high in ends]
+        lower = [(self.x.at(self.axis.at(at)), y.at(low)) for at, low, _ in reversed(ends)]
+        path = "L".join(f"{_number(x)} {_number(height)}" for x, height in (*upper, *lower))
+        self.picture.add("path", "s0 band", d=f"M{path}z")
+
+    def marks(self, points: Iterable[tuple[float, float]]) -> None:
+        """Draw a red triangle at each (time in seconds, pixel from the top)."""
+        for at, height in points:
+            self.picture.add("path", "bad", d=f"M{_number(self.x.at(self.axis.at(at)) - 4)} {_number(height - 4)}h8l-4 7z")
+
+    def tip(self, at: float, height: float, text: str) -> None:
+        """Add a tooltip at a time in seconds, at a pixel from the top."""
+        self.tooltips.append(Tooltip(round(self.x.at(self.axis.at(at)), 1), round(height, 1), text))
 
 
 def draw_legend(picture: Picture, series: Sequence[tuple[str, int]], left: float, top: float) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import log2
 
 from collbench.report.headlines import short
-from collbench.report.html.chart import Tooltip
-from collbench.report.html.drawing import Picture, Scale, ratio_ticks
+from collbench.report.html.drawing import Picture, Scale, Tooltip, ratio_ticks
 
 _WIDTH, _LINE, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 19, 290, 276, 14, 44  # pixels
 _LONGEST_NAME, _LONGEST_WORDS = 46, 44

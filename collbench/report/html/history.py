@@ -6,23 +6,22 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import exp, isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, line, panel, spots, svg_of
+from collbench.report.headlines import short as cut
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
 from collbench.report.html.first_screen import FirstScreen
 from collbench.report.html.page import page
 from collbench.report.writers import write_whole
 from collbench.units import format_time, plural
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
+_WIDTH, _HEIGHT = 460, 250  # pixels
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
     "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
@@ -77,30 +76,28 @@ def _change(history: History, series: CaseHistory, step: LevelChange) -> list[st
 
 
 def _chart(history: History, series: CaseHistory, key: str) -> Chart:
+    """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
     name, first_level = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
-    figure, axes = panel()
-    xs = list(range(len(series.values)))
     ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
-    axes.plot(xs, ys, **line(0))
+    known = [each for each in ys if isfinite(each)]
+    picture, last = Picture(_WIDTH, _HEIGHT), len(ys) - 0.5
+    every = max(1, -(-len(ys) // _MOST_TICKS))
+    days = [(float(tick), day(history.allocations[tick].began_utc)) for tick in range(0, len(ys), every)]
+    x = Scale(-0.5, last, 54, _WIDTH - 20, days, float)
+    y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
+    picture.axes(x, y)
     for level in series.levels:
-        axes.plot([level.first, level.last], [exp(level.value - first_level)] * 2, color=LIMIT, linewidth=2.2)
+        picture.line([(x.at(end), y.at(exp(level.value - first_level))) for end in (level.first, level.last)], "limit wide")
     for step in series.steps:
-        axes.axvline((step.before + step.at) / 2, color=BAD, linewidth=1.2, linestyle="--")
-    _frame(axes, history, series, [each for each in ys if isfinite(each)])
-    texts = [_spot(history, series, number, y) for number, y in enumerate(ys)]
-    caption = " ".join(f"{known[:1].upper()}{known[1:]}." for known in sentences(history, series)) or "It did not change."
-    return Chart(key, name, short(caption, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
-
-
-def _frame(axes: Axes, history: History, series: CaseHistory, ys: Sequence[float]) -> None:
-    """Draw the axes: days along x; along y at least two floors, so that noise does not look like a change."""
-    every = max(1, -(-len(history.allocations) // _MOST_TICKS))
-    ticks = list(range(0, len(history.allocations), every))
-    fixed_ticks(axes.xaxis, ticks, [day(history.allocations[tick].began_utc) for tick in ticks])
-    axes.set_xlim(-0.5, len(history.allocations) - 0.5)
-    low, high = min([*ys, exp(-series.floor)]), max([*ys, exp(series.floor)])
-    axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    axes.set_ylabel("time / first level")
+        picture.line([(x.at((step.before + step.at) / 2), end) for end in (y.start, y.end)], "bad dashed")
+    picture.line([(x.at(place), y.at(value)) if isfinite(value) else None for place, value in enumerate(ys)], "s0")
+    tooltips = []
+    for place, value in enumerate(ys):
+        if isfinite(value):
+            picture.marker(x.at(place), y.at(value), 0, "s0")
+            tooltips.append(Tooltip(round(x.at(place), 1), round(y.at(value), 1), _spot(history, series, place, value)))
+    caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
+    return Chart(key, name, short(caption, 600), _MADE, picture.markup(name), _table(history, series, ys), tooltips)
 
 
 def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.cases import NOTHING, doubtful, limited_by, of_ceiling, remarks, value_of
+from collbench.report.cases import NOTHING, doubtful, limited_by, remarks, value_of
 from collbench.report.headlines import (
     NO_CONCERNS,
     circumstances,
@@ -23,110 +22,16 @@ from collbench.report.headlines import (
     subject,
     where,
 )
-from collbench.report.html.chart import INK, LIMIT, PAPER, SOFT, Chart, Section, Table, fixed_ticks, panel, series_color, spots, svg_of
+from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
 from collbench.report.pairs import measured
 from collbench.results.flags import FLAGS, explain
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_percent
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from collbench.analysis.pairs import PairEffects
     from collbench.results.rounds import StoredPairs
-
-
-# The peaks as bars, in percent of the expected bandwidth.
-
-_MOST = 60
-_BAR, _ABOVE, _BELOW = 21, 24, 40  # pixels
-_WIDTH, _NAMES, _WORDS = 940, 220, 380
-_FURTHEST = 125.0  # percent: longer bars end here, and their text has the value
-_METHOD = (
-    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest. The "
-    "time of several launches is the median of theirs; that of imported rows is the statistic of the other tool. Rows above the hard "
-    "limit, or on another path, are left out if there are others. The text at each bar names what 100 % is: a ring on the "
-    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first case (measured), or a given "
-    "ceiling. An open bar is doubtful: see the flags of its row."
-)
-_WITHOUT = " Peaks without a percentage have no bar: see the table above."
-
-
-def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
-    """Return the chart of all peaks with a percentage; `best` has the name and the row of each. None if no peak has one."""
-    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in best if has_share(row)]
-    bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
-    if not bars:
-        return None
-    shown = bars[:_MOST]
-    caption = f"{_extreme(shown)}.{f' The first {_MOST} of {len(bars)} are drawn.' if len(bars) > _MOST else ''}"
-    figure, axes = panel(_WIDTH, _ABOVE + _BELOW + _BAR * len(shown), (_NAMES, _WORDS, _ABOVE, _BELOW))
-    _draw(axes, shown)
-    places = list(range(len(shown)))
-    texts = [f"{name}: {_text(row)}" for name, row, _ in shown]
-    points = spots(axes, [min(percent, _FURTHEST) for *_, percent in shown], places, texts)
-    drawing = svg_of(figure, "peaks", "Peaks, as percentages of the expected bandwidth")
-    method = f"{_METHOD}{_WITHOUT if len(bars) < len(best) else ''}"
-    return Chart("peaks", "Peak bus bandwidth versus expected", caption, method, drawing, _table(bars), points, wide=True)
-
-
-def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
-    axes.set_xlim(0, max(110.0, *(min(percent, _FURTHEST) for *_, percent in bars)))
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    fixed_ticks(axes.xaxis, (0, 25, 50, 75, 100), ("0", "25 %", "50 %", "75 %", "100 %"))
-    fixed_ticks(axes.yaxis, range(len(bars)), [name for name, *_ in bars])
-    color = series_color(0)
-    _add(axes, [bar for bar in enumerate(bars) if not doubtful(bar[1][1])], {"facecolor": color, "edgecolor": color})
-    _add(axes, [bar for bar in enumerate(bars) if doubtful(bar[1][1])], {"facecolor": PAPER, "edgecolor": color, "linestyle": (0, (3, 2))})
-    for place, (_, row, _) in enumerate(bars):
-        _write(axes, _text(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
-    axes.axvline(100, color=LIMIT, linewidth=1.4)
-    _write(axes, "expected", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
-
-
-def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: dict[str, Any]) -> None:
-    """Draw bars of one style as one artist."""
-    from matplotlib.collections import PolyCollection
-
-    ends = [(place - 0.28, place + 0.28, min(percent, _FURTHEST)) for place, (*_, percent) in bars]
-    axes.add_collection(PolyCollection([[(0, low), (end, low), (end, high), (0, high)] for low, high, end in ends], linewidth=1.2, **style))
-
-
-def _write(axes: Axes, text: str, place: tuple[float, float], off: tuple[float, float], transform: Any, **style: Any) -> None:
-    axes.annotate(text, place, off, xycoords=transform, textcoords="offset pixels", fontsize=10.5, annotation_clip=False, **style)
-
-
-def _text(row: Row, most: int = 300) -> str:
-    return short(f"{'? ' if doubtful(row) else ''}{of_ceiling(row)}  {limited_by(row)}", most)
-
-
-def _extreme(bars: Sequence[tuple[str, Row, float]]) -> str:
-    """Return "Between ? 26 % (allreduce · mpi) and 48 % (allreduce · gloo) of the expected bandwidth; 1 of 2 is doubtful (open)"."""
-    ordered = sorted(bars, key=lambda bar: bar[2])
-    low, high = (f"{'? ' if doubtful(row) else ''}{format_percent(percent)} ({name})" for name, row, percent in (ordered[0], ordered[-1]))
-    text = f"{low if len(ordered) == 1 else f'Between {low} and {high}'} of the expected bandwidth"
-    doubts = sum(bool(doubtful(row)) for _, row, _ in bars)
-    return f"{text}; {doubts} of {len(bars)} {'is' if doubts == 1 else 'are'} doubtful (open)" if doubts else text
-
-
-def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
-    rows = [
-        [name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", _exact(row.percent_of_hard_bound, 4), *_rates(row), short(limited_by(row))]
-        for name, row, percent in bars
-    ]
-    titles = ["peak", "% of expected", "% of hard limit", "busbw GB/s", "expected GB/s", "hard limit GB/s", "limited by"]
-    return Table(titles, rows, frozenset({1, 2, 3, 4, 5}))
-
-
-def _rates(row: Row) -> list[str]:
-    rates = (row.busbw_bytes_per_s, *(each.bytes_per_s if each else None for each in (row.ceiling, row.hard_bound)))
-    return [_exact(None if rate is None else rate / 1e9, 6) for rate in rates]
-
-
-def _exact(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
 
 
 # The peaks as a table: a row each, or a row for each operation and a column for each backend if there are many.
@@ -210,9 +115,8 @@ def section(material: Material) -> Section | None:
     concerns = [(f"Findings and flags, worst first ({len(found)})", _concerns(found))] if found else []
     best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
     highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
-    drawn = chart(_labelled(best))
     texts = [*_judged(material), *_summary(found), *_against(material), *_left_out(subjects)]
-    return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
+    return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns])
 
 
 def _summary(found: Sequence[Concern]) -> list[str]:
@@ -268,25 +172,6 @@ def _left_out(subjects: Sequence[object]) -> list[str]:
 def _caption(best: Sequence[object], shown: Table) -> str:
     left = f"; {len(best)} peaks, the first {MOST} lines" if len(shown.rows) == MOST else ""
     return f"{_PEAKS}{left}"
-
-
-def _labelled(best: Sequence[tuple[Launches, Peak]]) -> list[tuple[str, Row]]:
-    """Return a name for each peak ("allreduce · nccl", with the run if there are several, the mode …), and its row."""
-    rivals_of: dict[tuple[int, str, str], list[Peak]] = defaultdict(list)
-    for table, peak in best:
-        rivals_of[id(table), peak.row.operation, peak.row.backend].append(peak)
-    several = len({id(table) for table, _ in best}) > 1
-    return [
-        (" · ".join([*([short(table.name, 16)] if several else []), row.operation, row.backend, *_apart(row, differing(rivals))]), row)
-        for table, peak in best
-        for row, rivals in [(peak.row, rivals_of[id(table), peak.row.operation, peak.row.backend])]
-    ]
-
-
-def _apart(row: Row, names: Sequence[str]) -> list[str]:
-    """Return these fields of the row as texts."""
-    known = [(name, text) for name in names if (text := value_of(row, name)) != NOTHING]
-    return [f"{name} {text}" if name in _BARE else text for name, text in known]
 
 
 def _concerns(found: Sequence[Concern]) -> Table:

@@ -26,7 +26,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     gate.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
-_NEEDED = ("matplotlib", "jinja2")
+_NEEDED = ("jinja2",)
 
 
 def write_html(material: Material) -> None:

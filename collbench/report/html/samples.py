@@ -14,8 +14,8 @@ from collbench.errors import UsageError
 from collbench.report.cases import NOTHING, doubtful, name_of, remarks, two_modes, value_of
 from collbench.report.frame import printable
 from collbench.report.headlines import short
-from collbench.report.html.chart import Chart, Section, Table, Tooltip
-from collbench.report.html.drawing import Picture, Scale, draw_legend, ratio_ticks, series_classes
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, Scale, Tooltip, draw_legend, ratio_ticks, series_classes
 from collbench.report.html.material import Material
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short as cut
-from collbench.report.html.chart import Chart, Section, Table, Tooltip
-from collbench.report.html.drawing import Picture, Scale, linear_scale
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:

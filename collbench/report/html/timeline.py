@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from math import isfinite, log, nan
 from typing import TYPE_CHECKING, Any
@@ -14,31 +15,13 @@ from numpy.typing import NDArray
 
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import printable
-from collbench.report.html.chart import (
-    BAD,
-    PAPER,
-    Chart,
-    Section,
-    Table,
-    TimeAxis,
-    Tooltip,
-    cut,
-    line,
-    log_axis,
-    number,
-    numbers,
-    seconds_between,
-    series_color,
-    spots,
-    stacked,
-    svg_of,
-)
+from collbench.report.headlines import short as cut
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
 from collbench.units import format_percent
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from collbench.report.html.material import Material
     from collbench.results.reader import Run
     from collbench.results.row import Row
@@ -107,45 +90,29 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
         return None
     last = max(max(gpu.times) for gpu in gpus)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
-    figure, every = stacked(len(panels), own)
-    for shown, axes in zip(panels, every, strict=True):
-        _draw_gpus(axes, gpus, shown, own)
-    _mark_gpus(every[0], gpus, panels[0], own)
-    if every[0].get_legend_handles_labels()[1]:
-        every[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=_MOST_LINES + 1, borderaxespad=0, handletextpad=0.4)
-    points = _points(every[0], gpus, panels[0], own)
-    return Chart(key, title, _caption_gpus(gpus), _GPUS_METHOD, svg_of(figure, key, title), _table_gpus(gpus), points, wide=True)
-
-
-def _draw_gpus(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
     few = len(gpus) <= _MOST_LINES
-    if not few:
-        _range(axes, gpus, panel, axis)
     alone = gpus if few else [gpu for gpu in gpus if gpu.share][: _MOST_LINES - 1]
-    for place, gpu in enumerate(alone, start=0 if few else 1):
-        steps = _steps([gpu], panel)
-        style = line(place) | {"marker": "none"}
-        axes.plot([axis.at(at) for at, _ in steps], [float(np.median(values)) for _, values in steps], label=gpu.name, **style)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel(_GPUS_PANELS[panel][1])
-
-
-def _mark_gpus(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
-    """Mark the samples at which a GPU was throttled."""
-    parts = [gpu.figures(panel, slowed=True) for gpu in gpus]
-    times, values = (np.concatenate(part) for part in zip(*parts, strict=True))
-    every = max(1, -(-len(times) // _MOST_STEPS))
-    xs = [axis.at(at) for at in times[::every]]
-    axes.plot(xs, values[::every], linestyle="none", marker="v", markersize=5, color=BAD, markeredgecolor=PAPER)
-
-
-def _range(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> None:
-    """Draw the range of all GPUs, and their median."""
-    steps = _steps(gpus, panel)
-    xs = [axis.at(at) for at, _ in steps]
-    low, middle, high = ([float(np.quantile(values, share)) for _, values in steps] for share in (0, 0.5, 1))
-    axes.fill_between(xs, low, high, color=series_color(0), alpha=0.25, linewidth=0)
-    axes.plot(xs, middle, color=series_color(0), label="all GPUs: range and median")
+    names = [(gpu.name, place + (not few)) for place, gpu in enumerate(alone)]
+    stack = Panels([_GPUS_PANELS[panel][1] for panel in panels], own, [*([] if few else [("all GPUs: range and median", 0)]), *names])
+    for shown, panel in enumerate(panels):
+        steps = _steps(gpus, panel)
+        top = max((float(values.max()) for _, values in steps), default=1.0)
+        y = stack.scale(shown, 0, 1.1 * top)
+        if not few:
+            ends = [(at, float(values.min()), float(values.max())) for at, values in steps]
+            stack.band(y, [(at, low, high) for at, low, high in ends])
+            stack.line(y, [(at, float(np.median(values))) for at, values in steps], 0)
+        for (_, number_), gpu in zip(names, alone, strict=True):
+            stack.line(y, [(at, float(np.median(values))) for at, values in _steps([gpu], panel)], number_)
+        if shown == 0:
+            stack.marks(
+                [(at, y.at(value)) for gpu in gpus for at, value in zip(*gpu.figures(panel, slowed=True), strict=True)][:_MOST_STEPS]
+            )
+            unit = _GPUS_PANELS[panel][1]
+            for at, values in steps:
+                low, middle, high = np.quantile(values, (0, 0.5, 1)).tolist()
+                stack.tip(at, y.at(middle), f"{own.text(at)}: {unit} {low:.4g}–{high:.4g}, median {middle:.4g}")
+    return Chart(key, title, _caption_gpus(gpus), _GPUS_METHOD, stack.picture.markup(title), _table_gpus(gpus), stack.tooltips, wide=True)
 
 
 def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures]]:
@@ -154,14 +121,6 @@ def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures
     order = np.argsort(times, kind="stable")
     parts = np.array_split(order, min(_MOST_STEPS, len(order))) if len(order) else []
     return [(float(times[part[0]]), values[part]) for part in parts]
-
-
-def _points(axes: Axes, gpus: Sequence[_GpuSamples], panel: int, axis: TimeAxis) -> list[Tooltip]:
-    """Return tooltips with the range of all GPUs over time, for the first drawing."""
-    steps = [(at, *np.quantile(values, (0, 0.5, 1)).tolist()) for at, values in _steps(gpus, panel)]
-    unit = _GPUS_PANELS[panel][1]
-    texts = [f"{axis.text(at)}: {unit} {low:.4g}–{high:.4g}, median {middle:.4g}" for at, low, middle, high in steps]
-    return spots(axes, [axis.at(at) for at, *_ in steps], [middle for _, _, middle, _ in steps], texts)
 
 
 def _caption_gpus(gpus: Sequence[_GpuSamples]) -> str:
@@ -305,7 +264,6 @@ def _together(some: Sequence[Moment]) -> Moment:
 _MOST_RUNS = 6
 _MOST_DRAWN = 120
 _MOST_LISTED = 100
-_FAR = 6.0  # times the median: with larger values the axis is logarithmic
 _HEAD = ("case", "state probe before ns", "after ns", "stolen", "preemptions", "flags")
 _METHOD = (
     "The state probe is a short measurement of the machine itself: two cores pass a cache line back and forth (a rank without a partner "
@@ -316,40 +274,34 @@ _METHOD = (
 )
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One of the drawings: its values at begin and end of a case, NaN if unknown."""
-
-    title: str
-    values: Callable[[Moment], tuple[float, float]]
-
-
-def _constant(value: float | None, factor: float = 1.0) -> tuple[float, float]:
-    return (nan, nan) if value is None else (factor * value, factor * value)
-
-
-_PANELS = (
-    _Panel("state probe in ns, before and after", lambda each: (1e9 * (each.before or nan), 1e9 * (each.after or nan))),
-    _Panel("CPU time stolen in %", lambda each: _constant(each.stolen, 100)),
-    _Panel("preemptions", lambda each: _constant(each.lost)),
+# (title, values at begin and end of a case; None: unknown)
+_PANELS: tuple[tuple[str, Callable[[Moment], tuple[float | None, float | None]]], ...] = (
+    ("state probe in ns, before and after", lambda each: (each.before and 1e9 * each.before, each.after and 1e9 * each.after)),
+    ("CPU time stolen in %", lambda each: (each.stolen and 100 * each.stolen,) * 2),
+    ("preemptions", lambda each: (each.lost,) * 2),
 )
 
 
 def section(material: Material) -> Section | None:
-    """Return the section, or None if no run recorded the machine state."""
+    """Return the section: the runs in which the machine state disturbed a case, or a GPU was throttled; None without any."""
     named = [run for run in material.runs if run.rows]
-    shown = sorted(named, key=_flagged, reverse=True)[:_MOST_RUNS]
-    charts: list[Chart] = []
-    for place, run in enumerate(named):
-        if run in shown:
-            where = f" ({cut(run.path.resolve().name)})" if len(named) > 1 else ""
-            charts += _charts(place, where, run)
+    shown = sorted((run for run in named if _flagged(run) or _is_throttled(run)), key=_flagged, reverse=True)[:_MOST_RUNS]
+    charts = [
+        chart
+        for place, run in enumerate(named)
+        if run in shown
+        for chart in _charts(place, f" ({cut(run.path.resolve().name)})" if len(named) > 1 else "", run)
+    ]
     less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
     return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), charts) if charts else None
 
 
 def _flagged(run: Run) -> int:
     return sum(bool(each.flags) for each in moments(run)[0])
+
+
+def _is_throttled(run: Run) -> bool:
+    return any(gpu.share for gpu in _gpus(run).values())
 
 
 def _charts(place: int, where: str, run: Run) -> list[Chart]:
@@ -362,42 +314,21 @@ def _charts(place: int, where: str, run: Run) -> list[Chart]:
 
 def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
     drawn = grouped(found, _MOST_DRAWN)
-    panels = [panel for panel in _PANELS if any(max(panel.values(each)) > 0 for each in drawn)]
-    figure, every = stacked(len(panels), axis)
-    for panel, axes in zip(panels, every, strict=True):
-        _draw(axes, panel, drawn, axis)
-    _mark(every[0], drawn, axis)
-    tops = [top if isfinite(top := max(panels[0].values(each))) else every[0].get_ylim()[0] for each in drawn]
-    points = spots(every[0], [_middle(each, axis) for each in drawn], tops, [_spot(each, axis) for each in drawn])
-    return Chart(key, title, _caption(found), _METHOD, svg_of(figure, key, title), _table(found, axis), points, wide=True)
-
-
-def _draw(axes: Axes, panel: _Panel, drawn: Sequence[Moment], axis: TimeAxis) -> None:
-    """Draw all cases as one line with gaps; a case of no length is a dot."""
-    xs = [x for each in drawn for x in (axis.at(each.begin), axis.at(each.end), nan)]
-    ys = [y for each in drawn for y in (*panel.values(each), nan)]
-    axes.plot(xs, ys, color=series_color(0), linewidth=2.4, solid_capstyle="round")
-    there = sorted(y for y in ys if isfinite(y))
-    middle = there[len(there) // 2]
-    if there[0] > 0 and there[-1] > _FAR * middle:
-        log_axis(axes, 0.8 * there[0], 1.6 * there[-1])
-    else:
-        axes.set_ylim(0, 1.25 * there[-1])
-    axes.set_ylabel(panel.title)
-
-
-def _mark(axes: Axes, drawn: Sequence[Moment], axis: TimeAxis) -> None:
-    """Mark the cases that the machine state disturbed, at the top, since a probe without a result has no value."""
-    marked = [each for each in drawn if each.flags]
-    if marked:
-        xs, top = [_middle(each, axis) for each in marked], axes.get_xaxis_transform()
-        axes.plot(xs, [0.95] * len(xs), linestyle="none", marker="v", markersize=7, color=BAD, markeredgecolor=PAPER, transform=top)
-        names = " or ".join(flag_names(flag for flag in STATE_FLAGS if any(flag in each.flags for each in marked)))
-        axes.annotate(f"▼ {names}", (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", color=BAD)
-
-
-def _middle(each: Moment, axis: TimeAxis) -> float:
-    return axis.at((each.begin + each.end) / 2)
+    panels = [(name, values) for name, values in _PANELS if any(value for each in drawn for value in values(each))]
+    stack = Panels([name for name, _ in panels], axis)
+    for shown, (_, values) in enumerate(panels):
+        known = [value for each in drawn for value in values(each) if value is not None]
+        y = stack.scale(shown, min(known), max(known))
+        for each in drawn:
+            before, after = values(each)
+            if before is not None and after is not None:
+                stack.line(y, [(each.begin, before), (each.end, after)], 0)
+        if shown == 0:
+            for each in drawn:
+                top = max((value for value in values(each) if value is not None), default=y.low)
+                stack.tip((each.begin + each.end) / 2, y.at(top), _spot(each, axis))
+    stack.marks([((each.begin + each.end) / 2, stack.top(0)) for each in drawn if each.flags])
+    return Chart(key, title, _caption(found), _METHOD, stack.picture.markup(title), _table(found, axis), stack.tooltips, wide=True)
 
 
 def _spot(each: Moment, axis: TimeAxis) -> str:
@@ -433,3 +364,25 @@ def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
 
 def _ns(seconds: float | None) -> str:
     return "?" if seconds is None else f"{seconds * 1e9:.4g}"
+
+
+def number(value: Any, most: float = 1e12) -> float | None:
+    """Return a stored value as a number if it is finite and at most `most`; else None."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
+    return float(value) if known else None
+
+
+def numbers(values: Any) -> list[float] | None:
+    """Return a stored list as numbers; None if one of its values is not a number."""
+    if not isinstance(values, list):
+        return None
+    known = [each for value in values if (each := number(value)) is not None]
+    return known if len(known) == len(values) else None
+
+
+def seconds_between(begin: Any, end: Any) -> float | None:
+    """Return the seconds between two stored calendar times; None if one is not valid."""
+    try:
+        return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return None
