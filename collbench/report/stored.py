@@ -65,7 +65,7 @@ def show_pairs(run: Run, material: Material, to: Destination) -> bool:
 def show_hunt(run: Run, _material: Material, to: Destination) -> bool:
     """Print the outcome of a hunt, and its recommendation."""
     stored = read_hunt(run)
-    advice, unread = _advice(run)
+    advice, unread = recommendation(run)
     state = "" if run.finished and stored.about.get("verdict") else ", not finished"
     done = len(stored.rounds)
     to.begin(run, f"{plural(done, 'round')}{state}", [*stored.warnings, *unread])
@@ -74,8 +74,8 @@ def show_hunt(run: Run, _material: Material, to: Destination) -> bool:
     return True
 
 
-def _advice(run: Run) -> tuple[list[str], list[str]]:
-    """Return (the recommendation and what was done, warnings if it cannot be read)."""
+def recommendation(run: Run) -> tuple[list[str], list[str]]:
+    """Return (the recommendation of a hunt and what was done, warnings if it cannot be read)."""
     try:
         advice = read(run.path)
     except UsageError as error:
@@ -114,7 +114,7 @@ class RunKind:
     what    for sentences: "a hunt"
     check   raises UsageError if a run of this kind cannot be shown
     show    prints a run of the material; returns whether a CSV has its header now; raises UsageError for a format that it does not have
-    drawn   whether pages, Markdown and OpenMetrics have it
+    drawn   whether Markdown and OpenMetrics have it; pages have every kind
     """
 
     name: str
@@ -144,7 +144,7 @@ def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
 
 
 def not_drawn(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each run that pages, Markdown and OpenMetrics leave out."""
+    """Return a sentence for each run that Markdown and OpenMetrics leave out."""
     left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn]
     return [f"{path} has {what}, which is not written to files: use `collbench report {path}`" for path, what in left_out]
 

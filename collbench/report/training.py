@@ -276,8 +276,11 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     return list(found.values())
 
 
-def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
-    """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
+def parts_of(rows: Sequence[StepRow], step_time_s: float | None = None) -> tuple[str, list[Frame[Any]], list[str]]:
+    """Return one training on some backends as (headline, its tables, the sentences below them).
+
+    The tables are the step, its parts, the workers of asynchronous training, and the scaling efficiency; one may have no records.
+    """
     first = rows[0]
     words = [
         *filter(None, [first.dtype]),
@@ -286,17 +289,24 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
         plural(first.ranks, "rank"),
         plural(first.nodes, "node"),
     ]
-    yield Line(printable(headline(first.regime, first.model, first.parameters, words)), "head")
     step = "round" if any(row.staleness for row in rows) else "step"
-    yield from table_lines(_without_empty(step_columns(step), rows, style), width)
-    for columns, found in (
-        (PARTS, _below(rows, lambda row: row.parts)),
-        (WORKERS, _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])),
-    ):
-        yield from table_lines(_without_empty(columns, found), width)
+    frames: list[Frame[Any]] = [_without_empty(step_columns(step), rows, style)]
+    frames.append(_without_empty(PARTS, _below(rows, lambda row: row.parts)))
+    frames.append(_without_empty(WORKERS, _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])))
+    frames.append(_scaling(rows, step_time_s))
+    sentences = [sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)]
+    return headline(first.regime, first.model, first.parameters, words), frames, sentences
+
+
+def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
+    """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
+    head, (*frames, scaling), _ = parts_of(rows, step_time_s)
+    yield Line(printable(head), "head")
+    for frame in frames:
+        yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    yield from _scaling(rows, step_time_s, width)
+    yield from table_lines(scaling, width) if scaling.records else ()
     notes = [row.note for row in rows if row.note]
     yield from (Line(printable(text), "foot") for text in dict.fromkeys([*notes, *explain(flag for row in rows for flag in row.flags)]))
 
@@ -361,21 +371,19 @@ def _stale(staleness: Mapping[str, Any]) -> str:
     )
 
 
-def _scaling(rows: Sequence[StepRow], step_time_s: float | None, width: int | None) -> Iterator[Line]:
-    """Yield a line per backend, and an explanation of the two figures."""
+def _scaling(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]]:
+    """Return the table of a line per backend with an explanation of the two figures; without records if the times are unknown."""
     found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
-    if not found:
-        return
-    compute = milliseconds(found[0][1].compute_s)
     columns: list[Column[tuple[str, Efficiency]]] = [
         Column("", "backend", lambda each: each[0]),
         Column("", "no overlap, t/(t+c)", lambda each: _share(each[1].apart)),
         Column("", "perfect overlap, t/max(t,c)", lambda each: _share(each[1].overlap)),
     ]
+    compute = milliseconds(found[0][1].compute_s) if found else NOTHING
     head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
     brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
     foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
-    yield from table_lines(Frame(columns, found, head=head, foot=foot), width)
+    return Frame(columns, found, head=head, foot=foot)
 
 
 def _share(found: Share) -> str:

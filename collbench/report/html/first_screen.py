@@ -15,6 +15,7 @@ from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.html.material import Material
 from collbench.report.outcome_text import describe_summary, format_change
+from collbench.report.stored import kind_of
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -52,7 +53,7 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_pairs, _of_comparison, _of_rows)
+    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_rows)
     return next((found for of in answers if (found := of(material)) is not None), None)
 
 
@@ -111,6 +112,37 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
     more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
+
+
+# A training: the time of its step, and the share of the expected rate.
+
+
+def _of_training(material: Material) -> FirstScreen | None:
+    from collbench.report.html.kinds import training_rows
+    from collbench.report.training import milliseconds
+
+    rows = training_rows(material.runs)
+    if not rows:
+        return None
+    run = next(run for run in material.runs if kind_of(run))
+    timed = [row for row in rows if row.time_s is not None]
+    first = min(timed, key=lambda row: row.time_s.p50 if row.time_s else 0.0, default=rows[0])
+    of = f" of {first.model}" if first.model else ""
+    what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
+    if first.time_s is None:
+        return FirstScreen(short(f"{what}: not measured ({first.na})", 400), (DOUBT, "NOT MEASURED"), (), _line_of(run))
+    ceiling, percent, rate = first.ceiling, first.percent_of_ceiling, first.busbw_bytes_per_s
+    figures = [LargeFigure(f"{milliseconds(first.time_s.p50)} ms", f"exchange of a step over {first.backend}")]
+    title = f"{what}: a step's exchange takes {milliseconds(first.time_s.p50)} ms over {first.backend}"
+    if ceiling is not None and ceiling.bytes_per_s and percent is not None and rate is not None:
+        figures.append(LargeFigure(format_percent(percent), f"of {format_rate(ceiling.bytes_per_s)} GB/s expected"))
+        share = f"{format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)})"
+        title += f", {share}, limited by {ceiling.limited_by}"
+            f", {format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)}), limited by {ceiling.limited_by}"
+        )
+    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED") if percent is not None else (DOUBT, "MEASURED")
+    others = [f"{row.backend}: {milliseconds(row.time_s.p50)} ms" for row in timed if row is not first and row.time_s]
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), others)
 
 
 # Pairs: places and paths that are slower than the others explain.
