@@ -74,6 +74,13 @@ class IOThread:
         while not done.wait(_LOOK_S) and self._thread.is_alive():
             pass
 
+    def next(self, end: float) -> Any:
+        """Return the next item of the handler's inbox. Raises an error that it contains, and Empty at `end`, on CLOCK_MONOTONIC."""
+        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
     def _run(self) -> None:
         try:
             self._keep()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from collbench.addresses import LOOPBACK, Family, family_of
 from collbench.errors import UsageError
 from collbench.reason import Fact
 from collbench.units import listed
+
+Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Member:
     began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
-    rank: int
+    rank: Rank
     host: str
     local_rank: int
     pid: int

@@ -14,9 +14,11 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from collbench.reason import Fact
 
@@ -31,7 +33,7 @@ _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
 _QUIET_S = 1.0  # seconds without progress; retransmissions after that belong to the stall
 _EVERY_S = 0.5
-_LARGEST = 2**53
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class TcpInfo:
         return self.retransmitted > 0 or self.out_of_order > 0
 
 
-@dataclass(frozen=True)
-class PathReport:
+class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The combined state of one rank's connections to one address.
 
     stalled              how many are stalled; retransmits: the most consecutive timeouts among them
@@ -95,25 +96,12 @@ class PathReport:
     """
 
     peer: str
-    stalled: int
-    retransmits: int
-    packet_bytes: int
-    retransmitted: int
-    sent: int
-    received_ms: int
-
-    def as_json(self) -> list[Any]:
-        """Return the report as messages carry it."""
-        return list(astuple(self))
-
-
-def path_report(value: Any) -> PathReport | None:
-    """Return the report in a JSON value; None for an invalid value."""
-    if not (isinstance(value, list) and len(value) == 7 and isinstance(value[0], str)):
-        return None
-    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < _LARGEST for one in value[1:]):
-        return None
-    return PathReport(*value)
+    stalled: Count
+    retransmits: Count
+    packet_bytes: Count
+    retransmitted: Count
+    sent: Count
+    received_ms: Count
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:

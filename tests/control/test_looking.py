@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,15 +16,13 @@ from collbench.control.addresses import answering
 from collbench.control.diagnosis import (
     NodeProcesses,
     ProcessEnd,
-    RankState,
     began_of,
     how_ended,
     innermost,
     is_stopped,
     own_stack,
-    rank_states,
 )
-from collbench.control.wire import Malformed
+from collbench.control.members import Member
 
 GDB = """\
 [New LWP 11]
@@ -92,11 +91,13 @@ def until(condition):
 def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child):
     node = NodeProcesses()
     host = socket.gethostname()
-    node.watch(3, {"host": host, "pid": child.pid, "began": began_of(child.pid)})
-    node.watch(4, {"host": host, "pid": child.pid, "began": began_of(child.pid) + 1})  # another process that has that number now
-    node.watch(5, {"host": "another", "pid": child.pid, "began": began_of(child.pid)})  # containers number their processes alike
-    node.watch(6, {"host": host, "pid": os.getpid(), "began": began_of(os.getpid())})  # it would end itself with them
-    assert ([node.has(rank) for rank in range(3, 7)], node.stopped()) == ([True, False, False, False], [])
+    own = Member(3, host, 0, child.pid, (), began=began_of(child.pid))
+    node.watch(own)
+    node.watch(replace(own, rank=4, began=own.began + 1))  # another process that has that number now
+    node.watch(replace(own, rank=5, host="another"))  # containers number their processes alike
+    node.watch(replace(own, rank=6, pid=os.getpid(), began=began_of(os.getpid())))  # it would end itself with them
+    node.watch(replace(own, rank=7, pid=10**30, began=-1))  # no process
+    assert ([node.has(rank) for rank in range(3, 8)], node.stopped()) == ([True, False, False, False, False], [])
     child.send_signal(signal.SIGSTOP)
     until(lambda: is_stopped(child.pid))
     assert node.stopped() == [3]
@@ -144,21 +145,3 @@ def test_a_host_that_is_there_accepts_or_refuses():
 
 def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():
     assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]
-
-
-def test_a_standing_comes_back_unchanged():
-    one = RankState(3, "warm-up", False, 41, 0.5, 7, 1.25, True)
-    assert rank_states([one.as_json()], {3}) == [one]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None, {}, [None], [[3]], [[4, "", False, 0, 0, 0, 0, False]], [[True, "", False, 0, 0, 0, 0, False]],
-        [[3, 0, False, 0, 0, 0, 0, False]], [[3, "", 0, 0, 0, 0, 0, False]], [[3, "", False, 0, float("nan"), 0, 0, False]],
-        [[3, "", False, 10**400, 0, 0, 0, False]], [[3, "", False, 0, 0, 0, float("inf"), False]], [[3, "", False, 0, 0, 0, 0]],
-    ],
-)  # fmt: skip
-def test_what_is_no_standing_is_refused(wrong):
-    with pytest.raises(Malformed):
-        rank_states(wrong, {3})

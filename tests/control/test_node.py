@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from collbench.control import diagnosis
 from collbench.control.diagnosis import NodeProcesses, ProcessEnd, began_of, how_ended
+from collbench.control.members import Member
 
 
 @pytest.mark.parametrize(
@@ -32,14 +35,14 @@ def test_a_process_that_is_not_there_has_no_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "watched"), [({}, True), ({"began": 1}, False), ({"began": None}, False), ({"host": "other"}, False), ({"pid": 1}, False)]
+    ("changes", "watched"), [({}, True), ({"began": 1}, False), ({"began": -1}, False), ({"host": "other"}, False), ({"pid": 1}, False)]
 )
-def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, object], watched: bool) -> None:
+def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, Any], watched: bool) -> None:
     """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
+        member = Member(3, socket.gethostname(), 0, process.pid, (), began=began_of(process.pid))
         made = NodeProcesses()
-        made.watch(3, about)
+        made.watch(replace(member, **changes))
         found = made.has(3), bool(made.descriptors)
         made.close()
         process.kill()

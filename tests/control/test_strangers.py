@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import zmq
 
+from collbench.control.members import Member
 from collbench.control.security import ConnectionsRefused, Keys, RejectedPeers, Secret, closing
 from collbench.control.tree import RankRestarted
-from collbench.control.wire import PIECE_BYTES, Message, MessageKind
+from collbench.control.wire import PIECE_BYTES, Hello, Joining, frames
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
 from tests.control.ends_here import Here, about, launch
@@ -62,7 +63,7 @@ def without_curve(here: Here) -> None:
     stranger.linger = 0
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
-    stranger.send_multipart(Message(MessageKind.HELLO, 0, [[1, about(1), 0]]).frames())
+    stranger.send_multipart(frames(Hello([Joining(about(1))])))
     assert monitor.poll(5000)
     context.destroy(linger=0)
 
@@ -161,7 +162,7 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     again = here.spoke(1)
     again._part.ending.begin = lambda *_: None
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
-        again.join({"host": "node9", "pid": 9}, 5)
+        again.join(Member(1, "node9", 0, 9, ()), 5)
     assert hub.remarks() == [RankRestarted(1, "node9", 9)]
     spoke.send(1, "asking", "still here")
     heard: list[object] = []

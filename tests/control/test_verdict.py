@@ -1,10 +1,9 @@
 """The cause of a hang: it names rank, host, process, operation and phase, and never a rank that is where most are."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collbench.control.diagnosis import HangCause, HangEvidence, ProcessEnd, RankState, diagnose
 
@@ -112,7 +111,7 @@ SUBSETS = st.sets(st.sampled_from(RANKS))
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PLACES, min_size=6, max_size=6), SUBSETS, SUBSETS, SUBSETS, SUBSETS)
 def test_always_one_sentence_that_names_no_rank_that_is_where_most_are(places, answering, gone, held, unreachable):
-    answers = {rank: replace(places[rank], rank=rank) for rank in answering - gone - held}
+    answers = {rank: structs.replace(places[rank], rank=rank) for rank in answering - gone - held}
     found = HangEvidence(
         "", 5.0, {rank: name(rank) for rank in RANKS}, answers, gone=sorted(gone), held=held, unreachable=unreachable - answering
     )
