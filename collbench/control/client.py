@@ -22,6 +22,7 @@ from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
+from collbench.control import wire
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
 from collbench.control.diagnosis import (
@@ -41,37 +42,7 @@ from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret
 from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, bundles, other_step
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import (
-    Abort,
-    Aside,
-    Beat,
-    Bye,
-    Entry,
-    Gone,
-    Grant,
-    Hello,
-    Here,
-    Joining,
-    Malformed,
-    Message,
-    Moved,
-    Offer,
-    Paths,
-    Probed,
-    SendProbe,
-    Stack,
-    Stalled,
-    StepAnswer,
-    TakeStack,
-    Values,
-    Welcome,
-    Where,
-    check_ranks,
-    decoded,
-    encoded,
-    frames,
-    parsed,
-)
+from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
@@ -100,7 +71,7 @@ class Uplink:
         self._due: dict[str, float] = {}  # addresses to try, and when
         self._saying_hello: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
         self._places: dict[Any, str] = {}  # by monitor
-        self._hello: Hello | None = None
+        self._hello: wire.Hello | None = None
         self._waiting: list[Message] = []
         self.socket: zmq.Socket[Any] | None = None
         self.refused: list[str] = []
@@ -126,7 +97,7 @@ class Uplink:
         socket.setsockopt(zmq.IPV6, int("[" in self.place))
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self.place)
-        socket.send_multipart(frames(Aside(list(ranks))))
+        socket.send_multipart(frames(wire.Aside(list(ranks))))
         self._second = socket
 
     def send_second(self, message: Message) -> None:
@@ -134,7 +105,7 @@ class Uplink:
         if self._second:
             self._second.send_multipart(frames(message), copy=False)
 
-    def send_hello(self, hello: Hello, now: float) -> float:
+    def send_hello(self, hello: wire.Hello, now: float) -> float:
         """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
         if self._hello is None:
             self._hello, at = hello, now
@@ -145,7 +116,7 @@ class Uplink:
             self._open(place, hello)
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
 
-    def _open(self, place: str, hello: Hello) -> None:
+    def _open(self, place: str, hello: wire.Hello) -> None:
         socket = self._context.socket(zmq.DEALER)
         self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in place))
@@ -176,7 +147,7 @@ class Uplink:
             message = parsed([piece.buffer for piece in pieces])
         except Malformed:
             return None
-        if isinstance(message, Welcome) and self.socket is None:
+        if isinstance(message, wire.Welcome) and self.socket is None:
             self._keep(ready)
         return message
 
@@ -184,7 +155,7 @@ class Uplink:
         assert self._hello
         self.place = self._places[self._saying_hello[found]]
         for other in [one for one in self._saying_hello if one is not found]:
-            other.send_multipart(frames(Moved(self._hello.ranks[0].member.rank)))
+            other.send_multipart(frames(wire.Moved(self._hello.ranks[0].member.rank)))
             self._drop(other)
         self.socket = found
         self._due.clear()
@@ -219,7 +190,7 @@ class Uplink:
             self._second.close()
 
 
-_URGENT = (Here, Paths, Stalled, Where, Stack, Probed, Abort)
+_URGENT = (wire.Here, wire.Paths, wire.Stalled, wire.Where, wire.Stack, wire.Probed, wire.Abort)
 _SECOND_S = 0.6  # without a reply, or without an acknowledgement of this rank's reply, before a second connection is opened
 _STEP_S = 0.05
 _LOST_S = 0.05  # seconds from the loss of the connection to the end of this rank: time to read rank 0's last message
@@ -249,11 +220,11 @@ class NodeAgent:
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
         self.above = "rank 0"
         self.or_else: HostKilled | None = None
-        self._hello: Hello | None = None
+        self._hello: wire.Hello | None = None
         self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
-        self._offered: dict[int, deque[Values]] = {}
-        self._partings: list[Bye | Moved] = []
+        self._offered: dict[int, deque[wire.Values]] = {}
+        self._partings: list[wire.Bye | wire.Moved] = []
         self._states: dict[int, RankState] = {}
         self._joined: dict[int, Member] = {}
         self._beat_at = 0.0
@@ -270,7 +241,7 @@ class NodeAgent:
         """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
 
-    def present(self, hello: Hello) -> None:
+    def present(self, hello: wire.Hello) -> None:
         """Begin to connect."""
         self._hello = hello
 
@@ -290,13 +261,13 @@ class NodeAgent:
         if self.address and self._takes_probes is None:
             self._takes_probes = listener(self.address)
         port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
-        self.send(Paths(self.rank, port, self._connections.reports()))
+        self.send(wire.Paths(self.rank, port, self._connections.reports()))
 
     def _answer(self) -> None:
         """Send rank 0 the states of this node's ranks."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        self.send(Here([self._stand(), *self._held()]))
+        self.send(wire.Here([self._stand(), *self._held()]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -309,20 +280,20 @@ class NodeAgent:
         if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
-            self.up.send_second(Where())
+            self.up.send_second(wire.Where())
         return math.inf
 
     def _step_probes(self, now: float) -> float:
         for address, probe in list(self._probes.items()):
             if result := probe.step():
                 del self._probes[address]
-                self.send(Probed(self.rank, address, list(result.passed), list(result.failed)))
+                self.send(wire.Probed(self.rank, address, list(result.passed), list(result.failed)))
         return now + _STEP_S if self._probes else math.inf
 
     def read(self, ready: Any) -> None:
         """Handle a ready socket: a message from either side, or the end of a process of this node."""
         if ready in self.node.descriptors:
-            self.up.send(Gone(*self.node.ended(ready)))
+            self.up.send(wire.Gone(*self.node.ended(ready)))
         elif self.down and ready in self.down.sockets:
             try:
                 came = self.down.read(ready)
@@ -338,30 +309,30 @@ class NodeAgent:
                 self._from_above(message)
 
     def _from_above(self, message: Message) -> None:
-        if self.down and isinstance(message, StepAnswer | Where | Here | Abort | Bye):
+        if self.down and isinstance(message, wire.StepAnswer | wire.Where | wire.Here | wire.Abort | wire.Bye):
             self.down.broadcast(message)
-        if isinstance(message, StepAnswer | Where | Here):
+        if isinstance(message, wire.StepAnswer | wire.Where | wire.Here):
             self.hub_heard.set()
             self._queried_at = None
         match message:
-            case StepAnswer():
+            case wire.StepAnswer():
                 self._begun = self._welcomed = True
                 self.inbox.put(message)
-            case Welcome() if not self._welcomed:
+            case wire.Welcome() if not self._welcomed:
                 self._welcomed = True
                 self.inbox.put(message)
-            case Where():
+            case wire.Where():
                 self._answer()
-            case SendProbe():
+            case wire.SendProbe():
                 self._probes.setdefault(message.address, Probe(message.address, message.port))
-            case Grant():
+            case wire.Grant():
                 self._granted(message.step)
-            case TakeStack():
+            case wire.TakeStack():
                 self._stack(message)
-            case Abort():
+            case wire.Abort():
                 self.inbox.put(PeerFailed(message.sentence, message.code))
                 self.ending.begin(message.sentence, message.code, self.node)
-            case Bye():
+            case wire.Bye():
                 self.farewell.set()
 
     def _granted(self, step: int) -> None:
@@ -375,34 +346,34 @@ class NodeAgent:
         """Return the stopped ranks of this node, with their last known state."""
         return [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
 
-    def _stack(self, request: TakeStack) -> None:
+    def _stack(self, request: wire.TakeStack) -> None:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
         rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
         if rank == self.rank:
-            self.send(Stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}"))
+            self.send(wire.Stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}"))
         elif self.node.has(rank) and (tool_here() or child is None):
-            self.send(Stack(rank, self.node.stack_of(rank)))
+            self.send(wire.Stack(rank, self.node.stack_of(rank)))
         elif child and self.down:
             self.down.send(child, request)
 
     def _from_below(self, down: Downlinks, child: ChildConnection, message: Message) -> None:
         match message:
-            case Hello():
+            case wire.Hello():
                 self._admit(down, child, message)
-            case Values():
+            case wire.Values():
                 check_ranks((entry.rank for entry in message.entries), child.ranks)
                 self.take(message.step, message.entries)
-            case Beat():
+            case wire.Beat():
                 check_ranks((one.rank for one in message.states), child.ranks)
                 self._states |= {one.rank: one for one in message.states}
-            case Offer():
-                down.send(child, Grant(message.step))  # grants room for the values of all ranks of a node
-            case Bye() | Moved():
+            case wire.Offer():
+                down.send(child, wire.Grant(message.step))  # grants room for the values of all ranks of a node
+            case wire.Bye() | wire.Moved():
                 self._leave(down, child, message)
             case _:
                 self.send(message)
 
-    def _admit(self, down: Downlinks, child: ChildConnection, hello: Hello) -> None:
+    def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
         for member in (one.member for one in hello.ranks):
             if self._begun and self._joined.get(member.rank) != member:
                 down.refuse(child, RankRestarted.of(member).render(), FAILED)
@@ -410,15 +381,15 @@ class NodeAgent:
             child.ranks.add(member.rank)
             self._joined[member.rank] = member
             self.node.watch(member)
-            down.send(child, Welcome())
+            down.send(child, wire.Welcome())
         self.up.send(hello)
 
-    def _leave(self, down: Downlinks, child: ChildConnection, message: Bye | Moved) -> None:
+    def _leave(self, down: Downlinks, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
         """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
         rank = message.rank or 0
         child.ranks.discard(rank)
         self._states.pop(rank, None)
-        if isinstance(message, Bye):
+        if isinstance(message, wire.Bye):
             self.node.forget(rank)
         if not child.ranks:
             down.forget(child)
@@ -440,12 +411,12 @@ class NodeAgent:
     def _pass_on(self, step: int, entries: Sequence[Entry]) -> None:
         self._sent = max(self._sent, step)
         for bundle in bundles(entries):
-            values = Values(step, bundle)
+            values = wire.Values(step, bundle)
             if values.size_bytes <= LARGE_BYTES:
                 self.up.send(values)
             else:
                 self._offered.setdefault(step, deque()).append(values)
-                self.up.send(Offer(step, values.size_bytes))
+                self.up.send(wire.Offer(step, values.size_bytes))
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
@@ -459,7 +430,7 @@ class NodeAgent:
             self._beat_at = now + self._beat_s
             self._states[self.rank] = own = self._stand()
             self._connections.note(own.still_s, now)
-            self.up.send(Beat(list(self._states.values())))
+            self.up.send(wire.Beat(list(self._states.values())))
         return min(due, self._beat_at)
 
     def _part(self) -> None:
@@ -472,7 +443,7 @@ class NodeAgent:
         last = empty and not self._mates()
         if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
-            self.up.send(Bye(self.rank))
+            self.up.send(wire.Bye(self.rank))
 
     def _without(self, now: float, cut: float) -> float:
         """Handle a lost connection to rank 0; return when to check again."""
@@ -498,7 +469,7 @@ class NodeAgent:
         self.inbox.put(Orphaned(sentence))
         self.ending.begin(sentence, FAILED, self.node)
         if self.down:
-            self.down.broadcast(Abort(sentence, FAILED))
+            self.down.broadcast(wire.Abort(sentence, FAILED))
 
     def leave(self) -> None:
         """Report to rank 0 that this rank leaves. `released` is set as soon as it may end."""
@@ -575,7 +546,7 @@ class Client:
         Raises WaitExpired if rank 0 does not reply within the deadline, UsageError or PeerFailed if rank 0 has another build.
         """
         compares = self._info.launcher != "local"
-        hello = Hello([Joining(me, own().as_json() if compares else 0)])
+        hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
         self._keeper.do(lambda: self._part.present(hello))
         end, found = time.monotonic() + deadline_s, threading.Event()
         try:
@@ -644,13 +615,13 @@ class Client:
         """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
         with suppress(Empty):
             return self._keeper.next(end - _QUERY_BEFORE_S)
-        self._keeper.do(lambda: self._part.query(Where()))
+        self._keeper.do(lambda: self._part.query(wire.Where()))
         return self._keeper.next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
-            if not self._is_hub_there(Where()):
+            if not self._is_hub_there(wire.Where()):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
             with suppress(Empty):
                 return self._keeper.next(time.monotonic() + _QUERY_EVERY_S)
@@ -688,7 +659,7 @@ class Client:
 
     def interrupt(self, sentence: str, code: int) -> None:
         """Report to rank 0 why the launch ends, and return at once. Any thread may call."""
-        self._keeper.do(lambda: self._part.send(Abort(sentence, code)))
+        self._keeper.do(lambda: self._part.send(wire.Abort(sentence, code)))
 
     def farewell(self) -> None:
         """Wait briefly until rank 0 has ended: some launchers end all ranks when one ends, and rank 0 must report first."""
@@ -700,7 +671,7 @@ class Client:
 
         Any thread may call.
         """
-        return None if self._is_hub_there(Stalled(what)) else self._silence(what)
+        return None if self._is_hub_there(wire.Stalled(what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""

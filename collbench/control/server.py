@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
+from collbench.control import wire
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
 from collbench.control.diagnosis import NodeProcesses, ProcessEnd, RankState
@@ -28,32 +29,7 @@ from collbench.control.path import ConnectionMonitor, PathReport
 from collbench.control.security import Keys, Secret
 from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import (
-    Abort,
-    Aside,
-    Beat,
-    Bye,
-    Gone,
-    Grant,
-    Hello,
-    Here,
-    Joining,
-    Malformed,
-    Message,
-    Moved,
-    Offer,
-    Paths,
-    Probed,
-    Stack,
-    Stalled,
-    StepAnswer,
-    Values,
-    Welcome,
-    Where,
-    check_ranks,
-    decoded,
-    encoded,
-)
+from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
@@ -133,27 +109,27 @@ class Coordinator:
 
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         match message:
-            case Hello():
+            case wire.Hello():
                 self._hello(child, message)
-            case Values():
+            case wire.Values():
                 check_ranks((entry.rank for entry in message.entries), child.ranks)
                 self.inbox.put(message)
-            case Offer():
+            case wire.Offer():
                 self._offers.setdefault(message.step, deque()).append((child, message.size_bytes))
                 self._grant()
-            case Beat() | Here():
+            case wire.Beat() | wire.Here():
                 self._note(child, message)
-            case Stalled() | Where():
+            case wire.Stalled() | wire.Where():
                 self._answer_query(child, message)
-            case Stack() if self.inquiries.now:
+            case wire.Stack() if self.inquiries.now:
                 self.inquiries.now.stacks[message.rank] = message.text
-            case Probed() if self.inquiries.now:
+            case wire.Probed() if self.inquiries.now:
                 self.inquiries.now.note_probes(message)
-            case Aside():
+            case wire.Aside():
                 check_ranks(message.ranks, self.joined)
                 child.also |= set(message.ranks)
-                self.down.send(child, Where())
-            case Paths():
+                self.down.send(child, wire.Where())
+            case wire.Paths():
                 check_ranks([message.rank], child.ranks | child.also)
                 self.reported[message.rank] = message.port, message.reports, time.monotonic()
             case _:
@@ -161,18 +137,18 @@ class Coordinator:
 
     def _of_an_end(self, child: ChildConnection, message: Message) -> None:
         match message:
-            case Gone():
+            case wire.Gone():
                 check_ranks([message.rank], self.joined)
                 self._end_of(message.rank, message.end)
-            case Bye():
+            case wire.Bye():
                 check_ranks([message.rank], child.ranks)
                 self._bye(child, message.rank or 0)
-            case Moved():
+            case wire.Moved():
                 self._without(child, message.rank)
-            case Abort():
+            case wire.Abort():
                 self.inquiries.met(message.sentence, message.code)
 
-    def _hello(self, child: ChildConnection, hello: Hello) -> None:
+    def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
         for one in hello.ranks:
             member = one.member
             if self.members and self.joined.get(member.rank) != member:
@@ -183,7 +159,7 @@ class Coordinator:
             self.inbox.put(one)
             self.node.watch(member)
         if child.ranks:
-            self.down.send(child, Welcome())
+            self.down.send(child, wire.Welcome())
 
     def _again(self, child: ChildConnection, member: Member) -> None:
         """Refuse another process that joins as a rank that has joined. Only that process ends."""
@@ -209,16 +185,16 @@ class Coordinator:
             while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
                 child, size = offers.popleft()
                 self._under_way += size
-                self.down.send(child, Grant(step))
+                self.down.send(child, wire.Grant(step))
             if not offers:
                 del self._offers[step]
 
-    def _note(self, child: ChildConnection, message: Beat | Here) -> None:
+    def _note(self, child: ChildConnection, message: wire.Beat | wire.Here) -> None:
         check_ranks((one.rank for one in message.states), child.ranks | child.also)
         for one in message.states:
             if not one.held:
                 self.heard[one.rank] = one
-            if isinstance(message, Here) and self.inquiries.now:
+            if isinstance(message, wire.Here) and self.inquiries.now:
                 self.inquiries.now.heard(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
@@ -231,11 +207,11 @@ class Coordinator:
         else:
             self._ended.setdefault(rank, time.monotonic())
 
-    def _answer_query(self, child: ChildConnection, message: Stalled | Where) -> None:
+    def _answer_query(self, child: ChildConnection, message: wire.Stalled | wire.Where) -> None:
         """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
         own = self.stand()
-        self.down.send(child, Here([own]))
-        if isinstance(message, Stalled):
+        self.down.send(child, wire.Here([own]))
+        if isinstance(message, wire.Stalled):
             self.inquiries.begin(message.what)
         elif own.still_s > self.timeout_s and not own.waits:
             self.inquiries.begin("")
@@ -289,7 +265,7 @@ class Coordinator:
     def see_off(self) -> None:
         """Inform the other ranks that this rank leaves."""
         self._forget_closed()
-        self.down.broadcast(Bye())
+        self.down.broadcast(wire.Bye())
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, in their order, once all have joined."""
@@ -303,7 +279,7 @@ class Coordinator:
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
         if not self.ending.begun:
-            self.down.broadcast(Abort(sentence, code))
+            self.down.broadcast(wire.Abort(sentence, code))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
@@ -372,7 +348,7 @@ class Server:
         self.part = Coordinator(down, stand, ending, timeout_s)
         self._keeper = IOThread(self.part)
         self._builds = self._build_server(info, secret, addresses) if self._build else None
-        self._early: dict[int, list[Values]] = {}
+        self._early: dict[int, list[wire.Values]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """Return the server that compares builds until all ranks have joined."""
@@ -445,7 +421,7 @@ class Server:
                 came = self._keeper.next(end)
             except Empty:
                 came = self._expired(what, end + patience_s)
-            if not isinstance(came, Values):
+            if not isinstance(came, wire.Values):
                 continue
             if came.step < step:
                 raise other_step(what, came.step, step)
@@ -456,7 +432,7 @@ class Server:
             if came.size_bytes > LARGE_BYTES:
                 self._free_room(came.size_bytes)
 
-    def _taken(self, came: Values, what: str, missing: set[int], take: Take) -> None:
+    def _taken(self, came: wire.Values, what: str, missing: set[int], take: Take) -> None:
         for entry in came.entries:
             if entry.rank not in missing:
                 raise self._invalid(what, entry.rank)
@@ -489,7 +465,7 @@ class Server:
 
     def send(self, step: int, value: Any) -> None:
         """Send the same value to every other rank."""
-        message = StepAnswer(step, encoded(value))
+        message = wire.StepAnswer(step, encoded(value))
         self._keeper.see_done(lambda: self.part.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
