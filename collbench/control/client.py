@@ -92,13 +92,16 @@ class Uplink:
 
     def open_second(self, ranks: Sequence[int]) -> None:
         """Open one more connection to the same place, because a lost packet may block the first one."""
+        self._second = self._socket(self.place)
+        self._second.setsockopt(zmq.LINGER, 0)
+        self._second.connect(self.place)
+        self.send_second(wire.Aside(list(ranks)))
+
+    def _socket(self, place: str) -> zmq.Socket[Any]:
         socket = self._context.socket(zmq.DEALER)
         self._keys.secure_caller(socket)
-        socket.setsockopt(zmq.IPV6, int("[" in self.place))
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self.place)
-        socket.send_multipart(frames(wire.Aside(list(ranks))))
-        self._second = socket
+        socket.setsockopt(zmq.IPV6, int("[" in place))
+        return socket
 
     def send_second(self, message: Message) -> None:
         """Send through the second connection, if there is one."""
@@ -117,9 +120,7 @@ class Uplink:
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
 
     def _open(self, place: str, hello: wire.Hello) -> None:
-        socket = self._context.socket(zmq.DEALER)
-        self._keys.secure_caller(socket)
-        socket.setsockopt(zmq.IPV6, int("[" in place))
+        socket = self._socket(place)
         socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
         monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
