@@ -98,7 +98,7 @@ class Uplink:
         self.send_second(wire.Aside(list(ranks)))
 
     def _socket(self, place: str) -> zmq.Socket[Any]:
-        socket = self._context.socket(zmq.DEALER)
+        socket: zmq.Socket[Any] = self._context.socket(zmq.DEALER)
         self._keys.secure_caller(socket)
         socket.setsockopt(zmq.IPV6, int("[" in place))
         return socket
