@@ -196,19 +196,18 @@ class HangInquiry:
     def _probe_paths(self) -> None:
         """Request probes of several packet sizes on the paths where connections lose packets."""
         hub = self._hub
-        for one in self._paths().suspects[:_MOST_PROBED]:
-            where = self._takes_probes(one.source, one.target)
-            sender = next((member.rank for member in hub.members if member.host == one.source), None)
+        for way in self._paths().suspects[:_MOST_PROBED]:
+            where = self._takes_probes(way[1])
+            sender = next((member.rank for member in hub.members if member.host == way[0]), None)
             if where is None or sender is None:
                 continue
-            way = one.source, one.target
             self._probes[way] = Probe(*where) if sender == self._own.rank else None
             for child in hub.down.children.values():
                 if sender in child.ranks | child.also:
                     hub.down.send(child, SendProbe(*where))
 
-    def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
-        """Return the address and port at which the host `target` accepts probes from `source`; None without one."""
+    def _takes_probes(self, target: str) -> tuple[str, int] | None:
+        """Return the address and port at which a host accepts probes; None without one."""
         hub = self._hub
         if hub.members and target == hub.members[0].host:
             return (hub.members[0].address, hub.down.port) if hub.down.port else None
