@@ -265,10 +265,11 @@ class NodeAgent:
         self.send(wire.Paths(self.rank, port, self._connections.reports()))
 
     def _answer(self) -> None:
-        """Send rank 0 the states of this node's ranks."""
+        """Send rank 0 this rank's state, and the last known states of the stopped ranks of this node."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        self.send(wire.Here([self._stand(), *self._held()]))
+        held = [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
+        self.send(wire.Here([self._stand(), *held]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -343,10 +344,6 @@ class NodeAgent:
         if not offered:
             self._offered.pop(step, None)
 
-    def _held(self) -> list[RankState]:
-        """Return the stopped ranks of this node, with their last known state."""
-        return [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-
     def _stack(self, request: wire.TakeStack) -> None:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
         rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
@@ -377,7 +374,7 @@ class NodeAgent:
     def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
         for member in (one.member for one in hello.ranks):
             if self._begun and self._joined.get(member.rank) != member:
-                down.refuse(child, RankRestarted.of(member).render(), FAILED)
+                down.refuse(child, RankRestarted(member.rank, member.host, member.pid).render(), FAILED)
                 break
             child.ranks.add(member.rank)
             self._joined[member.rank] = member

@@ -117,23 +117,16 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
     """Return (the address at the other end, the kernel's data). The descriptor is neither copied nor closed."""
-    try:
+    with suppress(OSError, ValueError):
         one = socket.socket(fileno=descriptor)
-    except (OSError, ValueError):
-        return None
-    try:
-        return _facts(one)
-    except OSError:
-        return None
-    finally:
-        one.detach()
-
-
-def _facts(one: socket.socket) -> tuple[str, TcpInfo] | None:
-    if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
-        return None
-    info, peer = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)), _address(one.getpeername())
-    return (peer, info) if info.state in _STATES and peer != _address(one.getsockname()) else None
+        try:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                info = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
+                peer, own = _address(one.getpeername()), _address(one.getsockname())
+                return (peer, info) if info.state in _STATES and peer != own else None
+        finally:
+            one.detach()
+    return None
 
 
 def _address(name: Any) -> str:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -163,7 +164,7 @@ class Coordinator:
 
     def _again(self, child: ChildConnection, member: Member) -> None:
         """Refuse another process that joins as a rank that has joined. Only that process ends."""
-        restarted = RankRestarted.of(member)
+        restarted = RankRestarted(member.rank, member.host, member.pid)
         if len(self.late) < _MOST_LATE:
             self.late.append(restarted)
         if not child.ranks:
@@ -430,7 +431,7 @@ class Server:
             else:
                 self._taken(came, what, missing, take)
             if came.size_bytes > LARGE_BYTES:
-                self._free_room(came.size_bytes)
+                self._keeper.do(partial(self.part.made_room, came.size_bytes))
 
     def _taken(self, came: wire.Values, what: str, missing: set[int], take: Take) -> None:
         for entry in came.entries:
@@ -447,9 +448,6 @@ class Server:
 
     def _invalid(self, what: str, rank: int) -> RunFailed:
         return RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
-
-    def _free_room(self, room_bytes: int) -> None:
-        self._keeper.do(lambda: self.part.made_room(room_bytes))
 
     def _expired(self, what: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""

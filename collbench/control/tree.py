@@ -24,7 +24,6 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
-from collbench.control.members import Member
 from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
 from collbench.control.wire import Abort, Aside, Bye, Entry, Hello, Here, Message, Where, frames, parsed
 from collbench.errors import RunFailed, UsageError
@@ -54,11 +53,6 @@ class RankRestarted(Fact, frozen=True):
     rank: int
     host: str
     pid: int
-
-    @classmethod
-    def of(cls, member: Member) -> RankRestarted:
-        """Return the fact about the second process."""
-        return cls(member.rank, member.host, member.pid)
 
     def render(self) -> str:
         """Return the sentence."""
