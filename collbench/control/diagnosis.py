@@ -478,17 +478,15 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
 
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
     where = seen.what or (_majority(seen)[1] if seen.answers else "") or _BETWEEN
-    return HangDiagnosis(HangCause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
+    return _hang(seen, HangCause.PATH, (), where, waiting=0, path=path)
 
 
 def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     first = ended[0]
     end = seen.how.get(first, ProcessEnd())
-    return HangDiagnosis(
-        HangCause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
-        others=None if end.known else seen.other_candidates.get(first), more=len(ended) - 1, members=len(seen.members),
-        timeout_s=seen.timeout_s,
-    )  # fmt: skip
+    others = None if end.known else seen.other_candidates.get(first)
+    more = {"end": end, "others": others, "more": len(ended) - 1}
+    return _hang(seen, HangCause.ENDED, (first,), _where(seen, ended), waiting=0, doing="", **more)
 
 
 def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
@@ -524,9 +522,7 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
     odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
         return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
-    return HangDiagnosis(
-        HangCause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=majority[1]
-    )  # fmt: skip
+    return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
 
 
 def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
@@ -550,13 +546,8 @@ def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
 
 
 def _hang(seen: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
-    others = len(seen.answers.keys() - set(ranks) - set(seen.held))
-    found = HangDiagnosis(
-        cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
-        doing=next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), ""),
-    )  # fmt: skip
+    names = tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
+    waiting = len(seen.answers.keys() - set(ranks) - set(seen.held))
+    doing = next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), "")
+    found = HangDiagnosis(cause, where or _where(seen, ranks), ranks, names, waiting, len(seen.members), seen.timeout_s, doing=doing)
     return structs.replace(found, **more)
-
-
-def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
-    return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)

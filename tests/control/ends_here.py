@@ -86,6 +86,13 @@ def about(rank: int) -> Member:
     return Member(rank, f"node{rank}", 0, 4242 + rank, ())
 
 
+def collected(hub: Server, step: int) -> dict[int, tuple[Any, list[bytes]]]:
+    """Return every rank's value of a step, and its arrays, by rank."""
+    found: dict[int, tuple[Any, list[bytes]]] = {}
+    hub.collect(step, "asking", 10, lambda rank, value, arrays: found.update({rank: (value, [bytes(array) for array in arrays])}))
+    return found
+
+
 @contextmanager
 def launch(n: int = 2, each: int = 1) -> Iterator[Here]:
     here = Here(n, each)

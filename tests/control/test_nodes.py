@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -17,13 +16,7 @@ from collbench.control.tree import BUNDLE_BYTES, LARGE_BYTES, bundles
 from collbench.control.wire import Entry
 from collbench.errors import RunFailed, UsageError
 from tests.cli.command import until
-from tests.control.ends_here import Here, about, launch
-
-
-def collected(hub: Server, step: int) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    hub.collect(step, "asking", 10, lambda rank, value, raw: found.update({rank: (value, [bytes(part) for part in raw])}))
-    return found
+from tests.control.ends_here import Here, about, collected, launch
 
 
 def joined(here: Here) -> tuple[Server, list[Client]]:
