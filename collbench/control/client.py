@@ -7,7 +7,6 @@ The first rank of a node also forwards the messages of the node's other ranks. S
 from __future__ import annotations
 
 import math
-import os
 import socket
 import threading
 import time
@@ -33,7 +32,6 @@ from collbench.control.diagnosis import (
     RankState,
     is_stopped,
     own_stack,
-    stack,
     tool_here,
 )
 from collbench.control.io_thread import IOThread
@@ -348,7 +346,7 @@ class NodeAgent:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
         rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
         if rank == self.rank:
-            self.send(wire.Stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}"))
+            self.send(wire.Stack(rank, own_stack(native=True)))
         elif self.node.has(rank) and (tool_here() or child is None):
             self.send(wire.Stack(rank, self.node.stack_of(rank)))
         elif child and self.down:

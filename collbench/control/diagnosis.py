@@ -222,8 +222,20 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 
 def stack(pid: int) -> str:
     """Return the stack as py-spy or gdb prints it, or the reason why it is missing. Never raises; takes at most 2.5 seconds."""
-    tool = tool_here()
-    return _output_of([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
+    path = tool_here()
+    if path is None:
+        return "no stack: neither py-spy nor gdb is installed"
+    tool = Path(path).name
+    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
+    try:
+        done = subprocess.run(
+            [path, *_TOOLS[tool], str(pid)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env
+        )
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
+    except OSError as error:
+        return f"{tool} failed ({type(error).__name__})"
+    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 def tool_here() -> str | None:
@@ -231,10 +243,14 @@ def tool_here() -> str | None:
     return next((path for path in map(shutil.which, _TOOLS) if path), None)
 
 
-def own_stack() -> str:
-    """Return the Python stack of this process's main thread, the innermost call last. Other threads call it."""
+def own_stack(*, native: bool = False) -> str:
+    """Return the Python stack of this process's main thread, the innermost call last. Other threads call it.
+
+    native: the stack by py-spy or gdb follows, if one of them is installed. It stops this process for a moment.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+    own = "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+    return own + stack(os.getpid()) if native and tool_here() else own
 
 
 def innermost(text: str) -> str:
@@ -246,18 +262,6 @@ def innermost(text: str) -> str:
     section = itertools.takewhile(str.strip, lines[begin + 1 :])
     names = (match[1] for line in section if (match := _FRAME.match(line)))
     return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
-
-
-def _output_of(line: Sequence[str]) -> str:
-    tool = Path(line[0]).name
-    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
-    try:
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
-    except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
-    except OSError as error:
-        return f"{tool} failed ({type(error).__name__})"
-    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 # The processes of this node's ranks: which have ended, which are stopped, and in which call one of them is.

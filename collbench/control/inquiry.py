@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from collbench.control.diagnosis import (
     diagnose,
     innermost,
     own_stack,
-    stack,
     tool_here,
 )
 from collbench.control.path import PathEvidence, PathReport, Probe, ProbeResult, directions, tcp_info
@@ -170,7 +168,7 @@ class HangInquiry:
         if rank in self._unreachable:
             self._help(partial(self._find_elsewhere, rank))
         elif rank == self._own.rank:
-            self._help(lambda: self._take_stack(rank, own_stack() + (stack(os.getpid()) if tool_here() else "")))
+            self._help(lambda: self._take_stack(rank, own_stack(native=True)))
         elif self._hub.node.has(rank) and tool_here():
             self._help(lambda: self._take_stack(rank, self._hub.node.stack_of(rank)))
         elif child := self._hub.down.with_rank(rank):
