@@ -48,7 +48,7 @@ def measure(n: int = MESSAGES, seed: int = 9) -> Outcome:
     return Outcome(
         "control_fuzz",
         f"Real messages of every kind, mutated by seed {seed}: bits, lengths, order of frames, sizes that lie, values exchanged inside the "
-        "JSON. Each is refused in one way (Malformed) or read; anything else ends the benchmark. At rank 0's own socket, with the launch's "
+        "record. Each is refused in one way (Malformed) or read; anything else ends the benchmark. At rank 0's socket, with the launch's "
         "key and as raw bytes without it; afterwards a rank joins there.",
         [figure for one in found for figure in _figures(one)],
         [asdict(one) for one in found],
