@@ -23,9 +23,10 @@ import zmq
 
 from collbench.addresses import LOOPBACK
 from collbench.control.addresses import hub_places
+from collbench.control.members import Member
 from collbench.control.security import Keys, secret_of
 from collbench.control.tree import LARGE_BYTES
-from collbench.control.wire import Message, MessageKind
+from collbench.control.wire import Bye, Entry, Grant, Hello, Joining, Message, Offer, StepAnswer, Values, encoded, frames, parsed
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from tests.benchmarks.command import main
@@ -36,6 +37,7 @@ NODES, VALUES = 5000, 131_072  # of 8 bytes: 1 MiB
 _PROCESSES = 2
 _WALL_S, _BYTES = 60.0, 2e9
 _DEADLINE_S = 300.0
+_SHORT_BYTES = 2000  # a longer message has the members
 
 
 @dataclass(frozen=True)
@@ -142,37 +144,36 @@ class Nodes:
             self.socket.setsockopt(zmq.CONNECT_ROUTING_ID, _name(rank))
             self.socket.connect(hub_places(self._info, self._secret)[0])
         for rank in self.mine:
-            about = {
-                "rank": rank, "host": f"node{rank:05}", "local_rank": 0, "pid": rank, "cpus": list(range(64)),
-                "routes": [[LOOPBACK, LOOPBACK]],
-            }  # fmt: skip
-            self._say(rank, Message(MessageKind.HELLO, 0, [[rank, about, 0]]))
+            member = Member(rank, f"node{rank:05}", 0, rank, tuple(range(64)), routes=((LOOPBACK, LOOPBACK),))
+            self._say(rank, Hello([Joining(member)]))
 
     def _say(self, rank: int, message: Message) -> None:
-        self.socket.send_multipart([_name(rank), *message.frames()], copy=False)
+        self.socket.send_multipart([_name(rank), *frames(message)], copy=False)
 
     def serve(self) -> None:
         """Serve until every node has received the decision."""
         while self._left:
-            name, kind, step, *_ = self.socket.recv_multipart()
-            self._heard(int(name[1:]), MessageKind(kind), int(step))
+            name, *pieces = self.socket.recv_multipart()
+            self._heard(int(name[1:]), pieces)
         for rank in self.mine:
-            self._say(rank, Message(MessageKind.BYE, 0, rank))
+            self._say(rank, Bye(rank))
         self.socket.close()
         self.context.term()
 
-    def _heard(self, rank: int, kind: MessageKind, step: int) -> None:
-        """Receive without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
-        if kind is MessageKind.ANSWER and step == 0:
+    def _heard(self, rank: int, pieces: list[bytes]) -> None:
+        """Receive the members without decoding: thousands of nodes would decode thousands of members each, on rank 0's cores."""
+        message = parsed(pieces) if sum(map(len, pieces)) < _SHORT_BYTES else StepAnswer(0, b"")
+        if isinstance(message, StepAnswer) and message.step == 0:
             size = 8 * self._values
-            self._say(rank, Message(MessageKind.OFFER, 1, size) if size > LARGE_BYTES else self._array(rank))
-        elif kind is MessageKind.GRANT:
+            self._say(rank, Offer(1, size) if size > LARGE_BYTES else self._array(rank))
+        elif isinstance(message, Grant):
             self._say(rank, self._array(rank))
-        elif kind is MessageKind.ANSWER:
+        elif isinstance(message, StepAnswer):
             self._left -= 1
 
     def _array(self, rank: int) -> Message:
-        return Message(MessageKind.VALUES, 1, [[rank, ["gathering", [self._values]], 1]], [np.full(self._values, float(rank)).tobytes()])
+        array = memoryview(np.full(self._values, float(rank)).tobytes())
+        return Values(1, [Entry(rank, "gathering", encoded([self._values]), [array])])
 
 
 def _name(rank: int) -> bytes:

@@ -17,7 +17,7 @@ import zmq
 
 from collbench.control.security import Keys
 from collbench.control.server import Server
-from collbench.control.wire import Malformed, MessageKind
+from collbench.control.wire import Abort, Gone, Malformed, Message, Stalled
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.control.ends_here import DEADLINE_S, Here, about
@@ -48,7 +48,7 @@ def measure(n: int = MESSAGES, seed: int = 9) -> Outcome:
     return Outcome(
         "control_fuzz",
         f"Real messages of every kind, mutated by seed {seed}: bits, lengths, order of frames, sizes that lie, values exchanged inside the "
-        "JSON. Each is refused in one way (Malformed) or read; anything else ends the benchmark. At rank 0's own socket, with the launch's "
+        "record. Each is refused in one way (Malformed) or read; anything else ends the benchmark. At rank 0's socket, with the launch's "
         "key and as raw bytes without it; afterwards a rank joins there.",
         [figure for one in found for figure in _figures(one)],
         [asdict(one) for one in found],
@@ -76,7 +76,7 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
     here = Here()
     with here.stack:
         hub = here.hub()
-        _deaf_to(hub, MessageKind.ABORT, MessageKind.STALLED, MessageKind.GONE)
+        _deaf_to(hub, Abort, Stalled, Gone)
         began, before = time.perf_counter(), resident()
         unreadable = _count_unreadable(hub)
         (_send_with_key if has_key else _send_raw)(here, seed, count)
@@ -103,10 +103,10 @@ def _count_unreadable(hub: Server) -> list[Malformed]:
     return unreadable
 
 
-def _deaf_to(hub: Server, *kinds: MessageKind) -> None:
+def _deaf_to(hub: Server, *kinds: type[Message]) -> None:
     """Ignore messages that end a launch: a mutated one that is still valid would end this process."""
     heard_before = hub.part._from_below
-    hub.part._from_below = lambda child, message: None if message.kind in kinds else heard_before(child, message)
+    hub.part._from_below = lambda child, message: None if isinstance(message, kinds) else heard_before(child, message)
 
 
 def _send_with_key(here: Here, seed: int, count: int) -> None:
