@@ -7,6 +7,7 @@ from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
+from collbench.machine.doctor.logs import LogView
 from collbench.machine.model import Machine, known_none
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
@@ -113,7 +114,7 @@ def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
 
 Rule = Callable[[MachineView], Iterator[Finding]]
 JobRule = Callable[[Sequence[MachineView]], Iterator[Finding]]
-LogRule = Callable[[NcclLog, Sequence[MachineView]], Iterator[Finding]]
+LogRule = Callable[[LogView], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
 JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
@@ -128,6 +129,6 @@ def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Seq
     views = [MachineView(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
-    found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]
+    found += [finding for log in logs for rule in LOG_RULES for finding in rule(LogView(log, views))]
     found += compare.examined(machines, good) if good else []
     return worst_first(found)
