@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -80,9 +80,8 @@ class MachineView:
         self.distances = Distances(machine)
         self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
 
-    def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
-        """Return a finding of this machine. `texts`: what, evidence, remedy."""
-        what, evidence, remedy = texts
+    def finding(self, code: str, severity: Severity, what: str, evidence: str, remedy: str) -> Finding:
+        """Return a finding of this machine."""
         return Finding(code, severity, self.machine.hostname, what, evidence, remedy)
 
     @cached_property
@@ -170,15 +169,6 @@ def bytes_per_s(speed: float | None, width: int | None) -> float | None:
 def gigabytes(bytes_per_second: float) -> str:
     """Return a rate as text: "31.5 GB/s"."""
     return f"{bytes_per_second / 1e9:.3g} GB/s"
-
-
-def slots(view: MachineView) -> Iterator[tuple[str, list[Nic]]]:
-    """Yield (slot address, NICs) for physical NICs: the functions of one device share a slot."""
-    found: dict[str, list[Nic]] = {}
-    for nic in view.real_nics:
-        if nic.address:
-            found.setdefault(nic.address.rpartition(".")[0], []).append(nic)
-    yield from found.items()
 
 
 def _bus(address: str | None) -> str | None:
