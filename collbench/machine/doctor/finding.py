@@ -92,6 +92,11 @@ class MachineView:
         return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
 
     @cached_property
+    def gpu_names(self) -> dict[str, str]:
+        """The names of the GPUs for users, by key."""
+        return {gpu.key: gpu_name(gpu) for gpu in self.machine.gpus}
+
+    @cached_property
     def rdma(self) -> tuple[Nic, ...]:
         """The physical RDMA devices."""
         return tuple(nic for nic in self.real_nics if nic.rdma)
@@ -121,15 +126,10 @@ class MachineView:
     def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
         """Return the shortest known path from a GPU to a usable RDMA device, and the devices at that distance; None when unknown."""
         if gpu.key not in self._nearest:
-            self._nearest[gpu.key] = self._look_around(gpu)
+            known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
+            best = min((path for path, _ in known), key=closeness, default="")
+            self._nearest[gpu.key] = (best, tuple(nic for path, nic in known if path == best)) if known else None
         return self._nearest[gpu.key]
-
-    def _look_around(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
-        known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
-        if not known:
-            return None
-        best = min((path for path, _ in known), key=closeness)
-        return best, tuple(nic for path, nic in known if path == best)
 
     def name(self, address: str) -> str:
         """Return the name of a PCI device for users: "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
