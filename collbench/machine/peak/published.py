@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from functools import cache
 from math import isclose, log
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from collbench.errors import UsageError
+import msgspec
+
 from collbench.machine.peak.domain import joined
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_nic, parse_pcie
+from collbench.machine.peak.rates import parse
 from collbench.units import format_rate
 
-_FILE = Path(__file__).with_name("published.toml")
+FILE = Path(__file__).with_name("published.toml")
 _ALIKE = 0.002  # of a rate: 448 GB/s of xGMI and 450 GB/s of NVLink differ
 _MOST = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of published.toml; rates in GB/s. The fields are explained in that file."""
 
     operation: str
@@ -72,23 +73,17 @@ class PublishedFigure:
         return f"{rates} GB/s on {count}{self.machine}{how} ({', '.join(self.sources)})"
 
 
+class PublishedFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole table of published bus bandwidths."""
+
+    schema: Literal[1]
+    published: tuple[Published, ...]
+
+
 @cache
 def rows() -> tuple[Published, ...]:
-    """Return the table in the package."""
-    return parse(_FILE.read_text(encoding="utf-8"))
-
-
-def parse(text: str) -> tuple[Published, ...]:
-    """Return the rows of a table. Raises UsageError for anything but schema 1 with rows of known keys."""
-    import tomllib
-
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of published figures is not valid TOML: {error}") from None
-    if table.pop("schema", None) != 1 or set(table) != {"published"}:
-        raise UsageError("the table of published figures must have schema = 1 and the section published, and no others")
-    return tuple(_row(row) for row in table["published"])
+    """Return the rows of the table in the package."""
+    return parse(FILE.read_text(encoding="utf-8"), PublishedFigures).published
 
 
 def published(operation: str, job: Job) -> list[PublishedFigure]:
@@ -141,11 +136,3 @@ def _figure(group: Sequence[Published]) -> PublishedFigure:
     low, high = min(row.busbw_gb_per_s[0] for row in group), max(row.busbw_gb_per_s[1] for row in group)
     sources = tuple(dict.fromkeys(row.source for row in group))
     return PublishedFigure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
-
-
-def _row(row: dict[str, Any]) -> Published:
-    try:
-        low, high = row["busbw_gb_per_s"]
-        return Published(**{**row, "busbw_gb_per_s": (float(low), float(high))})
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"a row of [[published]] in the table of published figures is not valid: {error}") from None
