@@ -76,46 +76,6 @@ class Pcie(_Row, frozen=True):
         return self.nccl_gb_per_s * 1e9 * lanes / 16
 
 
-class PciePayload(_Row, frozen=True):
-    """The bytes of each PCIe packet in addition to its payload."""
-
-    overhead_bytes: int
-
-    def efficiency(self, payload_bytes: int) -> float:
-        """Return the fraction of a link's rate that is payload at this maximum payload size."""
-        return payload_bytes / (payload_bytes + self.overhead_bytes)
-
-
-class Sockets(_Row, frozen=True):
-    """NCCL's constant for the link between two sockets, GB/s of one direction."""
-
-    processor: str
-    gb_per_s: float
-
-
-class Upi(_Row, frozen=True):
-    """Intel's link between sockets, GB/s of one link in one direction."""
-
-    gt_per_s: float
-    gb_per_s: float
-
-
-class InfinibandLane(_Row, frozen=True):
-    """An InfiniBand lane: Gb/s as the kernel reports it, and the fraction of it that is data."""
-
-    name: str
-    gbit_per_s: float
-    data: float
-
-
-class Payload(_Row, frozen=True):
-    """The fraction of a link's data rate that is payload, by transport and MTU in bytes."""
-
-    transport: str
-    mtu: int
-    fraction: float
-
-
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole table of hardware rates."""
 
@@ -124,11 +84,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpu: tuple[GpuModel, ...]
     xgmi: tuple[Xgmi, ...]
     pcie: tuple[Pcie, ...]
-    pcie_payload: tuple[PciePayload, ...]
-    nccl_socket: tuple[Sockets, ...]
-    upi: tuple[Upi, ...]
-    infiniband: tuple[InfinibandLane, ...]
-    payload: tuple[Payload, ...]
 
 
 def parse(text: str, kind: type[_Table]) -> _Table:
