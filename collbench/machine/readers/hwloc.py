@@ -19,6 +19,7 @@ from collbench.machine.readers.text import (
     Unreadable,
     cpu_mask,
     few,
+    nested,
     pci_address,
     printable,
     top_element,
@@ -193,15 +194,10 @@ class HwlocObject:
 
 def hwloc_objects(topology: Element) -> list[HwlocObject]:
     """Return every <object>, outer ones first."""
-    found: list[HwlocObject] = []
-    waiting: list[tuple[Element, HwlocObject | None]] = [(topology, None)]
-    while waiting:
-        element, inside = waiting.pop()
-        thing = HwlocObject(element, inside) if element.tag == "object" else inside
-        if element.tag == "object" and thing:
-            found.append(thing)
-        waiting += [(child, thing) for child in reversed(element) if child.tag == "object"]
-    return found
+    found: dict[Element | None, HwlocObject] = {}
+    for element, inside in nested(topology, {"object"}):
+        found[element] = HwlocObject(element, found.get(inside))
+    return list(found.values())
 
 
 def infos(element: Element) -> dict[str, str]:

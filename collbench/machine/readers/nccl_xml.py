@@ -25,6 +25,7 @@ from collbench.machine.readers.text import (
     few,
     gigatransfers,
     lanes,
+    nested,
     numa_of,
     pci_address,
     printable,
@@ -244,13 +245,12 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
         numa = numa_of(cpu.get("numaid"))
         if numa is not None:
             found.numa.setdefault(numa, NumaNode(numa, cpus=written(cpu_mask(cpu.get("affinity")) or ()) or None))
-        waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
-        while waiting:  # outer ones first, in the file's order
-            element, parent = waiting.pop()
+        functions: dict[Element | None, PciDevice | None] = {}  # of an element, or of the one around it
+        for element, inside in nested(cpu, {"pci", "nic", "net"}):
+            parent = functions.get(inside)
             if element.tag == "net":
                 _take_net(_nic(element, parent, numa, found.notes), found)
-            below = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
-            waiting += [(child, below) for child in reversed(element)] if element.tag in {"pci", "nic"} else []
+            functions[element] = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
     _link_tree(found)
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
