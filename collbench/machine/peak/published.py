@@ -92,7 +92,10 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     Machines are alike if they have the same number of GPUs and the same rate of their links; across nodes also of their NICs.
     """
     own = _traits(job)
-    alike = [row for row in rows() if row.operation == operation and _same(own, _traits(row.job()))]
+    if own is None or own[1] is None:
+        return []
+    traits = [(row, _traits(row.job())) for row in rows() if row.operation == operation]
+    alike = [row for row, its in traits if its and its[0] == own[0] and _alike(its[1], own[1]) and _alike(its[2], own[2])]
     groups: dict[tuple[Any, ...], list[Published]] = {}
     for row in alike:
         groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
@@ -100,31 +103,16 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     return [_figure(group) for group in found[:_MOST]]
 
 
-@dataclass(frozen=True)
-class _Traits:
-    """The properties that make machines alike: GPUs per node, whether there are several nodes and NVLink joins them, bytes per second."""
+def _traits(job: Job) -> tuple[tuple[float, bool, bool], float | None, float | None] | None:
+    """Return what makes machines alike, for a job on machines of one kind; None for a mixed one.
 
-    gpus: float
-    several_machines: bool
-    several_nodes: bool
-    between_gpus: float | None
-    leaving: float | None
-
-
-def _traits(job: Job) -> _Traits | None:
-    """Return the traits of a job on machines of one kind; None for a mixed one."""
+    GPUs per node, whether there are several nodes, and whether NVLink joins them; the rate between GPUs, and the rate leaving a node.
+    """
     if len(job.kinds) > 1 or job.ceiling_from_user is not None:
         return None
     node = job.nodes[0]
-    leaving = node.egress.bytes_per_s if job.several else None
-    return _Traits(node.gpus / node.machines, job.machines > 1, job.several, node.injection.bytes_per_s, leaving)
-
-
-def _same(one: _Traits | None, other: _Traits | None) -> bool:
-    if one is None or other is None or one.between_gpus is None:
-        return False
-    counts = (one.gpus, one.several_machines, one.several_nodes) == (other.gpus, other.several_machines, other.several_nodes)
-    return counts and _alike(one.between_gpus, other.between_gpus) and _alike(one.leaving, other.leaving)
+    counts = (node.gpus / node.machines, job.machines > 1, job.several)
+    return counts, node.injection.bytes_per_s, node.egress.bytes_per_s if job.several else None
 
 
 def _alike(one: float | None, other: float | None) -> bool:
