@@ -65,7 +65,16 @@ class Notes:
     """Why facts are unknown, by fact path, and doubts about values; see `Machine`."""
 
     unknown: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    _parts: dict[str, list[str]] = field(default_factory=dict)  # by doubt
+
+    def doubt(self, why: str, part: str = "") -> None:
+        """Add a doubt about a value; doubts about several parts for one reason become one sentence."""
+        self._parts.setdefault(why, []).extend([part] if part else [])
+
+    @property
+    def doubts(self) -> list[str]:
+        """One sentence per reason, with the parts that it applies to."""
+        return [f"{several(parts)}: {why}" if parts else why for why, parts in self._parts.items()]
 
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:
