@@ -16,14 +16,14 @@ _CLOSE = 0.005  # tools print raw rates with three digits
 _Table = TypeVar("_Table")
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SourcedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row with the address of its source, and whether it was checked there."""
 
     source: str
     verified: bool
 
 
-class NvLink(_Row, frozen=True):
+class NvLink(_SourcedRow, frozen=True):
     """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it."""
 
     generation: int
@@ -34,7 +34,7 @@ class NvLink(_Row, frozen=True):
     printed_gb_per_s: float | None = None
 
 
-class GpuModel(_Row, frozen=True):
+class GpuModel(_SourcedRow, frozen=True):
     """A GPU model: its maximum number of NVLinks, the PCIe generation of its interface, and where its links lead.
 
     bridge    the links lead to one other card
@@ -49,7 +49,7 @@ class GpuModel(_Row, frozen=True):
     c2c: bool = False
 
 
-class Xgmi(_Row, frozen=True):
+class Xgmi(_SourcedRow, frozen=True):
     """AMD's link between GPUs: GB/s of one link in one direction, and RCCL's constant for it."""
 
     architectures: list[str]
@@ -58,7 +58,7 @@ class Xgmi(_Row, frozen=True):
     rccl_source: str
 
 
-class Pcie(_Row, frozen=True):
+class Pcie(_SourcedRow, frozen=True):
     """A PCIe generation: GT/s of a lane, its coding (payload bits, line bits), and NCCL's GB/s for sixteen lanes."""
 
     generation: int
