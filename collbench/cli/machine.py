@@ -352,6 +352,7 @@ def add_doctor(commands: Any) -> None:
     parser.add_argument("--launch", action="store_true", help=_LAUNCH)
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
+    add_some(parser, "verbose", verbose={"help": "print what each finding means and how to check it by hand, and name all hosts"})
     _add_color_and_timeout(parser)
 
 
@@ -457,4 +458,4 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
     if here:
         hostname = machines[0].hostname if machines else None
         found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
-    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)
+    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)

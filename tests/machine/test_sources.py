@@ -154,6 +154,15 @@ class TestTogether:
         assert len(machine.doubts) == 1 and "left out: e.txt is empty" in machine.doubts[0]
         assert actual == ["passed over, not in a known format: nccl.log, notes.txt"]
 
+    def test_only_the_topology_of_a_run_folder_is_of_the_machine(self, tmp_path: Path) -> None:
+        """The samples are binary, and a log of NCCL beside them is of the job: neither is a doubt about the machine."""
+        document = json.dumps(topology_json([Machine(hostname="node1", sources=("sysfs",), gpus=(Gpu("gpu0", 0),))]))
+        saved(tmp_path, run_json="{}", cells_jsonl="", topology_json=document, topo_txt=MATRIX)
+        (tmp_path / "samples.bin").write_bytes(bytes(64))
+        actual: list[str] = []
+        (machine,) = read_paths([tmp_path], actual.append)
+        assert (machine.hostname, len(machine.gpus), machine.doubts, actual) == ("node1", 1, (), [])
+
     def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
         paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
         (machine,) = read_paths(paths)

@@ -8,8 +8,8 @@ import pytest
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.links import gen, links_per_gpu
-from collbench.machine.peak.node import Job, node_of
+from collbench.machine.peak.links import gen, wires_of
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
 from collbench.machine.readers import network
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.smi import NVLINK_STATUS, SMI_MATRIX
@@ -39,8 +39,9 @@ def expected(folder: str) -> dict:
 @pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(PER_GPU) & set(expected(one[0]))])
 def test_links_of_each_gpu(folder, name):
     wanted = next(expected(folder)[key] for key in PER_GPU if key in expected(folder))
-    found = links_per_gpu(read(folder, name))
-    assert {link.bytes_per_s for link in found.values() if link.bytes_per_s != 0} == {wanted * 1e9}
+    found = read(folder, name)
+    one = wires_of(found, [gpu.key for gpu in found.gpus]).one
+    assert {link.bytes_per_s * found.links_of(key) for key, link in one.items()} == {wanted * 1e9}
 
 
 @pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(TOTAL) & set(expected(one[0]))])
@@ -101,7 +102,7 @@ def test_a_mesh_and_its_pairs():
 def test_a_published_h200_is_within_its_bound():
     """488.81 GB/s on two nodes of eight, each with eight such GPUs and NICs: above the ring, within NVLS."""
     one = node_of(machine("h200-baremetal-first-gpu"))
-    link = next(iter(links_per_gpu(machine("h200-baremetal-first-gpu")).values()))
+    link = node_from_user(8, UserOverride(nvlink=450e9)).injection
     egress = replace(one.egress, bytes_per_s=8 * one.egress.bytes_per_s, nccl_bytes_per_s=None)
     node = replace(one, gpus=8, injection=link, apart=True, nvls=True, egress=egress)
     found = ceilings("allreduce", Job((node,) * 2))
