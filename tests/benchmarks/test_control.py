@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import control_5000, control_fuzz, heartbeat_8b
+from benchmarks import control_5000, control_fuzz, heartbeat_8b
 
 
 @pytest.mark.in_turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import gate_10k
+from benchmarks import gate_10k
 
 
 @pytest.mark.in_turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import hunt_512
+from benchmarks import hunt_512
 
 
 @pytest.mark.parametrize("method", hunt_512.METHODS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import pairs_1024
+from benchmarks import pairs_1024
 
 
 def test_slow_places_are_named() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import report_html
+from benchmarks import report_html
 
 
 @pytest.mark.long

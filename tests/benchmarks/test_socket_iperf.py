@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import socket_iperf
-from tests.benchmarks.launches import Missing
+from benchmarks import socket_iperf
+from benchmarks.launches import Missing
 from tests.benchmarks.test_benchmarks import lines
 from tests.conftest import cannot
 

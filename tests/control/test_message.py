@@ -123,7 +123,7 @@ def test_each_kind_has_a_shape() -> None:
 
 
 def test_noise_is_refused_or_is_a_message() -> None:
-    """A sample of `python -m tests.benchmarks control_fuzz`."""
+    """A sample of `python -m benchmarks control_fuzz`."""
     found = [heard(frames) for frames in noise(random.Random(1), 2000)]
     assert {"message", "refused"} == set(found)
 

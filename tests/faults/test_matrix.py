@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials import fault_matrix, fault_random
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
 from tests.faults.matrix.outcome import Observation, Outcome, accused, findings_of, judged
 from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, matrix, path_matrix
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
-from tests.testbeds import Missing, fault_matrix, fault_random
+from tests.testbeds import Missing
 
 ROOT = Path(__file__).parents[2]
 # What ends soon, but for ranks that a launcher's own clearing away may keep from speaking.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials import fault_matrix, fault_random
 from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
-from tests.testbeds import fault_matrix, fault_random
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/trust/fault-matrix.md"

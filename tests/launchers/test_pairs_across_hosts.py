@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials.pairs_trials import COUNT, HOSTS, RATE_MBIT, Trial, keep, run_trial, wanted
 from tests.conftest import enter, sample
 from tests.testbeds import Hosts, SlurmBed
-from tests.testbeds.pairs_trials import COUNT, HOSTS, RATE_MBIT, Trial, keep, run_trial, wanted
 
 pytestmark = [pytest.mark.in_turn("pairs across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
 
