@@ -28,7 +28,7 @@ def measure(n: int = 20) -> Outcome:
         "startup",
         "Wall time of `collbench --help` to its end, in pairs with `python -c pass`.",
         [
-            timed("collbench --help", (ours for ours, _ in found), SECONDS, below=0.1),
+            timed("collbench --help", (ours for ours, _ in found), SECONDS, below=0.08),
             timed("python -c pass", (bare for _, bare in found), SECONDS),
             timed("difference within pairs", (ours - bare for ours, bare in found), SECONDS),
             counted(f"imported of {', '.join(_HEAVY)}", heavy),
