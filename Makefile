@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
+SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that start no ranks and measure no times: they run in two processes. All others run alone.
 APART = $(addprefix tests/,analysis containers cuda_kernels deploy device docs doctor evidence gate gpu_path hunt install machine native operations peak report results stats workloads)
@@ -54,10 +54,12 @@ lint: test-environment
 	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/dist
+	.venv/bin/mypy scripts/path
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
 	.venv/bin/python scripts/words --count
+	.venv/bin/python scripts/path --count
 
 # NO_MKDOCS_2_WARNING: no advertisement of mkdocs-material's successor in the output.
 docs: docs-environment
