@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from benchmarks.trials.sweep import links_table, table
+from benchmarks.trials.gallery import links_table, table
 from collbench import errors
 from collbench.backends.backend import steps_of
 from collbench.backends.registry import backend_class

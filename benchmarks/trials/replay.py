@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import json
 import sys
-import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.trials import gate_trial, gate_trials, pairs_trials
-from benchmarks.trials.gate_done import confirmed
+from benchmarks.trials import gate, pairs
+from benchmarks.trials.series import trials_in, unpacked
 from tests.cli.command import run
 
-RAW = "raw.tar.xz"
 JOBS = 2  # commands at a time
 
 
@@ -42,7 +39,7 @@ class Replay:
         return bool(self.stored == self.today)
 
 
-def replayed_pairs(raw: Path, trial: pairs_trials.Trial) -> Replay:
+def replayed_pairs(raw: Path, trial: pairs.Trial) -> Replay:
     """Read the findings of a stored matrix again."""
     done = run(raw, "report", f"{trial.kind}-{trial.seed}", "--format", "json")
     actual = json.loads(done.stdout)
@@ -50,17 +47,17 @@ def replayed_pairs(raw: Path, trial: pairs_trials.Trial) -> Replay:
     return Replay(replace(trial, named=named), trial.named, named)
 
 
-def replayed_gate(raw: Path, trial: gate_trial.Trial) -> Replay:
+def replayed_gate(raw: Path, trial: gate.Trial) -> Replay:
     """Judge the last allocations of a trial again."""
     target = raw / f"{trial.kind}-{trial.seed}"
-    place = "memory" if trial.kind in gate_trials.ON_MEMORY else "link"
+    place = "memory" if trial.kind in gate.ON_MEMORY else "link"
     expect = ["--expect", "expected.toml"] if (target / "expected.toml").exists() else []
     runs = [each.name for each in sorted(target.iterdir()) if each.is_dir() and each.name[0].isdigit()]
     done = run(target, "gate", "--baseline", f"../baseline-{place}", "--out", "today.json", *expect, *runs)
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"{target.name} ended with {done.returncode}: {done.stderr}")
     last = json.loads((target / "today.json").read_text())
-    names, cause = [each["name"] for each in confirmed(last)], last["cause"] and last["cause"]["kind"]
+    names, cause = [each["name"] for each in gate.confirmed(last)], last["cause"] and last["cause"]["kind"]
     before = [name.replace("all cells", "all cases") for name in trial.confirmed]  # a case was called a cell
     stored, today = [trial.result, sorted(before), trial.cause], [last["result"], sorted(names), cause]
     return Replay(replace(trial, result=last["result"], confirmed=names, cause=cause, right=trial.right and stored == today), stored, today)
@@ -69,20 +66,17 @@ def replayed_gate(raw: Path, trial: gate_trial.Trial) -> Replay:
 def replayed(folder: Path, wanted: Sequence[str] = ()) -> Iterator[Replay]:
     """Yield each trial of a series as judged today; `wanted`: names such as host-3, all by default."""
     is_pairs = folder.name.startswith("pairs")
-    kind = pairs_trials.Trial if is_pairs else gate_trial.Trial
-    trials = [kind(**json.loads(line)) for line in (folder / "trials.jsonl").read_text().splitlines()]
-    chosen = [trial for trial in trials if not wanted or f"{trial.kind}-{trial.seed}" in wanted]
-    with TemporaryDirectory() as raw, ThreadPoolExecutor(JOBS) as pool:
-        with tarfile.open(folder / RAW) as packed:
-            packed.extractall(raw, filter="data")
+    kind: Any = pairs.Trial if is_pairs else gate.Trial
+    chosen = [trial for trial in trials_in(folder, kind) if not wanted or f"{trial.kind}-{trial.seed}" in wanted]
+    with unpacked(folder) as raw, ThreadPoolExecutor(JOBS) as pool:
         judge: Any = replayed_pairs if is_pairs else replayed_gate
-        yield from pool.map(partial(judge, Path(raw)), chosen)
+        yield from pool.map(partial(judge, raw), chosen)
 
 
 def main(folder: Path, wanted: Sequence[str]) -> int:
     """Print the table, and the trials that are judged in another way. Return the exit code."""
     found = list(replayed(folder, wanted))
-    table: Any = pairs_trials.table if folder.name.startswith("pairs") else gate_trials.table
+    table: Any = pairs.table if folder.name.startswith("pairs") else gate.table
     print(table([each.trial for each in found]))
     for each in found:
         if not each.is_equal:

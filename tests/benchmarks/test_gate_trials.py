@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import gate_trial, gate_trials
-from benchmarks.trials.gate_done import Done, drawn, right
-from benchmarks.trials.gate_places import LINK_MBIT, Link
-from benchmarks.trials.gate_trial import Effort, Trial, Trials, sizes_in
+from benchmarks.trials import gate
+from benchmarks.trials.gate import LINK_MBIT, Done, Effort, Link, Trial, Trials, drawn, right, sizes_in
+from benchmarks.trials.series import trials_in
 from collbench.backends.slowing import parse_slowing
 from collbench.operations.case import Case
 from tests.cli.command import run_here
@@ -61,7 +60,7 @@ def case(backend: str, size: int) -> Case:
 
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
-    monkeypatch.setattr(gate_trial, "run", run_here)
+    monkeypatch.setattr(gate, "run", run_here)
     found = Trials(MadeUp(), tmp_path, Effort(4, 1, 3))
     found.learn()
     return found
@@ -118,7 +117,7 @@ def test_what_is_not_decided_is_neither_an_alarm_nor_found() -> None:
 
 
 def test_kinds_are_spread_over_the_whole() -> None:
-    assert gate_trials.wanted({"same": 4, "link": 2}) == [("same", 0), ("link", 0), ("same", 1), ("same", 2), ("link", 1), ("same", 3)]
+    assert gate.wanted({"same": 4, "link": 2}) == [("same", 0), ("link", 0), ("same", 1), ("same", 2), ("link", 1), ("same", 3)]
 
 
 def test_the_suite_shows_what_can_be_slowed(tmp_path: Path) -> None:
@@ -182,8 +181,8 @@ def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypa
     trials.learn()
     assert {file: file.read_bytes() for file in trials.baseline.iterdir()} == before
     (trials.folder / "trials.jsonl").write_text("".join(json.dumps(trial(seed).__dict__) + "\n" for seed in (0, 1)))
-    assert list(gate_trials.series(trials.folder, {"same": 2})) == []
-    assert [each.seed for each in gate_trials.played(trials.folder)] == [0, 1]
+    assert list(gate.series(trials.folder, {"same": 2})) == []
+    assert [each.seed for each in trials_in(trials.folder, Trial)] == [0, 1]
 
 
 def trial(seed: int, **changes: object) -> Trial:
@@ -196,8 +195,8 @@ def trial(seed: int, **changes: object) -> Trial:
 
 def test_the_table_shows_what_came_out() -> None:
     alarm = trial(2, result="regression", confirmed=["all cells"], beside=["all cells"], right=False, launches=15)
-    lines = gate_trials.table([trial(0), trial(1, result="no verdict", reasons=["a cell is missing"]), alarm]).splitlines()
+    lines = gate.table([trial(0), trial(1, result="no verdict", reasons=["a cell is missing"]), alarm]).splitlines()
     assert lines[2] == "| none | 3 | no alarm | 2 | 1 | 1 | 5 to 15 | 40 to 42 |"
     assert lines[-1] == "- same 2: nothing done: regression (all cells)"
     assert lines[-2] == "- same 1: nothing done: no verdict (a cell is missing)"
-    assert f"{lines[2]}\n" in gate_trials.readme([trial(0), trial(1, result="no verdict"), alarm])
+    assert f"{lines[2]}\n" in gate.readme([trial(0), trial(1, result="no verdict"), alarm])

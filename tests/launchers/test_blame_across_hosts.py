@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.sweep import OVER_THE_LINK
+from benchmarks.trials.gallery import OVER_THE_LINK
 from collbench.analysis.stragglers import Role, SlowLink, slow_links, stragglers
 from collbench.results.reader import Run, read_run
 from tests.conftest import ROOT, enter

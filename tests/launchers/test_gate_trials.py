@@ -1,7 +1,7 @@
 """`collbench gate` on measured allocations: what became slower is found over a link of known rate and on shared memory, and nothing else.
 
 A plain run makes one small trial, in turn: plain TCP alone, and one launch where a user would make five. `make test-all` plays the whole
-series of benchmarks/trials/gate_trials.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
+series of benchmarks/trials/gate.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.gate_places import link
-from benchmarks.trials.gate_trial import Effort, Trial, Trials
-from benchmarks.trials.gate_trials import KINDS, series, table
+from benchmarks.trials.gate import KINDS, Effort, Trial, Trials, link, series, table
 from tests.conftest import cannot
 from tests.testbeds import Missing
 
@@ -25,7 +23,7 @@ SUITE = (
 )
 
 
-@pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/testbeds/test_gate_trials.py
+@pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/testbeds/test_gate.py
 @pytest.mark.slurm
 @pytest.mark.timeout(180)
 def test_a_link_that_lost_a_tenth_is_found(tmp_path: Path) -> None:

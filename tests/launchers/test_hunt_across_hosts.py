@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.trials.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
+from benchmarks.trials.pairs import HOSTS, MEASURE, RATE_MBIT, shape
 from collbench.analysis.hunt.facts import WayToNetwork
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredHunt, read_hunt

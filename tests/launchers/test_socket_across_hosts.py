@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials.sweep import LINK_BYTES_PER_S, PAYLOAD
+from benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 from tests.cli.command import PROGRAM, environment
 from tests.conftest import sample
 from tests.launchers.stored import stored

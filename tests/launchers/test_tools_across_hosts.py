@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.trials.sweep import LINK_BYTES_PER_S, PAYLOAD
+from benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import PROGRAM, Finished, environment

@@ -1,9 +1,9 @@
-"""python -m benchmarks.trials.verdict_trials FOLDER [options]   checks that `hunt`, `pairs` and `gate` report only what is slow.
+"""python -m benchmarks.trials.verdicts FOLDER [options]   checks that `hunt`, `pairs` and `gate` report only what is slow.
 
 Runs seeded hunts and pairs on four hosts joined by 1 Gbit/s, over plain TCP, under real Slurm (`srun -N4 collbench hunt|pairs`):
     healthy  all links are equal               -> nothing may be confirmed; "inconclusive" (exit 3) is counted separately
     half     one host's link has half the rate -> only that host must be confirmed (exit 1)
-A gate is healthy only (benchmarks.trials.gate_trials has slow ones): two hosts, a baseline of six allocations of three launches for each
+A gate is healthy only (benchmarks.trials.gate has slow ones): two hosts, a baseline of six allocations of three launches for each
 `--max-time` and machine, then a candidate allocation, with two more of the suspects, if any.
 Each is run with every `--max-time`, on the machine as it is ("quiet") and next to processes that keep cores busy ("busy").
 
@@ -18,24 +18,20 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trials.gate_trial import Effort, Trials
-from benchmarks.trials.pairs_trials import ROOT
+from benchmarks.trials.gate import Effort, Trials
+from benchmarks.trials.series import busy, keep, shape, span, srun, trials_in
 from tests.testbeds import Hosts, SlurmBed
 from tests.testbeds.bed import Finished
 
 HOSTS, RATE_MBIT = 4, 1000
 COMMANDS, TRUTHS, LOADS = ("hunt", "pairs", "gate"), ("healthy", "half"), ("quiet", "busy")
-PYTHON = (str(ROOT / ".venv/bin/python"), "-P", "-m", "collbench")
 _GATE = Effort(allocations=6, baseline_launches=3, launches=3)
 _CODES = {"passed": 0, "regression": 1, "no verdict": 3, "wrong data": 4}
 MAX_TIMES = ("0.02", "0.1", "1")
@@ -79,25 +75,10 @@ class Trial:
         return self.slow is not None and self.code == 1 and any(places == [self.slow] for _, *places in self.confirmed)
 
 
-def shape(hosts: Hosts, slow: int | None) -> None:
-    """Give all links the same rate, and half of it to one."""
-    for index, name in enumerate(hosts.names):
-        rate = f"{RATE_MBIT // 2 if index == slow else RATE_MBIT}mbit"
-        tbf = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
-        hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", *tbf)
-        hosts.must("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *tbf)
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """Keep cores busy until the end."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for each in burners:
-            each.kill()
-            each.wait()
+def _shape_all(hosts: Hosts, slow: int | None) -> None:
+    for index in range(HOSTS):
+        rate = RATE_MBIT // 2 if index == slow else RATE_MBIT
+        shape(hosts, index, rate, rate)
 
 
 def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folder: Path) -> Trial:
@@ -107,16 +88,14 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
     """
     command, truth, max_time, load_kind, seed = key
     slow = random.Random(f"{command} {seed}").randrange(HOSTS) if truth == "half" else None
-    shape(hosts, slow)
+    _shape_all(hosts, slow)
     run = folder / f"{command}-{truth}-{max_time}-{load_kind}-{seed}"
     shutil.rmtree(run, ignore_errors=True)
     words = ["--backend", "socket", "--max-time", max_time, "--seed", str(seed), "--out", str(run), "--format", "json", "--quiet"]
     began = time.monotonic()
     with busy(load_kind == "busy"):
-        done = bed.srun([f"-N{HOSTS}"], [*PYTHON, command, *words], timeout=_TIMEOUT_S)
+        done = srun(bed, [f"-N{HOSTS}"], [command, *words], codes=(0, 1, 3), timeout=_TIMEOUT_S)
     seconds = round(time.monotonic() - began, 1)
-    if done.returncode not in (0, 1, 3):
-        raise RuntimeError(f"{run.name} ended with {done.returncode}: {done.stderr}")
     actual = json.loads((run / "run.json").read_text())[command]
     judged = actual["verdict"]["suspects"] if command == "hunt" else actual["judged"]
     names = actual["places"]
@@ -134,7 +113,7 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
 
 @dataclass(frozen=True)
 class TwoHosts:
-    """Where a gate is measured: messages over plain TCP between two hosts of the bed (a Place of benchmarks.trials.gate_places)."""
+    """Where a gate is measured: messages over plain TCP between two hosts of the bed (a Place of benchmarks.trials.gate)."""
 
     bed: SlurmBed
     name: str
@@ -152,7 +131,7 @@ class TwoHosts:
 
     def launch(self, words: Sequence[str]) -> Finished:
         """Start both ranks once."""
-        return self.bed.srun(["-N2"], [*PYTHON, *words], _TIMEOUT_S)
+        return srun(self.bed, ["-N2"], words, timeout=_TIMEOUT_S)
 
     def reshape(self, mbit: int, at_hosts: bool) -> None:
         """Leave the links as they are."""
@@ -161,7 +140,7 @@ class TwoHosts:
 def play_gate(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folder: Path) -> Trial:
     """Measure the baseline, if it is missing, and one candidate; run the gate. The runs are kept only if the trial is wrong."""
     command, truth, max_time, load_kind, seed = key
-    shape(hosts, None)
+    _shape_all(hosts, None)
     place = folder / f"gate-{max_time}-{load_kind}"
     place.mkdir(exist_ok=True)
     trials = Trials(TwoHosts(bed, f"gate-{max_time}-{load_kind}", max_time), place, _GATE)
@@ -182,12 +161,6 @@ def _named(suspect: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [suspect["kind"], *(names[place] for place in suspect["places"])]
 
 
-def played(folder: Path) -> list[Trial]:
-    """Return the trials of a folder."""
-    file = folder / "trials.jsonl"
-    return [Trial(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def table(trials: Sequence[Trial]) -> str:
     """Return the counts as Markdown, and each trial with a wrong confirmation."""
     lines = [
@@ -197,7 +170,7 @@ def table(trials: Sequence[Trial]) -> str:
     for group in sorted({trial.key[:4] for trial in trials}):
         those = [trial for trial in trials if trial.key[:4] == group]
         found = str(sum(trial.found for trial in those)) if group[1] == "half" else "–"
-        spans = f"{min(trial.seconds for trial in those):.0f} to {max(trial.seconds for trial in those):.0f}"
+        spans = span([round(trial.seconds) for trial in those])
         counts = [str(len(those)), str(sum(trial.wrong for trial in those)), found, str(sum(trial.code == 3 for trial in those)), spans]
         lines.append(f"| {' | '.join([*group, *counts])} |")
     wrong = [f"- {'-'.join(map(str, trial.key))}: confirmed {trial.confirmed}" for trial in trials if trial.wrong]
@@ -208,14 +181,14 @@ def readme(trials: Sequence[Trial]) -> str:
     """Return the folder's README."""
     today = datetime.now(UTC).date().isoformat()
     machine = f"{os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s"
-    how = f"Made by `python -m benchmarks.trials.verdict_trials FOLDER` to {today} on {machine}."
+    how = f"Made by `python -m benchmarks.trials.verdicts FOLDER` to {today} on {machine}."
     busy_words = '"busy": one more process keeps a core busy. The hosts share this machine\'s cores, so other work disturbs all of them.'
     return f"# Trials of hunt, pairs and gate\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
 
 
 def main() -> None:
     """Run the missing trials, print each one, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trials.verdict_trials")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trials.verdicts")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200, help="healthy trials of each command, spread over --max-time and machine")
     parser.add_argument("--half", type=int, default=20, help="trials with a slow host, of each command, --max-time and machine")
@@ -225,8 +198,7 @@ def main() -> None:
     asked = parser.parse_args()
     folder = asked.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    trials = played(folder)
-    done = {trial.key for trial in trials}
+    done = {trial.key for trial in trials_in(folder, Trial)}
     kinds = [(command, max_time, load) for command in asked.commands for max_time in asked.max_times for load in asked.loads]
     each = -(-asked.count // (len(asked.max_times) * len(asked.loads)))
     wanted = [
@@ -241,12 +213,9 @@ def main() -> None:
             if key in done:
                 continue
             trial = (play_gate if key[0] == "gate" else play)(hosts, bed, key, folder)
-            trials.append(trial)
-            with (folder / "trials.jsonl").open("a") as file:
-                file.write(json.dumps(asdict(trial)) + "\n")
-            (folder / "README.md").write_text(readme(trials))
+            keep(folder, trial, readme)
             print(*key, trial.code, trial.slow, trial.confirmed, trial.inconclusive, f"{trial.seconds} s", flush=True)
-    print(table(trials))
+    print(table(trials_in(folder, Trial)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""python -m benchmarks.trials.pairs_trials FOLDER [N]   checks that `collbench pairs` names the slow host or pair, and no other.
+"""python -m benchmarks.trials.pairs FOLDER [N]   checks that `collbench pairs` names the slow host or pair, and no other.
 
 Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N seeded trials (20) of each kind:
     host    the link of one host has half the rate          -> only that host is named
@@ -16,12 +16,12 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.trials.series import bucket, keep, span, srun, trials_in
 from tests.testbeds import Hosts, SlurmBed
 
-ROOT = Path(__file__).parents[2]
 HOSTS, RATE_MBIT = 8, 200
 COUNT = 20
 KINDS = ("host", "pair", "equal")
@@ -57,7 +57,7 @@ class Trial:
 def shape(hosts: Hosts, index: int, mbit: int, slower_to: str | None = None) -> None:
     """Set the rate of a host's link both ways; packets to the address `slower_to` have half of it."""
     name = hosts.names[index]
-    hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", "root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms")
+    hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", *bucket(mbit, "64kb"))
     hosts.must("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
     hosts.must("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "10", "r2q", "1000")
     for number, rate in ((10, mbit), (20, mbit // 2)):
@@ -81,22 +81,25 @@ def prepared(hosts: Hosts, kind: str, seed: int) -> list[list[str]]:
 
 
 def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int, folder: Path) -> Trial:
-    """Shape the links, run `collbench pairs`, and read its findings."""
+    """Shape the links, run `collbench pairs`, read its findings, and store them."""
     truth = prepared(hosts, kind, seed)
     run = folder / f"{kind}-{seed}"
-    program = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
     began = time.monotonic()
-    done = bed.srun([f"-N{HOSTS}"], [*program, "pairs", *MEASURE, "--out", str(run), "--format", "json", "--quiet"], timeout=110)
+    words = ["pairs", *MEASURE, "--out", str(run), "--format", "json", "--quiet"]
+    done = srun(bed, [f"-N{HOSTS}"], words, codes=(0, 1, 3), timeout=110)
     seconds = round(time.monotonic() - began, 1)
-    if done.returncode not in (0, 1, 3):
-        raise RuntimeError(f"trial {kind} {seed} ended with {done.returncode}: {done.stderr}")
     actual = json.loads(done.stdout)
     names = actual["places"]
     found = actual["findings"]
     named = [[one["kind"], *(names[place] for place in one["places"])] for one in found]
     for name in NEEDLESS:
         (run / name).unlink()
-    return Trial(kind, seed, truth, named, [one["sentence"] for one in found], seconds, round(os.getloadavg()[0], 1), done.returncode)
+    info = run / "run.json"
+    info.write_text(info.read_text().replace(str(folder), "pairs-trials"))
+    load = round(os.getloadavg()[0], 1)
+    trial = Trial(kind, seed, truth, named, [one["sentence"] for one in found], seconds, load, done.returncode)
+    keep(folder, trial, readme)
+    return trial
 
 
 def wanted(count: int) -> list[tuple[str, int]]:
@@ -109,28 +112,23 @@ def table(trials: Sequence[Trial]) -> str:
     lines = ["| defect of the links of eight hosts | trials | exactly that was named | seconds each |", "|---|---|---|---|"]
     for kind, what in zip(KINDS, WHAT, strict=True):
         those = [trial for trial in trials if trial.kind == kind]
-        seconds = f"{min(trial.seconds for trial in those)} to {max(trial.seconds for trial in those)}" if those else "–"
-        lines.append(f"| {what} | {len(those)} | {sum(trial.right for trial in those)} | {seconds} |")
+        lines.append(f"| {what} | {len(those)} | {sum(trial.right for trial in those)} | {span([trial.seconds for trial in those])} |")
     wrong = [f"- {trial.kind}, seed {trial.seed}: named {trial.named}, not {trial.truth}" for trial in trials if not trial.right]
     return "\n".join([*lines, *wrong])
 
 
-def keep(folder: Path, trials: Sequence[Trial]) -> None:
-    """Write README.md and trials.jsonl to the folder of the runs, and shorten the folder's path in their commands."""
-    for run in folder.glob("*/run.json"):
-        run.write_text(run.read_text().replace(str(folder), "pairs-trials"))
-    (folder / "trials.jsonl").write_text("".join(f"{json.dumps(asdict(trial))}\n" for trial in trials))
-    (folder / "README.md").write_text(table(trials) + "\n")
+def readme(trials: Sequence[Trial]) -> str:
+    """Return the folder's README."""
+    return table(trials) + "\n"
 
 
 def main(folder: Path, count: int) -> None:
-    """Run the trials and print the table."""
-    trials: list[Trial] = []
+    """Run the missing trials and print the table."""
+    done = {(trial.kind, trial.seed) for trial in trials_in(folder, Trial)}
     with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
-        for kind, seed in wanted(count):
-            trials.append(run_trial(hosts, bed, kind, seed, folder))
-            keep(folder, trials)
-    print(table(trials))
+        for kind, seed in (each for each in wanted(count) if each not in done):
+            run_trial(hosts, bed, kind, seed, folder)
+    print(table(trials_in(folder, Trial)))
 
 
 if __name__ == "__main__":

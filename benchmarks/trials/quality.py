@@ -1,4 +1,4 @@
-"""python -m benchmarks.trials.quality_trials FOLDER   measures on a quiet and on a disturbed machine, and counts the quality of the rows.
+"""python -m benchmarks.trials.quality FOLDER   measures on a quiet and on a disturbed machine, and counts the quality of the rows.
 
 Where:
     host     two ranks on this host
@@ -7,7 +7,7 @@ States:
     quiet      nothing else runs: start it on an idle machine
     disturbed  a process computes on each core meanwhile
 
-Writes to FOLDER README.md (a table), and raw.tar.xz with the run folders, without samples: `python -m benchmarks.trials.quality_trials
+Writes to FOLDER README.md (a table), and raw.tar.xz with the run folders, without samples: `python -m benchmarks.trials.quality
 --table FOLDER` counts them again by today's rules.
 """
 
@@ -19,19 +19,16 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from benchmarks.trials.series import PROGRAM, RAW, ROOT, busy, srun, unpacked
 from collbench.results.quality import QUALITIES, quality_of
 from collbench.results.reader import read_run
 from tests.testbeds import Hosts, SlurmBed
 
-ROOT = Path(__file__).parents[2]
-RAW = "raw.tar.xz"
 STATES, WHERE = ("quiet", "disturbed"), ("link", "host")
-PROGRAM = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
 COMMANDS = {
     "allreduce": ["allreduce", "--sizes", "8,1K,64K,1M,8M", "--max-time", "2"],
     "alltoall": ["alltoall", "--sizes", "8,1K,64K,1M,8M", "--max-time", "2"],
@@ -40,33 +37,17 @@ COMMANDS = {
 Counts = dict[tuple[str, str, str], Counter[str]]
 
 
-@contextmanager
-def work(state: str) -> Iterator[None]:
-    """Let a process compute on each core, if the state is disturbed."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1) if state == "disturbed"]
-    try:
-        yield
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
-
-
 def measure(folder: Path) -> None:
     """Measure everything into folders such as quiet-link-allreduce."""
     with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
-        for state in STATES:
-            for where in WHERE:
-                for name, words in COMMANDS.items():
-                    line = [*PROGRAM, *words, "--out", str(folder / f"{state}-{where}-{name}"), "--quiet"]
-                    with work(state):
-                        if where == "link":
-                            done = bed.srun(["-N2", "--mpi=pmi2"], line, timeout=400)
-                        else:
-                            done = subprocess.run(["timeout", "400", *line], capture_output=True, text=True, check=False)
-                    if done.returncode:
-                        raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}: {done.stderr}")
-                    print(f"{state} {where} {name}", flush=True)
+        for state, where, (name, words) in product(STATES, WHERE, COMMANDS.items()):
+            line = [*words, "--out", str(folder / f"{state}-{where}-{name}"), "--quiet"]
+            with busy((os.cpu_count() or 1) if state == "disturbed" else 0):
+                if where == "link":
+                    srun(bed, ["-N2", "--mpi=pmi2"], line, timeout=400)
+                else:
+                    subprocess.run(["timeout", "400", *PROGRAM, *line], stdout=subprocess.DEVNULL, check=True)
+            print(f"{state} {where} {name}", flush=True)
 
 
 def counts(folder: Path) -> Counts:
@@ -93,10 +74,8 @@ def table(found: Counts) -> str:
 
 def stored(folder: Path) -> Counts:
     """Return the counts of the runs in a folder's archive."""
-    with TemporaryDirectory() as raw:
-        with tarfile.open(folder / RAW) as packed:
-            packed.extractall(raw, filter="data")
-        return counts(Path(raw))
+    with unpacked(folder) as runs:
+        return counts(runs)
 
 
 def keep(runs: Path, folder: Path) -> None:
@@ -110,7 +89,7 @@ def keep(runs: Path, folder: Path) -> None:
     with tarfile.open(folder / RAW, "w:xz", preset=9) as packed:
         for run in sorted(runs.iterdir()):
             packed.add(run, run.name)
-    command = "python -m benchmarks.trials.quality_trials"
+    command = "python -m benchmarks.trials.quality"
     text = f"""# The quality of rows on a quiet and on a disturbed machine
 
 Made by `{command} FOLDER` on {os.cpu_count()} cores. Disturbed: a process computes on each core meanwhile.

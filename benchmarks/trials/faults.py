@@ -1,7 +1,13 @@
-"""python -m benchmarks.trials.fault_matrix FOLDER [WORD…]   checks that a run with each fault ends in time and reports rank and phase.
+"""Checks that a run with a fault ends in time and reports rank and phase.
 
-Every fault in every phase on every library (tests/faults/matrix/plan.py), on four ranks over two hosts that share neither processes nor
-files in /tmp; then through Slurm. WORDs select the cases with all of these words in their name ("killed" "timed" "gloo").
+    python -m benchmarks.trials.faults matrix FOLDER [WORD…]   every fault in every phase; WORDs select cases
+    python -m benchmarks.trials.faults random FOLDER [N]       N seeded faults (200) at random moments of a run
+    python -m benchmarks.trials.faults paths FOLDER [N]        the same with faults of the path between the hosts
+
+Matrix: every fault in every phase on every library (tests/faults/matrix/plan.py), on four ranks over two hosts that share neither
+processes nor files in /tmp; then through Slurm. WORDs select the cases with all of these words in their name ("killed" "timed" "gloo").
+Random: the seed draws the fault, rank, time, library and launcher. No message may name a wrong rank, no finished case may be lost, and no
+process may be left. If a fault comes after the end of the run, the run must have ended without an error.
 
 Writes to FOLDER trials.jsonl (a line per case), README.md (a table) and, in FOLDER/amiss, the output of cases with failed checks.
 A case that has a line is not repeated, so an interrupted series continues.
@@ -9,31 +15,40 @@ A case that has a line is not repeated, so an interrupted series continues.
 
 from __future__ import annotations
 
-import json
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.trials.series import keep, span, trials_in
 from collbench.units import plural
 from tests.faults.matrix.outcome import Outcome, findings_of_all, limit_words
-from tests.faults.matrix.plan import FAULTS, PATH_FAULTS, PATH_RANKS, PHASES, WHAT, Case, matrix, path_matrix
+from tests.faults.matrix.plan import (
+    FAULTS,
+    LAUNCHERS,
+    LIBRARIES,
+    PATH_FAULTS,
+    PATH_LIBRARIES,
+    PATH_RANKS,
+    PHASES,
+    RANKS,
+    WHAT,
+    Case,
+    matrix,
+    path_matrix,
+)
 from tests.faults.matrix.play import player
 
 Table = Callable[[Sequence[Outcome]], str]
-
-
-def played(folder: Path) -> list[Outcome]:
-    """Return the outcomes stored in a folder."""
-    file = folder / "trials.jsonl"
-    return [Outcome(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+COUNT = 200
+LATEST_S = 6.0  # after the start of the rank with the fault; a run without a fault takes about as long
 
 
 def series(folder: Path, cases: Sequence[Case], readme: Table) -> Iterator[Outcome]:
     """Run the cases that are missing; yield each outcome after it is stored in the folder. Raises Missing without hosts."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = {outcome.case for outcome in played(folder)}
+    done = {outcome.case for outcome in trials_in(folder, Outcome)}
     left = [case for case in cases if case not in done]
     if not left:
         return
@@ -42,17 +57,18 @@ def series(folder: Path, cases: Sequence[Case], readme: Table) -> Iterator[Outco
             if case.launcher == "srun" and not place.slurm:
                 continue
             outcome = place.play(case)
-            with (folder / "trials.jsonl").open("a") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
-            (folder / "README.md").write_text(readme(played(folder)))
+            keep(folder, outcome, readme)
             yield outcome
+
+
+# The matrix: every fault in every phase.
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return a line per fault of a rank and phase, and per fault of a path and host; then the failed checks."""
     ranks, paths = [one for one in outcomes if not one.case.of_path], [one for one in outcomes if one.case.of_path]
     tables = [*([_of_ranks(ranks)] if ranks or not paths else []), *([_of_paths(paths)] if paths else [])]
-    return "\n".join(["\n\n".join(tables), *amiss(outcomes)])
+    return "\n".join(["\n\n".join(tables), *_failed_checks(outcomes)])
 
 
 def _of_paths(outcomes: Sequence[Outcome]) -> str:
@@ -106,7 +122,7 @@ def _short(one: Outcome) -> str:
     return f"rank {one.victim}: {ended}" if one.right else f"rank {one.victim}: **{plural(len(one.amiss), 'failed check')}**, {ended}"
 
 
-def amiss(outcomes: Sequence[Outcome]) -> list[str]:
+def _failed_checks(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the failed checks, a line per case."""
     wrong = [f"- {one.case.name}: {'; '.join(one.amiss)}" for one in outcomes if not one.right]
     return ["", *wrong] if wrong else []
@@ -119,7 +135,7 @@ def readme(outcomes: Sequence[Outcome]) -> str:
         [
             "# Fault matrix",
             "",
-            "Made by `python -m benchmarks.trials.fault_matrix FOLDER`: a fault in one of four ranks on",
+            "Made by `python -m benchmarks.trials.faults matrix FOLDER`: a fault in one of four ranks on",
             f"two hosts. {limit_words()}.",
             "",
             f"{right} of {len(outcomes)} runs passed all checks: they ended in time, named the right rank and phase and no other rank,",
@@ -136,13 +152,80 @@ def chosen(words: Sequence[str], slurm: bool = True) -> list[Case]:
     return [case for case in (*path_matrix(), *matrix(slurm)) if all(word in case.name for word in words)]
 
 
+# Faults drawn by a seed.
+
+
+def drawn_path(seed: int) -> Case:
+    """Return the case of a seed among the faults of a path."""
+    chance = random.Random(f"path {seed}")
+    library = chance.choice(PATH_LIBRARIES)
+    fault, side = chance.choice([*PATH_FAULTS]), chance.randrange(PATH_RANKS)
+    return Case(fault, "", library, LAUNCHERS[library], side, round(chance.uniform(0, LATEST_S), 2))
+
+
+def drawn(seed: int) -> Case:
+    """Return the case of a seed."""
+    chance = random.Random(f"fault {seed}")
+    fault, library = chance.choice(FAULTS), chance.choice(LIBRARIES)
+    launcher = chance.choice((LAUNCHERS[library], LAUNCHERS[library], "srun"))
+    return Case(fault, "", library, launcher, chance.randrange(RANKS), round(chance.uniform(0, LATEST_S), 2))
+
+
+def table_of_random(outcomes: Sequence[Outcome]) -> str:
+    """Return a line per fault; then the failed checks."""
+    lines = [
+        "| fault | drawn | all checks passed | wrong rank named | lost cases | left behind | seconds to the last rank's end |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    what = {**WHAT, **PATH_FAULTS}
+    each = [(what[fault], [one for one in outcomes if one.fault == fault]) for fault in (*FAULTS, *PATH_FAULTS)]
+    lines += [_line_of_random(what, those) for what, those in [*each, ("**all**", list(outcomes))] if those]
+    return "\n".join([*lines, *_failed_checks(outcomes)])
+
+
+def _line_of_random(what: str, those: Sequence[Outcome]) -> str:
+    def count(word: str) -> int:
+        return sum(any(word in sentence for sentence in one.amiss) for one in those)
+
+    seconds = [one.seconds for one in those if not one.case.harmless]
+    numbers = [
+        len(those),
+        sum(one.right for one in those),
+        count("names the wrong rank") + count("is a false name"),
+        count("are lost"),
+        sum(bool(one.left) for one in those),
+    ]
+    return f"| {' | '.join([what, *map(str, numbers), span([round(each, 1) for each in seconds])])} |"
+
+
+def readme_of_random(outcomes: Sequence[Outcome]) -> str:
+    """Return the folder's README."""
+    return "\n".join(
+        [
+            "# Random faults",
+            "",
+            "Made by `python -m benchmarks.trials.faults random FOLDER` (or `paths`): a seed draws the fault,",
+            f"0 to {LATEST_S:g} s after the start of the rank with the fault.",
+            f"Four ranks on two hosts; two ranks for faults of the path. {limit_words()}.",
+            "",
+            table_of_random(outcomes),
+            "",
+        ]
+    )  # fmt: skip
+
+
 def main(words: Sequence[str]) -> None:
     """Run the cases, print each outcome, and print the table."""
-    folder, *more = words
-    for outcome in series(Path(folder).resolve(), chosen(more), readme):
+    what, folder, more = words[0], Path(words[1]).resolve(), words[2:]
+    if what == "matrix":
+        cases, page, show = chosen(more), readme, table
+    else:
+        draw = drawn_path if what == "paths" else drawn
+        cases, page, show = [draw(seed) for seed in range(int(more[0]) if more else COUNT)], readme_of_random, table_of_random
+    for outcome in series(folder, cases, page):
         details = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
         print(f"{outcome.case.name}: {'passed' if outcome.right else 'FAILED'}, {outcome.seconds:.1f} s: {details}", flush=True)
-    print(table(played(Path(folder))))
+    print(show(trials_in(folder, Outcome)))
 
 
 if __name__ == "__main__":
