@@ -1,4 +1,4 @@
-"""python -m benchmarks [NAME …] [--write]: measure and print the tables; --write stores them with the raw figures.
+"""python -m benchmarks [NAME …] [--pairs N] [--write]: measure and print the tables; --write stores them with the raw figures.
 
 With names, the sections of the others stay unchanged, and the named ones have the date of their measurement.
 """
@@ -12,89 +12,43 @@ import platform
 import re
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    against_c,
-    answers,
-    ceilings_1024,
-    control_5000,
-    control_fuzz,
-    evidence_cost,
-    first_number,
-    folder_fuzz,
-    gate_10k,
-    heartbeat_8b,
-    host_list,
-    hunt_512,
-    import_log,
-    loop_cost,
-    memory,
-    nccl_log,
-    pairs_1024,
-    probe,
-    report_html,
-    socket_iperf,
-    stack_loops,
-    startup,
-    suite_overhead,
-    topology_build,
-)
 from benchmarks.figures import Outcome
 from benchmarks.launches import LaunchFailed, Missing
 
 _HERE = Path(__file__).parent
-_MODULES: tuple[Any, ...] = (
-    startup,
-    answers,
-    first_number,
-    loop_cost,
-    memory,
-    probe,
-    ceilings_1024,
-    topology_build,
-    host_list,
-    pairs_1024,
-    hunt_512,
-    nccl_log,
-    evidence_cost,
-    suite_overhead,
-    report_html,
-    import_log,
-    gate_10k,
-    control_5000,
-    control_fuzz,
-    heartbeat_8b,
-    folder_fuzz,
-    socket_iperf,
-    stack_loops,
-    against_c,
-)
-_ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}
+_NAMES = (
+    "startup", "answers", "first_number", "loop_cost", "memory", "probe", "ceilings_1024", "topology_build", "host_list", "pairs_1024",
+    "hunt_512", "nccl_log", "evidence_cost", "suite_overhead", "report_html", "import_log", "gate_10k", "control_5000", "control_fuzz",
+    "heartbeat_8b", "folder_fuzz", "socket_iperf", "stack_loops", "against_c",
+)  # fmt: skip
 
 
 def main() -> int:
     """Run the named benchmarks, or all; return 1, without writing anything, if any could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures what collbench promises of itself.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_ALL)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)} (default: all)")
+    parser.add_argument("--pairs", type=int, metavar="N", help="pairs of launches, or launches, instead of each benchmark's own number")
     parser.add_argument("--write", action="store_true", help="keep them in RESULTS.md and raw/")
     parser.add_argument("--note", default="", help="a sentence for RESULTS.md on what else was running")
     chosen = parser.parse_args()
-    unknown = sorted(set(chosen.names) - set(_ALL))
+    unknown = sorted(set(chosen.names) - set(_NAMES))
     if unknown:
         parser.error(f"no benchmark {unknown[0]}")
     before = _load()
-    outcomes = [outcome for name in chosen.names or _ALL if (outcome := _measured(name))]
-    complete = len(outcomes) == len(chosen.names or _ALL)
+    outcomes = [outcome for name in chosen.names or _NAMES if (outcome := _measured(name, chosen.pairs))]
+    complete = len(outcomes) == len(chosen.names or _NAMES)
     if chosen.write and complete:
         _write(outcomes, _some(outcomes, before) if chosen.names else _all(outcomes, before, chosen.note))
     return 0 if complete else 1
 
 
-def _measured(name: str) -> Outcome | None:
+def _measured(name: str, pairs: int | None) -> Outcome | None:
     try:
-        outcome: Outcome = _ALL[name]()
+        outcome: Outcome = import_module(f"benchmarks.{name}").measure(*([pairs] if pairs else []))
     except (Missing, LaunchFailed) as why:
         print(f"## {name}\n\nnot measured: {why}\n", flush=True)
         return None

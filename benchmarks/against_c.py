@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.command import main
 from benchmarks.figures import MICROSECONDS, RATIO, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed, c_program, collbench, launch, mpiexec, pairs
 from collbench.units import parse_size
@@ -51,7 +50,3 @@ def _figures(size: str, found: Sequence[tuple[float, float]]) -> list[Figure]:
         timed(f"{size}: difference within pairs", (ours - theirs for ours, theirs in found), MICROSECONDS),
         timed(f"{size}: ratio within pairs", (ours / theirs for ours, theirs in found), RATIO),
     ]
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -9,7 +9,6 @@ import tempfile
 import time
 from contextlib import suppress
 
-from benchmarks.command import main
 from benchmarks.figures import SECONDS, Outcome, timed
 from benchmarks.launches import LaunchFailed, collbench, environment_of_launch
 
@@ -57,7 +56,3 @@ def _on_terminal(name: str) -> tuple[float, float]:
     if code not in _VERDICTS[name] or not first:
         raise LaunchFailed(f"collbench {name} ended with code {code}")
     return first, end
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.command import main
 from benchmarks.figures import SECONDS, Outcome, timed
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
 from collbench.machine.peak.collective import OPERATIONS, ceilings
@@ -52,7 +51,3 @@ def measure(n: int = 10) -> Outcome:
     found = [seconds(machines) for _ in range(n)]
     how = f"From {NODES} machines of {GPUS} GPUs, no two alike, to the ceilings of {len(OPERATIONS)} operations, in one process."
     return Outcome("ceilings_1024", how, [timed("seconds", found, SECONDS, below=MOST_S)], [{"seconds": each} for each in found])
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import secrets
 import subprocess
@@ -16,14 +15,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import zmq
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed, module
+from benchmarks.ranks import peak_bytes
 from collbench.addresses import LOOPBACK
 from collbench.control.addresses import hub_places
 from collbench.control.security import Keys, secret_of
@@ -109,10 +107,11 @@ def hub(nodes: int, values: int, token: str) -> None:
     world.broadcast("thanks", "deciding")
     world.close()
     ended = time.perf_counter()
-    peak = 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
     complete = bool(np.all(total == nodes * (nodes + 1) / 2))
     print(
-        json.dumps(asdict(Gathered(nodes, 8 * values, joined - began, took - joined, ended - began, peak, time.process_time(), complete)))
+        json.dumps(
+            asdict(Gathered(nodes, 8 * values, joined - began, took - joined, ended - began, peak_bytes(), time.process_time(), complete))
+        )
     )
 
 
@@ -200,7 +199,4 @@ def _as_part(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["hub"], ["nodes"]):
-        _as_part(sys.argv[1:])
-    else:
-        main(measure)
+    _as_part(sys.argv[1:])

@@ -1,6 +1,6 @@
 """A million mutated control messages: the readers reject each or accept it as a message; a part of them goes to rank 0's own socket.
 
-For a longer run use `python -m benchmarks.control_fuzz --pairs 20000000`.
+For a longer run use `python -m benchmarks control_fuzz --pairs 20000000`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import zmq
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from collbench.control.security import Keys
 from collbench.control.server import Server
@@ -155,7 +154,3 @@ def _answers(here: Here, hub: Server) -> float:
 def resident() -> int:
     """Bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.command import main
 from benchmarks.figures import MICROSECONDS, RATIO, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed, collbench, launch, pairs
 from collbench.measure import instruments as counters
@@ -59,7 +58,3 @@ def _reading() -> float:
     began = time.perf_counter()
     counters.read()
     return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    main(measure)

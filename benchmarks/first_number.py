@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.command import main
 from benchmarks.figures import SECONDS, Outcome, counted, timed
 from benchmarks.launches import c_program, collbench, launch, mpiexec, pairs
 from benchmarks.ranks import inspect
@@ -32,7 +31,3 @@ def measure(n: int = 20) -> Outcome:
         ],
         [{"collbench_s": ours, "c_s": theirs} for ours, theirs in found],
     )
-
-
-if __name__ == "__main__":
-    main(measure)

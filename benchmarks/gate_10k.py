@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, counted, timed
 from benchmarks.launches import LaunchFailed
 from collbench.analysis.launches import case_of
@@ -148,7 +147,3 @@ def _gated(what: str, folder: Path, runs: Sequence[Path]) -> Gated:
     if done.returncode not in _ENDED or actual is None:
         raise LaunchFailed(f"collbench gate ended with code {done.returncode}: {done.stderr[-400:]}")
     return Gated(what, wall_s, int(actual[1]), _ENDED[done.returncode], tuple(actual[2].split()))
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.command import main
 from benchmarks.figures import MICROSECONDS, RATIO, Outcome, timed
 from benchmarks.launches import LaunchFailed, launch, module, mpiexec, pairs
 
@@ -54,7 +53,7 @@ def measure(n: int = 20, iterations: int = 20_000) -> Outcome:
 
 
 def _p50_s(beat_s: float, iterations: int) -> float:
-    ended = launch(mpiexec(*module("heartbeat_8b", "rank", str(beat_s), *_CELL, "--iterations", str(iterations))))
+    ended = launch(mpiexec(*module("heartbeat_8b", str(beat_s), *_CELL, "--iterations", str(iterations))))
     rows = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
     if len(rows) != 1:
         raise LaunchFailed(f"{len(rows)} rows where one was asked for: {ended.out[-200:]}")
@@ -71,7 +70,4 @@ def _rank(beat_s: float, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["rank"]:
-        sys.exit(_rank(float(sys.argv[2]), sys.argv[3:]))
-    else:
-        main(measure)
+    sys.exit(_rank(float(sys.argv[1]), sys.argv[2:]))

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 
-from benchmarks.command import main
 from benchmarks.figures import Figure, Outcome, Unit, timed
 from collbench.launch.slurm import detect
 
@@ -74,7 +73,3 @@ def _seconds(env: dict[str, str], nodes: int) -> float:
     spent = time.perf_counter() - before
     assert found is not None and len(found.hosts) == nodes
     return spent
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from benchmarks.command import main
 from benchmarks.figures import SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
 from collbench.analysis.hunt.protocol import CONFIRMED, Options
@@ -95,7 +94,3 @@ def _counts(method: str, raw: Sequence[dict[str, Any]]) -> list[Figure]:
         Figure(f"{method}: most rounds of a hunt", str(most), f"{promised} promised", f"≤ {MOST_ROUNDS}", most <= MOST_ROUNDS),
         Figure(f"{method}: exactly the faulty ones confirmed", f"{exact} of {n}", "", f"{n} of {n}", exact == n),
     ]
-
-
-if __name__ == "__main__":
-    main(measure)

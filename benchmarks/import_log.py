@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
 
@@ -135,7 +134,3 @@ def _imported(what: str, make: Callable[[], Iterator[str]], lines: int) -> Impor
     if done.returncode or not rows or peak is None:
         raise LaunchFailed(f"collbench import ended with code {done.returncode}: {done.stderr[-500:]}")
     return Imported(what, wall_s, sum(map(int, rows)), int(peak[1]))
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import time
 
 import numpy as np
 
-from benchmarks.command import main
 from benchmarks.figures import NANOSECONDS, Outcome, timed
 from benchmarks.launches import Missing, launch, module
 from collbench.backends.clock import MonotonicClock
@@ -24,7 +22,7 @@ def measure(n: int = 20) -> Outcome:
     """n launches."""
     if library() is None:
         raise Missing("the native loop was not built: install a C compiler (apt install gcc libc6-dev), then pip install -e . again")
-    found = [json.loads(launch(module("loop_cost", "--one")).out) for _ in range(n)]
+    found = [json.loads(launch(module("loop_cost")).out) for _ in range(n)]
     return Outcome(
         "loop_cost",
         f"The native loop over an empty function with 12 words, one process. Per call: medians of {_SAMPLES} batches of {_BATCH:,}. Per "
@@ -61,7 +59,4 @@ def _loop(program: Program) -> Loop:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--one"]:
-        print(json.dumps(one()))
-    else:
-        main(measure)
+    print(json.dumps(one()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, Figure, Outcome, timed
 from benchmarks.launches import c_program, launch, mpiexec
 from benchmarks.ranks import inspect
@@ -47,7 +46,3 @@ def _figures(size: str, found: Sequence[dict[str, int]]) -> list[Figure]:
         ),
         timed(f"{size}: C program beyond its buffers", (one["c_peak_bytes"] - one["buffers_bytes"] for one in found), MEBIBYTES),
     ]
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, Figure, Outcome
 
 GIGABYTE = 10**9
@@ -112,7 +111,3 @@ def _reading(file: Path) -> tuple[float, float]:
     done = subprocess.run([sys.executable, "-c", _ONE_READING, str(file)], capture_output=True, text=True, check=True)
     seconds, memory = done.stdout.split()
     return float(seconds), float(memory)
-
-
-if __name__ == "__main__":
-    main(measure)

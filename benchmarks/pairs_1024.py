@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
+from benchmarks.ranks import peak_bytes
 from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.operations.groups import schedule
 from collbench.results.rounds import PairMatrix, PairRound, matrix_of
@@ -56,10 +54,9 @@ def one(ranks: int = RANKS) -> dict[str, Any]:
     began = perf_counter()
     _, found = named(measured, ranks, drawn)
     ended = perf_counter()
-    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return {
         "pairs": pairs, "schedule_s": scheduled - start, "analysis_s": ended - began, "all_s": scheduled - start + ended - began,
-        "peak_bytes": 1024 * int(peak[1]) if peak else None, "named": [[each.kind, *each.places] for each in found],
+        "peak_bytes": peak_bytes(), "named": [[each.kind, *each.places] for each in found],
     }  # fmt: skip
 
 
@@ -108,7 +105,3 @@ def _in_a_process() -> dict[str, Any]:
         raise LaunchFailed(done.stderr[-400:])
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-if __name__ == "__main__":
-    main(measure)

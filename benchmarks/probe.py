@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Outcome, counted, timed
 
 _MOST_S, _MOST_BYTES = 0.5, 60e6
@@ -43,7 +42,3 @@ def _one() -> dict[str, float]:
     wall_s = time.perf_counter() - before
     actual: dict[str, float] = json.loads(done.stderr.splitlines()[-1])
     return {"wall_s": wall_s, **actual}
-
-
-if __name__ == "__main__":
-    main(measure)

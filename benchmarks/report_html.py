@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import main
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.pairs_1024 import RANKS, SIZE, rounds, second_look, slow
@@ -102,7 +101,3 @@ def _page(run: Path) -> Made:
     if process.returncode:
         raise LaunchFailed(said.decode(errors="replace")[-400:])
     return Made(wall_s, 1024 * used.ru_maxrss, page.stat().st_size)
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.command import main
 from benchmarks.figures import RATIO, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed, Missing, collbench, environment_of_launch, pairs
 from tests.testbeds import Hosts
@@ -112,7 +111,3 @@ def _free_port() -> int:
 
 
 _LOOPBACK = Place("loopback", ("127.0.0.1", "127.0.0.1"), ([], []), _LOOPBACK_WINDOW)
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import main
 from benchmarks.figures import MICROSECONDS, NANOSECONDS, RATIO, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed, Missing, launch, pairs
 from benchmarks.stacks.loop import operation_of
@@ -144,7 +143,3 @@ def _figures(stack: str, found: Sequence[dict[str, Any]], empty_s: float) -> lis
         timed(f"{stack}: ratio in turn within a launch", within, RATIO, below=_MOST),
         timed(f"{stack}: the harness's loop, as a share of its own", (empty_s / theirs for _, theirs in apart), RATIO, below=_MOST - 1),
     ]
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.command import main
 from benchmarks.figures import SECONDS, Outcome, counted, timed
 from benchmarks.launches import collbench, launch, pairs
 
@@ -35,7 +34,3 @@ def measure(n: int = 20) -> Outcome:
         ],
         [{"help_s": ours, "python_s": bare} for ours, bare in found],
     )
-
-
-if __name__ == "__main__":
-    main(measure)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.command import main
 from benchmarks.figures import Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed, collbench, launch, pairs
 
@@ -56,7 +55,3 @@ def _ran(evidence: str, *options: str) -> _Ran:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-if __name__ == "__main__":
-    main(measure)

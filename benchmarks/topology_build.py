@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.command import main
 from benchmarks.figures import Figure, Outcome
 from collbench.machine.readers import linux
 from tests.machine.trees import Tree, pci, tree
@@ -74,7 +73,3 @@ def _point(files: Tree, n: int) -> tuple[int, float]:
         machine = linux.read(files)
         spent.append(time.perf_counter() - before)
     return sum(device.link.width is not None for device in machine.pci) + len(machine.gpu_links), min(spent)
-
-
-if __name__ == "__main__":
-    main(measure)
