@@ -1,17 +1,165 @@
-"""One operation, collbench and a peer in turns: the pairs, and the table's line per size."""
+"""One operation, collbench and a peer in turns: pairs of launches among state probes, their ratios and verdicts, and the table."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from benchmarks.figures import MICROSECONDS, Outcome
-from benchmarks.peers.canary import read_canary
+from benchmarks.launches import Missing, compiled, launch
 from benchmarks.peers.ours import Ours
-from benchmarks.peers.pairing import Pair, take_turns
-from benchmarks.peers.verdict import Target, difference, ratio
+from collbench.stats.launches import ratio_of_pairs, spread
+
+# The state of the machine before and after a launch: how long a cache line takes between two cores and back.
+
+WITHIN = 1.2
+
+
+def read_canary() -> float:
+    """Nanoseconds per round trip of a cache line between the first two cores this process may use. Raises Missing."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        raise Missing("the state probe needs two cores: allow this process a second one")
+    if not shutil.which("cc"):
+        raise Missing("the state probe needs a C compiler: apt install gcc libc6-dev")
+    program = compiled("cc", Path(__file__).with_name("canary.c"), "-pthread")
+    return float(launch([program, *map(str, cpus)]).out)
+
+
+def agree(canaries_ns: Sequence[float]) -> bool:
+    """Whether the largest is at most 20 % above the smallest: the machine did not change its state meanwhile."""
+    return max(canaries_ns) <= WITHIN * min(canaries_ns)
+
+
+# Pairs of launches that take turns in going first, each among state probes; a pair during which the machine changed is repeated.
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Pair(Generic[A, B]):
+    """What both sides found, and the canaries before, between and after them in nanoseconds."""
+
+    ours: A
+    theirs: B
+    canaries_ns: tuple[float, float, float]
+    ours_first: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether the canaries agree within 20 %."""
+        return agree(self.canaries_ns)
+
+
+def take_turns(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[[], float], wanted: int, most: int) -> list[Pair[A, B]]:
+    """Pairs until `wanted` of them count or `most` were run, those that do not count among them.
+
+    The first pair only warms caches and is not kept, unless a single one is wanted. The order alternates between pairs that
+    count: a repeated pair keeps its order.
+    """
+    if wanted > 1:
+        ours(), theirs()
+    found: list[Pair[A, B]] = []
+    good = 0
+    while good < wanted and len(found) < most:
+        pair = _pair(ours, theirs, canary, good % 2 == 0)
+        found.append(pair)
+        good += pair.counts
+    return found
+
+
+def _pair(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[[], float], ours_first: bool) -> Pair[A, B]:
+    before = canary()
+    if ours_first:
+        a, between = ours(), canary()
+        b = theirs()
+    else:
+        b, between = theirs(), canary()
+        a = ours()
+    return Pair(a, b, (before, between, canary()), ours_first)
+
+
+# What a ratio must be, and whether it is: by the whole of its interval, or by its median alone.
+
+_RANKED = 6  # fewer pairs have no pair of order statistics that covers the median with 95 %
+VERDICTS = ("met", "met by the median", "missed by the median", "MISSED")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A median and its 95 % interval; the interval is None where the pairs are worth too few."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def within(self, least: float, most: float) -> str:
+        """One of VERDICTS: all of the interval within [least, most], the median only, not even that, none of the interval."""
+        if self.low is not None and self.high is not None:
+            if least <= self.low and self.high <= most:
+                return VERDICTS[0]
+            if self.high < least or self.low > most:
+                return VERDICTS[3]
+        return VERDICTS[1] if least <= self.value <= most else VERDICTS[2]
+
+    def show(self, scale: float = 1.0, digits: int = 3) -> str:
+        """1.013 (1.002 to 1.020)."""
+        if self.low is None or self.high is None:
+            return f"{self.value * scale:.{digits}f} (no interval)"
+        return f"{self.value * scale:.{digits}f} ({self.low * scale:.{digits}f} to {self.high * scale:.{digits}f})"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Span:
+    """The median over pairs of collbench's time over the peer's."""
+    known = ratio_of_pairs(theirs, ours)
+    return Span(known.value, known.low, known.high)
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Span:
+    """The median over pairs of collbench's time less the peer's; its interval by ranks, from six pairs on."""
+    values = np.subtract(ours, theirs)
+    if len(values) < _RANKED:
+        return Span(float(np.median(values)), None, None)
+    known = spread(values)
+    return Span(known.value, known.low, known.high)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Bounds of collbench's time over the peer's; or, if that is easier, of the difference in seconds.
+
+    most  upper bound of the ratio · least  its lower bound: a benchmark that reads too fast is wrong as well
+    """
+
+    most: float
+    least: float = 0.0
+    or_seconds: float | None = None
+
+    def judge(self, of_times: Span, apart: Span) -> str:
+        """The better of the two verdicts, on the ratio and on the difference."""
+        found = [of_times.within(self.least, self.most)]
+        if self.or_seconds is not None:
+            lowest = -self.or_seconds if self.least else float("-inf")
+            found.append(apart.within(lowest, self.or_seconds))
+        return min(found, key=VERDICTS.index)
+
+    def show(self) -> str:
+        """≤ 1.10 or ≤ +0.1 µs."""
+        times = f"{self.least:.2f} to {self.most:.2f}" if self.least else f"≤ {self.most:.2f}"
+        if self.or_seconds is None:
+            return times
+        return f"{times} or {'±' if self.least else '≤ +'}{self.or_seconds * 1e6:g} µs"
+
+
+# One operation, collbench and a peer: the pairs, and the table's line per size.
 
 _ENOUGH = 20
 Found = Pair[Mapping[int, Ours], Mapping[int, float]]

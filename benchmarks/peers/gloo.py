@@ -10,10 +10,8 @@ from pathlib import Path
 
 from benchmarks.launches import LaunchFailed, environment_of_launch, launch
 from benchmarks.peers import ours
-from benchmarks.peers.contest import Contest
-from benchmarks.peers.load import LOOPBACK, Load, rows, wanted
-from benchmarks.peers.pages import huge_bytes, sentence
-from benchmarks.peers.verdict import Target
+from benchmarks.peers.contest import Contest, Target
+from benchmarks.peers.load import LOOPBACK, Load, huge_bytes, rows, sentence, wanted
 from collbench.errors import UsageError
 
 _WITHIN = Target(1.15, 0.85)

@@ -12,8 +12,7 @@ from pathlib import Path
 from benchmarks.launches import LaunchFailed, environment_of_launch, launch, mpiexec
 from benchmarks.peers import ours
 from benchmarks.peers.contest import Contest
-from benchmarks.peers.load import LARGE, SMALL, Load, rows, wanted
-from benchmarks.peers.pages import huge_bytes, sentence
+from benchmarks.peers.load import LARGE, SMALL, Load, huge_bytes, rows, sentence, wanted
 from collbench.errors import UsageError
 
 _NAMES = {"allreduce": "Allreduce", "broadcast": "Bcast", "p2p_latency": "PingPong"}

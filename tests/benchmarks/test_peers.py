@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 from benchmarks.launches import LaunchFailed
 from benchmarks.peers import gloo, imb, osu
 from benchmarks.peers.__main__ import main, parser
-from benchmarks.peers.canary import agree
-from benchmarks.peers.contest import Contest, compete, lines, raw
-from benchmarks.peers.load import LARGE, SMALL, Load, rows, wanted
+from benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
+from benchmarks.peers.load import LARGE, SMALL, Load, rows, sentence, wanted
 from benchmarks.peers.ours import Ours
-from benchmarks.peers.pages import sentence
-from benchmarks.peers.pairing import Pair, take_turns
-from benchmarks.peers.verdict import Span, Target, difference, ratio
 from collbench.errors import UsageError
 from tests.conftest import ROOT
 
