@@ -92,7 +92,7 @@ def _is_declared(group: str) -> bool:
     for folder in sys.path:
         if Path(folder).is_file():  # a zip archive: only importlib.metadata can tell
             return True
-        for file in Path(folder).glob("*.*-info/entry_points.txt"):
+        for file in Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt"):
             with suppress(OSError):
                 if f"[{group}]".encode() in file.read_bytes():
                     return True
