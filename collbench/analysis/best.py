@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from collbench.analysis.compare import inverse, median_of
 from collbench.analysis.latency import reason
-from collbench.analysis.launches import forced, grouped, is_time, known, time_of
+from collbench.analysis.launches import forced, grouped, is_time, known, median_of, time_of
 from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
-from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
+from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 
 # The best row of each operation over each backend, at the beginning of a report. It is never an average over sizes.
 

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 def add_baseline(commands: Any) -> None:
     """Add the command."""
+    summary = "good allocations, which the gate compares others with"
     about = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
-    parser = add_command(commands, "baseline", "good allocations, which the gate compares others with", None, description=about)
+    add_command(commands, "baseline", summary, None, _add_baseline_options, description=about)
+
+
+def _add_baseline_options(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     added = {}
     for name, summary, call in (
@@ -37,7 +41,7 @@ def add_baseline(commands: Any) -> None:
         ("drop", "take allocations out", _drop),
         ("diff", "compare two allocations, or two baselines, with what else changed", _diff),
     ):
-        added[name] = add_command(verbs, name, summary, call)
+        added[name] = add_command(verbs, name, summary, call).whole()
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
     for name in ("show", "diff"):
@@ -112,9 +116,11 @@ _HISTORY_ABOUT = (
 
 def add_history(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands, "history", "show how times changed from allocation to allocation", call_history, description=_HISTORY_ABOUT
-    )
+    about = "show how times changed from allocation to allocation"
+    add_command(commands, "history", about, call_history, _add_history_options, description=_HISTORY_ABOUT)
+
+
+def _add_history_options(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
@@ -224,7 +230,10 @@ _DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prol
 
 def add_gate(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "gate", "detect a cluster that is slower than its baseline", call_gate, description=_ABOUT)
+    add_command(commands, "gate", "detect a cluster that is slower than its baseline", call_gate, _add_gate_options, description=_ABOUT)
+
+
+def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
     parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
     parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")

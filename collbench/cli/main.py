@@ -141,9 +141,9 @@ def _print_version(details: bool) -> int:
 
 def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     """Return the parsed command line with the values of the configuration file, of which `argv`, for other ranks, has none."""
-    from collbench.cli.configuration import check_keys, parse_configured, read_configuration
-
     if argv[:1] and argv[0] in added and not {"-h", "--help", "--help-all"} & set(split_rest(argv)[0]):
+        from collbench.cli.configuration import check_keys, parse_configured, read_configuration
+
         found = read_configuration(argv[1:], os.environ)
         if found:
             check_keys(found, argv[0], added)
@@ -177,7 +177,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
 
     reserve(COMMANDS)
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
-                    epilog=_EPILOG)  # fmt: skip
+                    epilog=_EPILOG).whole()  # fmt: skip
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -246,17 +246,19 @@ def _code_of(error: BaseException) -> int:
 
 def _leave(code: int) -> NoReturn:
     """End the process at once. Python's clean-up and threads of failed libraries must not delay a finished rank."""
-    from collbench.launch.shared_memory import remove_mapped
-    from collbench.launch.spawn import await_exits, record_exit
-
     signals.settle()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    record_exit(code, os.environ)
-    if code == USAGE:
-        await_exits(os.environ)
+    if "COLLBENCH_LOCAL" in os.environ:  # a rank of a start on this host
+        from collbench.launch.spawn import await_exits, record_exit
+
+        record_exit(code, os.environ)
+        if code == USAGE:
+            await_exits(os.environ)
     if code:
+        from collbench.launch.shared_memory import remove_mapped
+
         remove_mapped()
     if "mpi4py.MPI" in sys.modules:
         _run_exit_handlers(code)

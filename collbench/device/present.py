@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +176,8 @@ def _missing_cupy() -> Obstacle | None:
 
 
 def _installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         version(name)
     except PackageNotFoundError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -66,6 +69,8 @@ class EntryPoint:
 
 def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
     """Return the plug-ins of a group by the name that users type: the entry point's, or name@package where that is one of `taken`."""
+    if not _is_declared(group):
+        return {}
     from importlib.metadata import entry_points
 
     found: dict[str, EntryPoint] = {}
@@ -80,6 +85,18 @@ def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
         else:
             found[point.name] = own
     return found
+
+
+def _is_declared(group: str) -> bool:
+    """Whether an installed package may declare plug-ins of a group. Most have none, and importlib.metadata takes a fifth of a start."""
+    for folder in sys.path:
+        if Path(folder).is_file():  # a zip archive: only importlib.metadata can tell
+            return True
+        for file in Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt"):
+            with suppress(OSError):
+                if f"[{group}]".encode() in file.read_bytes():
+                    return True
+    return False
 
 
 def _line(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.frame import Line
-from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
 from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
@@ -29,9 +28,16 @@ if TYPE_CHECKING:
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
+
+def _nccl_tests() -> RowWriter:
+    from collbench.report.nccl_tests import NcclTestsWriter
+
+    return OneLinePerAbsentBackend(NcclTestsWriter(), comment="# ")
+
+
 FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
     "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
-    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment="# "),
+    "nccl-tests": lambda room, view: _nccl_tests(),
     "csv": lambda room, view: CsvWriter(),
     "json": lambda room, view: JsonWriter(),
 }

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import host_list
 from collbench.deploy.job import job_of
 from collbench.deploy.kinds.slurm import KIND
-from tests.benchmarks import host_list
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.deploy.batch import SWEEP, Called, asked, emit, play, program
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.nccl_log import KINDS
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.nccl_log import GDR, KIND, CallChoice, Connection, NcclLog, looks_like, read, read_file
 from collbench.machine.readers.nccl_startup import LogLibrary, Release
 from collbench.machine.readers.text import Unreadable
-from tests.benchmarks.nccl_log import KINDS
 from tests.helpers import CAPTURED_MACHINES
 
 SHARED = CAPTURED_MACHINES

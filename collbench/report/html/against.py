@@ -225,7 +225,8 @@ def _choices(row: Row) -> int:
 
 def _ratio(base: Row, row: Row) -> CaseRatio:
     """Return the ratio over the medians of launches if both have several, else from within a launch."""
-    from collbench.analysis.compare import CaseRatio, median_of
+    from collbench.analysis.compare import CaseRatio
+    from collbench.analysis.launches import median_of
     from collbench.stats.launches import ratio_of_launches, ratio_of_medians
 
     a, b = _launches(base), _launches(row)
