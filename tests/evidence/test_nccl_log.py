@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import tracemalloc
 from pathlib import Path
@@ -18,10 +17,8 @@ from collbench.machine.readers.nccl_log import GDR, KIND, CallChoice, Connection
 from collbench.machine.readers.nccl_startup import LogLibrary, Release
 from collbench.machine.readers.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-SHARED = CAPTURED_MACHINES
-FIXTURES = sorted(path.name for path in SHARED.glob("log-*"))
 IB = """\
 node1:11:21 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 NCCL version 2.21.5+cuda12.4
@@ -291,7 +288,6 @@ def test_a_line_that_never_ends_is_cut() -> None:
     assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").paths == {}
 
 
-SKIP = pytest.mark.skipif(not FIXTURES, reason="../shared/machines is not here")
 _NEW_WORDS = {"direct shared memory": "SHM"}
 _OURS: dict[str, Any] = {
     "net": lambda found: found.net,
@@ -317,29 +313,29 @@ _OURS: dict[str, Any] = {
 }
 
 
-@SKIP
-@pytest.mark.parametrize("name", FIXTURES)
+def captured(name: str) -> NcclLog:
+    return read(captures.text(name, "nccl.log"), "nccl.log")
+
+
+@pytest.mark.parametrize("name", captures.having("nccl.log"))
 def test_public_logs(name: str) -> None:
-    expected = json.loads((SHARED / name / "EXPECTED.json").read_text())
-    found = read_file(SHARED / name / "nccl.log")
+    expected = dict(captures.expected(name))
+    found = captured(name)
     if "transports" in expected:
         expected["transports"] = {_NEW_WORDS.get(key, key): count for key, count in expected["transports"].items()}
     wanted = {key: value for key, value in expected.items() if key in _OURS}
     assert {key: _OURS[key](found) for key in wanted} == wanted
-    assert looks_like((SHARED / name / "nccl.log").read_text(), "nccl.log"), KIND
+    assert looks_like(captures.text(name, "nccl.log"), "nccl.log"), KIND
 
 
-@SKIP
 def test_trap_a_socket_line_beside_infiniband_is_only_where_ranks_meet() -> None:
-    found = read_file(SHARED / "log-ncc247-ib-nogdr" / "nccl.log")
+    found = captured("log-ncc247-ib-nogdr")
     assert (found.version, found.net, found.sockets, found.hcas) == ("2.4.7", "IB", "bootstrap", ("mlx5_0:1/IB",))
 
 
-@SKIP
 def test_trap_a_ring_listing_is_no_connection() -> None:
-    assert read_file(SHARED / "log-gcp-a3-tcp" / "nccl.log").transports == {}
+    assert captured("log-gcp-a3-tcp").transports == {}
 
 
-@SKIP
 def test_trap_paths_below_one_switch_are_phb() -> None:
-    assert set(read_file(SHARED / "log-rtx4090-graph" / "nccl.log").paths) == {"PHB", "SYS"}
+    assert set(captured("log-rtx4090-graph").paths) == {"PHB", "SYS"}

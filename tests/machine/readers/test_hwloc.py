@@ -1,6 +1,5 @@
 """hwloc's XML, versions 1 to 3: nodes, processors, the PCI tree, NVLinks counted, NICs; hostile XML is refused."""
 
-import json
 import shutil
 import subprocess
 
@@ -9,9 +8,8 @@ import pytest
 from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
 from collbench.machine.readers import hwloc
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-CAPTURED = CAPTURED_MACHINES / "hwloc-dgx2-xml"
 PROLOGUE = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
 
 
@@ -247,9 +245,7 @@ def test_this_machine_by_lstopo() -> None:
 
 
 def captured() -> tuple[Machine, dict]:
-    if not CAPTURED.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    return hwloc.read((CAPTURED / "hwloc.xml").read_text(), "captured"), json.loads((CAPTURED / "EXPECTED.json").read_text())
+    return hwloc.read(captures.text("hwloc-dgx2-xml", "hwloc.xml"), "captured"), captures.expected("hwloc-dgx2-xml")
 
 
 def test_captured_machine() -> None:

@@ -1,15 +1,13 @@
 """iblinkinfo's text -> the hosts' cables: adapters and not what only answers as one, lanes as they signal."""
 
-import json
-
 import pytest
 
 from collbench.machine.model import FabricLink
 from collbench.machine.readers import rdma_tools
 from collbench.machine.readers.rdma import fabric_rate, lane_name
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-CAPTURED = CAPTURED_MACHINES / "iblinkinfo-edr-on-hdr-switch"
+CAPTURED = "iblinkinfo-edr-on-hdr-switch"
 SWITCH = "MF0;leaf1:MQM9700/U1"
 ADAPTERS = f"""\
 CA: node1 mlx5_0:
@@ -93,10 +91,7 @@ def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
 
 @pytest.fixture
 def captured():
-    if not CAPTURED.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    machine = rdma_tools.read_iblinkinfo((CAPTURED / "iblinkinfo.txt").read_text(), "iblinkinfo.txt")
-    return machine, json.loads((CAPTURED / "EXPECTED.json").read_text())
+    return rdma_tools.read_iblinkinfo(captures.text(CAPTURED, "iblinkinfo.txt"), "iblinkinfo.txt"), captures.expected(CAPTURED)
 
 
 def test_captured_edr_hosts_on_an_hdr_switch(captured):

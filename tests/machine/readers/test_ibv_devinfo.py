@@ -1,14 +1,10 @@
 """`ibv_devinfo`, plain and with -v: hand-written outputs that show one fact each, then the captured one."""
 
-import json
-
 import pytest
 
 from collbench.machine.model import Machine, Port
 from collbench.machine.readers.rdma_tools import looks_like_ibv_devinfo, read_ibv_devinfo
-from tests.helpers import CAPTURED_MACHINES
-
-CAPTURED = CAPTURED_MACHINES / "ibv-devinfo-port-down"
+from tests.machines import captures
 
 DEVICE = """hca_id:\tmlx5_0
 \ttransport:\t\t\tInfiniBand (0)
@@ -159,10 +155,8 @@ def test_a_device_without_ports_reports_it():
 
 
 def test_the_captured_port_is_down_without_a_subnet_manager():
-    if not CAPTURED.exists():
-        pytest.skip("no captured machines here: ../shared/machines is not there")
-    expected = json.loads((CAPTURED / "EXPECTED.json").read_text())
-    machine = read_ibv_devinfo((CAPTURED / "ibv_devinfo.txt").read_text(), "ibv_devinfo.txt")
+    expected = captures.expected("ibv-devinfo-port-down")
+    machine = read_ibv_devinfo(captures.text("ibv-devinfo-port-down", "ibv_devinfo.txt"), "ibv_devinfo.txt")
     (nic,) = machine.nics
     (found,) = nic.ports
     assert (nic.name, nic.firmware, nic.model) == (expected["device"], expected["fw"], expected["model"])

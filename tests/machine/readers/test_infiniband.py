@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from collbench.machine.model import Machine
 from collbench.machine.readers import network
 from collbench.machine.readers.pci import adapter_name
-from tests.machine.readers.captured import captured_files, expected_of
 from tests.machine.trees import Tree
+from tests.machines import captures
 
 BRIDGE = "/sys/devices/pci0000:16/0000:16:01.0"
 PORT = {
@@ -186,12 +186,12 @@ def test_no_files_make_it_raise_or_invent_a_rate(port, model):
         assert found.rate_bits_per_s is None or 2e9 <= found.rate_bits_per_s <= 12 * 200e9
 
 
-# Captured machines, if available.
+# Captured machines.
 
 
 @cache
 def captured(name: str) -> tuple[Machine, dict]:
-    return network.read(captured_files(name)), expected_of(name)
+    return network.read(captures.tree(name)), captures.expected(name)
 
 
 @pytest.mark.parametrize(

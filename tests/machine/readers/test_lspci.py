@@ -1,7 +1,5 @@
 """lspci's text in its forms: functions, kinds, the tree from bridges' buses, links, access control, and what is unknown and why."""
 
-import gzip
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +7,7 @@ import pytest
 from collbench.machine.model import Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
-
-MACHINES = CAPTURED_MACHINES
+from tests.machines import captures
 
 
 def function(head: str, *lines: str) -> str:
@@ -175,11 +171,7 @@ def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
 
 
 def captured(name: str, file: str) -> tuple[str, dict]:
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    data = (folder / file).read_bytes()
-    return (gzip.decompress(data) if file.endswith(".gz") else data).decode(), json.loads((folder / "EXPECTED.json").read_text())
+    return captures.text(name, file), captures.expected(name)
 
 
 def written(link: PcieLink) -> str:
@@ -189,7 +181,7 @@ def written(link: PcieLink) -> str:
 
 
 def test_captured_server_has_its_parts_at_full_speed() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
+    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt")
     machine = lspci.read(text, "captured")
     seven, six = ([nic for nic in machine.nics if nic.model == model] for model in ("ConnectX-7", "ConnectX-6 Dx"))
     switches = [device for device in machine.pci if device.kind == "nvswitch"]
@@ -207,7 +199,7 @@ def test_captured_server_has_its_parts_at_full_speed() -> None:
 
 
 def test_captured_server_has_slow_links_only_where_they_are_harmless() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
+    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt")
     machine = lspci.read(text, "captured")
     slow = [device for device in machine.pci if device.link.width and "(downgraded)" in written(device.link)]
     assert len(slow) == expected["lines_with_downgraded"]
@@ -217,7 +209,7 @@ def test_captured_server_has_slow_links_only_where_they_are_harmless() -> None:
 
 
 def test_captured_server_has_access_control_on_away_from_gpus_and_fast_nics() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
+    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt")
     machine = lspci.read(text, "captured")
     ports = [device for device in machine.pci if "PEX890xx" in (device.name or "")]
     assert len(ports) == expected["pex890xx_bridge_functions"] and {device.acs for device in ports} == {(), None}

@@ -1,6 +1,5 @@
-"""NCCL's topology XML of captured machines, if available: every fact of EXPECTED.json that the file has, and every trap."""
+"""NCCL's topology XML of captured machines: every expected fact, and every trap."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -8,18 +7,12 @@ import pytest
 from collbench.machine.model import PcieLink
 from collbench.machine.readers.nccl_xml import read
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
 from tests.machine.readers.nccl_files import by_address
-
-SHARED = CAPTURED_MACHINES
-CAPTURED = sorted(file.parent.name for file in SHARED.glob("*/nccl-topo.xml"))
+from tests.machines import captures
 
 
 def captured(name):
-    file = SHARED / name / "nccl-topo.xml"
-    if not file.exists():
-        pytest.skip("no captured machines here: ../shared/machines is not there")
-    return read(file.read_text(), file.name), json.loads((file.parent / "EXPECTED.json").read_text())
+    return read(captures.text(name, "nccl-topo.xml"), "nccl-topo.xml"), captures.expected(name)
 
 
 def real(machine):
@@ -100,7 +93,7 @@ FACTS = {
 }
 # Rates of link types belong to `peak`; names that no id in the file has; facts about the file's form.
 OTHERS_FACTS = {
-    *("fixture", "split", "kind", "traps", "complete", "measured", "file_type", "system_version", "topo_expl"),
+    *("kind", "traps", "complete", "measured"),
     *("pcie_GBps_dir_raw", "nvlink_GBps_dir_per_link", "nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_link", "xgmi_GBps_dir_per_gpu"),
     "nvlinks_per_switch_per_gpu",
 }
@@ -116,7 +109,7 @@ def same(found, expected, key):
     return found in (expected, {expected} if not isinstance(expected, dict) else None)
 
 
-@pytest.mark.parametrize("name", CAPTURED or ["none"])
+@pytest.mark.parametrize("name", captures.having("nccl-topo.xml"))
 def test_a_captured_machine_reads_as_expected(name):
     machine, expected = captured(name)
     assert set(expected) <= set(FACTS) | OTHERS_FACTS
@@ -165,11 +158,8 @@ class TestTrapsOfCapturedMachines:
         assert {device.link for device in machine.pci} == {PcieLink()}
 
     def test_the_graph_file_beside_it_is_refused(self):
-        file = SHARED / "azure-nc96ads-a100-v4/nccl-graph.xml"
-        if not file.exists():
-            pytest.skip("no captured machines here: ../shared/machines is not there")
         with pytest.raises(Unreadable, match="rings and trees"):
-            read(file.read_text(), file.name)
+            read(captures.text("azure-nc96ads-a100-v4", "nccl-graph.xml"), "nccl-graph.xml")
 
     def test_the_nic_of_an_ndv2_is_far_from_half_of_its_gpus(self):
         machine, _ = captured("azure-nd40rs-v2-v100")

@@ -1,15 +1,12 @@
 """`nvidia-smi nvlink -s`: links that are up with their printed speed, links that are not, and lists that cannot be right."""
 
-import json
-
 import pytest
 
 from collbench.machine.model import Gpu, GpuLink
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-CAPTURED = CAPTURED_MACHINES / "gpud-azure-a100-nvlink"
 UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
 
 
@@ -70,10 +67,8 @@ def test_lines_that_cannot_be_are_refused(line: str) -> None:
 
 
 def test_captured_machine() -> None:
-    if not CAPTURED.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    expected = json.loads((CAPTURED / "EXPECTED.json").read_text())
-    machine = smi.read_nvlink_status((CAPTURED / "nvidia-smi-nvlink-s.txt").read_text(), "captured")
+    expected = captures.expected("gpud-azure-a100-nvlink")
+    machine = smi.read_nvlink_status(captures.text("gpud-azure-a100-nvlink", "nvidia-smi-nvlink-s.txt"), "captured")
     assert len(machine.gpus) == expected["gpus"] and {gpu.model for gpu in machine.gpus} == {"NVIDIA " + expected["gpu_model"]}
     assert {machine.links_of(gpu.key) for gpu in machine.gpus} == {expected["nvlinks_per_gpu"]}
     assert {link.bytes_per_s for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_link_as_printed"] * 1e9}

@@ -1,25 +1,16 @@
-"""Captured matrices of ../shared/machines, where they are: every fact that their EXPECTED.json names, and every trap."""
-
-import json
+"""Captured matrices: every expected fact, and every trap."""
 
 import pytest
 
 from collbench.machine.model import Machine
 from collbench.machine.readers import smi
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-MACHINES = CAPTURED_MACHINES
-ALL = (
-    "a100-container-2of8-8nic", "a100-pcie-bridge-pairs", "a100x8-10nic-mangled-nps4", "dgx-h100-12nic-tabs-mangled",
-    "h100-4nic-alternate-partial", "juwels-booster-4xa100", "rtx-5gpu-mixed-2socket", "rtx5090x2-p2p-gns", "v100x8-oneflow-1edr",
-)  # fmt: skip
+ALL = captures.having("nvidia-smi-topo-m.txt")
 
 
 def captured(name: str) -> tuple[Machine, dict]:
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    return smi.read((folder / "nvidia-smi-topo-m.txt").read_text(), name), json.loads((folder / "EXPECTED.json").read_text())
+    return smi.read(captures.text(name, "nvidia-smi-topo-m.txt"), name), captures.expected(name)
 
 
 def pairs(machine: Machine) -> list[list[int]]:
