@@ -24,7 +24,7 @@ from tests.machine.readers.test_amd_smi import TEXT as AMD_SMI
 from tests.machine.readers.test_hwloc import WHOLE as HWLOC
 from tests.machine.readers.test_iblinkinfo import ADAPTERS as IBLINKINFO
 from tests.machine.readers.test_ibportstate import NDR as IBPORTSTATE
-from tests.machine.readers.test_ibv_devinfo import WHOLE as IBV_DEVINFO
+from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\

@@ -11,7 +11,6 @@ from collbench.machine.files import Folder
 from collbench.machine.model import Machine
 from collbench.machine.readers import network
 from tests.machine.trees import Tree
-from tests.machines import captures
 
 UP = {"speed": "100000\n", "mtu": "9000\n", "operstate": "up\n", "carrier": "1\n", "type": "1\n"}
 
@@ -162,15 +161,3 @@ def test_no_files_make_it_raise_or_invent_a_rate(facts, numa):
     for nic in Net().real("eth0", numa=numa, **facts).read().nics:
         rate = nic.ports[0].rate_bits_per_s
         assert rate is None or 1e6 <= rate <= 1e13
-
-
-@pytest.mark.parametrize(
-    ("name", "real"),
-    [("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", {"eth0": 1e9, "eth1": None}), ("hwloc-fakepcilocalities", {"eth0": 1e9, "eth1": None})],
-)
-def test_a_captured_machine(name, real):
-    nics = {nic.name: nic for nic in network.read_ethernet(captures.tree(name)).nics}
-    assert not set(captures.expected(name)["hca"]) & set(real)
-    assert {name: nics[name].ports[0].rate_bits_per_s for name in real} == real
-    assert "ib0" not in nics
-    assert all(nic.virtual is None for name, nic in nics.items() if name.startswith("eth") and "." not in name)

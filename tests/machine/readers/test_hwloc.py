@@ -8,7 +8,6 @@ import pytest
 from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
 from collbench.machine.readers import hwloc
 from collbench.machine.readers.text import Unreadable
-from tests.machines import captures
 
 PROLOGUE = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
 
@@ -242,30 +241,3 @@ def test_this_machine_by_lstopo() -> None:
     machine = hwloc.read(text, "lstopo")
     assert machine.system.threads == text.count('type="PU"') and len(machine.numa_nodes) == text.count('type="NUMANode"')
     assert len(machine.pci) == text.count("pci_busid=")
-
-
-def captured() -> tuple[Machine, dict]:
-    return hwloc.read(captures.text("hwloc-dgx2-xml", "hwloc.xml"), "captured"), captures.expected("hwloc-dgx2-xml")
-
-
-def test_captured_machine() -> None:
-    machine, expected = captured()
-    switches = [device for device in machine.pci if device.kind == "nvswitch"]
-    assert (len(machine.gpus), len(switches), len(machine.nics)) == (expected["gpus"], expected["nvswitches"], expected["ib_hcas_in_file"])
-    assert {f"{at(machine, gpu.key).vendor_id:x}:{at(machine, gpu.key).device_id:x}" for gpu in machine.gpus} == {expected["gpu_device"]}
-    assert {gpu.model for gpu in machine.gpus} == {f"Tesla {expected['gpu_model']}-H"} and [gpu.index for gpu in machine.gpus] == list(
-        range(16)
-    )
-    assert sum(switch.vendor_id == 0x10DE for switch in switches) == expected["nvswitch_pciid_readable"]
-
-
-def test_captured_links() -> None:
-    machine, expected = captured()
-    assert {at(machine, gpu.key).link for gpu in machine.gpus} == {PcieLink(8.0, 16)} and expected["pcie_gen"] == "3 x16"
-    assert round(8.0 * 16 / 8 * 128 / 130, 6) == expected["pcie_link_GBps_dir"]
-    assert {(link.b, link.count, link.bytes_per_s) for link in machine.gpu_links} == {
-        (SWITCH, expected["nvlinks_per_gpu"], expected["nvlink_MBps_per_link_dir"] * 1e6)
-    }
-    assert len(machine.gpu_links) == 16 and expected["nvlink_GBps_dir_per_gpu"] == 6 * 25
-    assert {device.link for device in machine.pci if device.kind == "nvswitch"} == {PcieLink()}  # 1 GB/s is their management, not NVLink
-    assert "0-1,24-25 alone" in machine.doubts[0]

@@ -5,9 +5,7 @@ import pytest
 from collbench.machine.model import FabricLink
 from collbench.machine.readers import rdma_tools
 from collbench.machine.readers.rdma import fabric_rate, lane_name
-from tests.machines import captures
 
-CAPTURED = "iblinkinfo-edr-on-hdr-switch"
 SWITCH = "MF0;leaf1:MQM9700/U1"
 ADAPTERS = f"""\
 CA: node1 mlx5_0:
@@ -87,27 +85,3 @@ def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
     machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
     assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
     assert "1 links " in machine.doubts[0]
-
-
-@pytest.fixture
-def captured():
-    return rdma_tools.read_iblinkinfo(captures.text(CAPTURED, "iblinkinfo.txt"), "iblinkinfo.txt"), captures.expected(CAPTURED)
-
-
-def test_captured_edr_hosts_on_an_hdr_switch(captured):
-    machine, expected = captured
-    assert sorted(link.host for link in machine.fabric) == expected["hosts"]
-    assert {link.lane_bits_per_s for link in machine.fabric} == {expected["host_lane_Gbps"] * 1e9}
-    assert {f"{link.width}X" for link in machine.fabric} == {expected["host_width"]}
-    assert {
-        f"{lane_name(link.lane_bits_per_s)} {fabric_rate(link.width, link.lane_bits_per_s) / 1e9:g} Gb/s" for link in machine.fabric
-    } == {expected["host_link"]}
-    assert all(expected["switch"].split()[0] in link.peer for link in machine.fabric)
-
-
-def test_adapters_slower_than_their_switch_are_not_accused(captured):
-    assert captured[0].doubts == ()
-
-
-def test_sharps_aggregation_node_is_no_host(captured):
-    assert not [link for link in captured[0].fabric if "Aggregation" in f"{link.host} {link.device}"]

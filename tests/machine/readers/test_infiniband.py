@@ -1,16 +1,12 @@
 """RDMA devices from /sys/class/infiniband: the rate of a port, its PCI device, and ports that do not belong to the machine."""
 
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Machine
 from collbench.machine.readers import network
-from collbench.machine.readers.pci import adapter_name
 from tests.machine.trees import Tree
-from tests.machines import captures
 
 BRIDGE = "/sys/devices/pci0000:16/0000:16:01.0"
 PORT = {
@@ -184,46 +180,3 @@ def test_no_files_make_it_raise_or_invent_a_rate(port, model):
     files = tree(port={**PORT, **port}, device={"hca_type": model, "node_guid": model, "parent": model})
     for found in only(files)[1].ports:
         assert found.rate_bits_per_s is None or 2e9 <= found.rate_bits_per_s <= 12 * 200e9
-
-
-# Captured machines.
-
-
-@cache
-def captured(name: str) -> tuple[Machine, dict]:
-    return network.read(captures.tree(name)), captures.expected(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["gpud-h100-8ndr-sysfs", "hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities", "hwloc-power9-6gpu"]
-)
-def test_a_captured_machines_devices_are_the_expected_ones(name):
-    machine, expected = captured(name)
-    assert [nic.name for nic in machine.nics] == expected.get("hca_names", expected.get("hca", []))
-
-
-def test_eight_ndr_ports_and_a_bond_that_is_no_part_of_their_fabric():
-    machine, expected = captured("gpud-h100-8ndr-sysfs")
-    assert len(machine.nics) == expected["hcas"]
-    assert sum(port.state == "active" for nic in machine.nics for port in nic.ports) == expected["ports_active"]
-    fabric = [port for nic in machine.nics for port in nic.ports if port.link_layer == "infiniband"]
-    assert len(fabric) == expected["ib_ndr_ports"]
-    assert {port.rate_bits_per_s for port in fabric} == {expected["ib_port_rate_Gbps"] * 1e9}
-    assert sum(port.rate_bits_per_s for port in fabric) / 8 == expected["ib_total_GBps_dir"] * 1e9
-    models = {nic.name: nic.model for nic in machine.nics}
-    assert {name: models[name] for name in expected["hca_type"]} == {"mlx5_0": "ConnectX-7", "mlx5_bond_0": "BlueField-3"}
-    assert models == models | {name: adapter_name(number) for name, number in expected["hca_type"].items()}
-
-
-def test_the_ninth_device_is_an_ethernet_bond_at_2x_ndr():
-    machine, expected = captured("gpud-h100-8ndr-sysfs")
-    bond = next(nic for nic in machine.nics if nic.name == expected["bond"]["name"])
-    port = bond.ports[0]
-    assert (port.rate_text, port.rate_bits_per_s) == (expected["bond"]["rate"], expected["bond"]["Gbps"] * 1e9)
-    assert (bond.virtual, port.link_layer) == (None, expected["bond"]["link_layer"].lower())
-
-
-def test_scif0_is_marked_virtual_and_mlx4_0_is_not():
-    machine, _ = captured("hwloc-32em64t-2n8c-dax-nvme-mic-dimms")
-    assert {nic.name: nic.virtual for nic in machine.nics} == {"mlx4_0": None, "scif0": "scif"}
-    assert (machine.nics[0].address, machine.nics[0].ports[0].rate_bits_per_s) == ("0000:82:00.0", 54.5e9)

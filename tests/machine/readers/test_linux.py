@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from collbench.machine.files import Folder
-from collbench.machine.model import GpuLink, Machine, System
+from collbench.machine.model import GpuLink, System
 from collbench.machine.readers import linux
 from tests.machine.trees import Tree, pci, tree
-from tests.machines import captures
 
-SYSFS_TARBALLS = ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities", "hwloc-power9-6gpu")
 NVIDIA, AMD = "0x10de", "0x1002"
 GPUS = "/proc/driver/nvidia/gpus"
 
 
 def gpu(bus: str, vendor: str = NVIDIA, **facts: str) -> tuple[dict[str, str], dict[str, str]]:
     return pci(f"pci0000:{bus}/0000:{bus}:00.0", **{"class": "0x030200"}, vendor=vendor, **facts)
-
-
-@cache
-def captured(name: str) -> tuple[Machine, dict[str, Any]]:
-    return linux.read(captures.tree(name)), captures.expected(name)
 
 
 def test_an_nvidia_gpu_has_its_name_of_the_driver_and_its_place_of_the_bus() -> None:
@@ -101,37 +92,6 @@ def test_nothing_there_is_a_machine_with_reasons() -> None:
     assert {"pci", "gpus", "numa_nodes", "system/kernel", "system/iommu", "system/container", "system/virtualization"} <= set(
         machine.unknown
     )
-
-
-@pytest.mark.parametrize("name", SYSFS_TARBALLS)
-def test_a_captured_machine_has_what_is_expected(name: str) -> None:
-    machine, expected = captured(name)
-    assert len([each for each in machine.gpus if each.vendor == "nvidia"]) == expected.get("gpus", expected.get("gpus_nvidia"))
-    assert [each.address for each in machine.gpus] == expected.get("gpu_bus_ids", [])
-    assert machine.system.architecture == expected.get("arch", "x86_64")
-    assert machine.system.sockets == expected.get("cpu_packages", machine.system.sockets)
-    assert not machine.doubts
-
-
-def test_memory_of_gpus_on_power9_is_no_numa_node_and_no_main_memory() -> None:
-    machine, _ = captured("hwloc-power9-6gpu")
-    assert [(each.id, each.cpus) for each in machine.numa_nodes] == [(0, "0-15"), (8, "88-103")]
-    assert machine.system.memory_bytes == sum(each.memory_bytes or 0 for each in machine.numa_nodes) == 263791104 << 10
-    assert [each.numa for each in machine.gpus] == [0, 0, 0, 8, 8, 8]
-    assert (machine.system.cores, machine.system.threads, machine.system.virtualization) == (8, 32, "")
-
-
-def test_a_xeon_phi_and_a_boards_vga_are_no_gpus() -> None:
-    machine, _ = captured("hwloc-32em64t-2n8c-dax-nvme-mic-dimms")
-    assert [device.address for device in machine.pci if (device.class_id or 0) >> 8 == 0x0300] == ["0000:05:00.0"]
-    assert not [device for device in machine.pci if device.kind == "gpu"]
-    assert (machine.system.sockets, machine.system.cores, len(machine.pci)) == (2, 16, 137)
-
-
-def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_reports_it() -> None:
-    machine = linux.read(captures.tree("gpud-h100-8ndr-sysfs"))
-    assert (machine.pci, machine.gpus) == ((), ())
-    assert "no PCI bus" in machine.unknown["gpus"]
 
 
 def test_this_machine_is_as_other_tools_report() -> None:

@@ -5,7 +5,6 @@ import pytest
 from collbench.machine.model import Gpu, GpuLink
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
-from tests.machines import captures
 
 UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
 
@@ -64,16 +63,6 @@ def test_a_list_that_is_cut_is_doubted(text: str) -> None:
 def test_lines_that_cannot_be_are_refused(line: str) -> None:
     with pytest.raises(Unreadable, match="not an NVLink status"):
         smi.read_nvlink_status(status(6, off=(0,)).replace("\t Link 0: <inactive>", line), "m")
-
-
-def test_captured_machine() -> None:
-    expected = captures.expected("gpud-azure-a100-nvlink")
-    machine = smi.read_nvlink_status(captures.text("gpud-azure-a100-nvlink", "nvidia-smi-nvlink-s.txt"), "captured")
-    assert len(machine.gpus) == expected["gpus"] and {gpu.model for gpu in machine.gpus} == {"NVIDIA " + expected["gpu_model"]}
-    assert {machine.links_of(gpu.key) for gpu in machine.gpus} == {expected["nvlinks_per_gpu"]}
-    assert {link.bytes_per_s for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_link_as_printed"] * 1e9}
-    assert {link.count * (link.bytes_per_s or 0) for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_gpu"] * 1e9}
-    assert sum(gpu.links_off or 0 for gpu in machine.gpus) == expected["inactive_links"]
 
 
 def test_links_to_the_cpu() -> None:
