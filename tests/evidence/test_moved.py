@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.measure import crossing as module
 from collbench.measure.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_case
@@ -200,26 +199,8 @@ def test_the_path_inside_a_host_in_one_word():
     assert path_of(inside(20_000, 90), device="cuda", **one) is None
 
 
-def way(moved_bytes, ratio):
-    return {"bytes": moved_bytes, "at_least_bytes": 1000, "ratio": ratio}
-
-
 def test_the_host_that_shows_another_path_most_clearly_is_named():
-    ran = CaseActivity(operations()["allreduce"], make_case(backend="mpi"), ((0, 1, 2),), {0: "a", 1: "b", 2: "c"}, 10)
-    hosts = {
-        "a": {"out": way(300, 0.3), "in": way(900, 0.9)},
-        "b": {"out": way(800, 0.8), "in": way(10, 0.01)},
-        "c": {"out": way(990, 0.99), "in": way(990, 0.99)},
-    }
-    assert module._other_path(ran, hosts) == OtherPath("mpi", "b", "in", 10, 1000, others=1)
-    assert module._other_path(ran, {"c": hosts["c"]}) is None
-
-
-def test_of_many_hosts_those_that_moved_least_are_kept(monkeypatch):
-    ratios = {f"host{number:02}": (number * 7 % 40) / 40 for number in range(40)}
-    monkeypatch.setattr(module, "_of_host", lambda host, *_: {"out": way(1, ratios[host]), "in": way(1, 1.0)})
-    for name in ("_path", "_inside", "_other_path"):
-        monkeypatch.setattr(module, name, lambda *_: None)
-    ran = CaseActivity(operations()["allreduce"], make_case(), ((0,),), {}, 1, LeastBytes({}, {}, 0.0))
-    found = evidence(ran, {host: {} for host in ratios})
-    assert set(found["hosts"]) == set(sorted(ratios, key=lambda host: ratios[host])[:16]) and found["hosts_left_out"] == 24
+    hosts = {0: "a", 1: "b", 2: "c"}
+    counts = {"a": seen(30 * MIB, 90 * MIB, 900), "b": seen(80 * MIB, MIB, 900), "c": seen(99 * MIB, 99 * MIB, 900)}
+    found = bypassed({"moved": evidence(ran(host_of=hosts), counts)})
+    assert found == OtherPath("mpi", "b", "in", MIB, 100 * MIB, others=1)
