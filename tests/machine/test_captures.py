@@ -14,6 +14,7 @@ import pytest
 
 from collbench.machine.distance import Distances
 from collbench.machine.files import open_archive
+from collbench.machine.gather import write
 from collbench.machine.merge import merge
 from collbench.machine.model import SWITCH, Machine, Nic, PciDevice, PcieLink, Port
 from collbench.machine.readers import linux, nccl_xml, network
@@ -334,7 +335,7 @@ def test_a_reduced_capture_is_read_as_the_whole_one(tmp_path: Path) -> None:
 
 def test_a_reduced_tree_is_read_as_the_whole_one(tmp_path: Path) -> None:
     name = "hwloc-power9-6gpu"
-    (tmp_path / "again.tar.xz").write_bytes(reduce.packed(captures.tree(name)))
+    write(tmp_path / "again.tar.xz", reduce.reduced_tree(captures.tree(name)))
     again = open_archive(tmp_path / "again.tar.xz")
     assert linux.read(again).gpus == linux.read(captures.tree(name)).gpus
     assert network.read(again) == network.read(captures.tree(name))

@@ -81,6 +81,7 @@ LINKS = {
     f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/device": "../..",
 }
 READERS = (linux.read, network.read, network.read_ethernet)
+NOTHING = gather.Parts({}, {}, set())
 
 
 def packed(files: Files, to: Path, commands=None) -> Path:
@@ -97,8 +98,7 @@ def open_packed(files: Files, to: Path) -> Path:
 
 
 def written(to: Path, parts: gather.Parts) -> Path:
-    with gather._new(to) as stream:
-        gather._write(stream, gather._suffix(to), parts)
+    gather.write(to, parts)
     return to
 
 
@@ -239,8 +239,8 @@ def test_what_is_there_is_never_overwritten(tmp_path):
     target.write_text("precious")
     with pytest.raises(UsageError, match=r"machine\.tar is there already"):
         gather.gather(target)
-    with pytest.raises(UsageError, match="is there already"), gather._new(target) as stream:  # made while we gathered
-        stream.write(b"new")
+    with pytest.raises(UsageError, match="is there already"):  # made while we gathered
+        gather.write(target, NOTHING)
     assert target.read_text() == "precious"
     (tmp_path / "dangling.tar").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="is there already"):
@@ -251,14 +251,18 @@ def test_what_is_there_is_never_overwritten(tmp_path):
 def test_a_folder_that_cannot_hold_it(tmp_path):
     with pytest.raises(UsageError, match="not a folder"):
         gather.gather(tmp_path / "gone" / "machine.tar")
-    with pytest.raises(UsageError, match="cannot be written"), gather._new(Path("/proc/machine.tar")):
-        pass
+    with pytest.raises(UsageError, match="cannot be written"):
+        gather.write(Path("/proc/machine.tar"), NOTHING)
 
 
 def test_an_archive_that_fails_half_way_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), gather._new(tmp_path / "machine.tar") as stream:
-        stream.write(b"half")
-        raise KeyboardInterrupt
+    class Half(dict):
+        def items(self):
+            yield "/sys/half", "1"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gather.write(tmp_path / "machine.tar", NOTHING._replace(texts=Half()))
     assert not list(tmp_path.iterdir())
 
 

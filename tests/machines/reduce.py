@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 import sys
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from collbench.machine.files import SUFFIXES, Files, Folder, open_archive
-from collbench.machine.gather import Mask, collect
+from collbench.machine.gather import Mask, Parts, collect, write
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.sources import READERS, text_of
@@ -43,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         reduced = {name.removesuffix(".gz"): reduce(text, name.removesuffix(".gz")) for name, text in texts.items()}
         (options.out / f"{folder.name}.toml").write_text(toml(source.strip(), facts, reduced), encoding="utf-8")
         if (tree := tree_of(folder)) is not None:
-            (options.out / f"{folder.name}.tar.xz").write_bytes(packed(tree))
+            (options.out / f"{folder.name}.tar.xz").unlink(missing_ok=True)
+            write(options.out / f"{folder.name}.tar.xz", reduced_tree(tree))
 
 
 def is_text(path: Path) -> bool:
@@ -166,19 +165,10 @@ def tree_of(folder: Path) -> Files | None:
     return Folder(folder) if (folder / "sys").is_dir() or (folder / "proc").is_dir() else None
 
 
-def packed(tree: Files) -> bytes:
-    """Return the archive that `probe --gather` writes of these files, without times and the list of its content."""
-    texts, links, folders = collect(tree, {})
-    members = [(path, tarfile.DIRTYPE, "", b"") for path in sorted(folders)]
-    members += [(path, tarfile.SYMTYPE, target, b"") for path, target in sorted(links.items())]
-    members += [(path, tarfile.REGTYPE, "", text.encode()) for path, text in sorted(texts.items()) if path != "/MANIFEST"]
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:xz", format=tarfile.PAX_FORMAT) as tar:
-        for path, kind, target, data in members:
-            header = tarfile.TarInfo(path.lstrip("/"))
-            header.type, header.linkname, header.size = kind, target, len(data)
-            tar.addfile(header, io.BytesIO(data))
-    return stream.getvalue()
+def reduced_tree(tree: Files) -> Parts:
+    """Return what `probe --gather` archives of these files, without the list of its content, which has the date."""
+    parts = collect(tree, {})
+    return parts._replace(texts={path: text for path, text in parts.texts.items() if path != "/MANIFEST"})
 
 
 def toml(source: str, facts: dict[str, Any], files: dict[str, str]) -> str:
