@@ -1,12 +1,16 @@
-"""lspci's text in its forms: functions, kinds, the tree from bridges' buses, links, access control, and what is unknown and why."""
+"""lspci's text in its forms: functions, the tree from bridges' buses, links, access control, and what is unknown and why."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
 
-from collbench.machine.model import Machine, PciDevice, PcieLink
+from collbench.machine.doctor.examine import unexamined_parts
+from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
 from collbench.machine.readers.text import Unreadable
+from tests.doctor.machines import codes, found, with_system
 from tests.machines import captures
 
 
@@ -177,3 +181,34 @@ def test_captured_excerpts_are_read_below_their_devices_and_refused_without() ->
     quadro, rtx = text.split("\n\n", 1)
     gpus = f"01:00.0 3D controller: NVIDIA Corporation TU102GL\n{quadro}\n02:00.0 3D controller: NVIDIA Corporation AD102\n{rtx}"
     assert [device.link for device in lspci.read(gpus, "m").pci] == [PcieLink(5.0, 1), PcieLink(2.5, 16, 16.0, 16)]
+
+
+ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+
+
+def test_ports_are_counted() -> None:
+    assert lspci.looks_like_acs_lines(ON * 3 + OFF, "x")
+    system = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt").system
+    assert (system.acs_ports, system.acs_on) == (4, 3)
+
+
+def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
+    machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
+    assert found(machine, "CB2108").severity == "note"
+    assert "3 of 4 ports" in found(machine, "CB2108").what
+    assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == []
+    assert codes(with_system(machine, virtualization="kvm")) == []
+
+
+def test_that_access_control_was_read_is_known() -> None:
+    gpus = (Gpu("gpu0"), Gpu("gpu1"))
+    read = with_system(Machine(gpus=gpus), acs_ports=4, acs_on=0)
+    assert not any(text.startswith("ACS") for text in unexamined_parts([read]))
+    assert any(text.startswith("ACS") for text in unexamined_parts([Machine(gpus=gpus)]))
+
+
+def test_a_whole_lspci_is_read_as_lspci() -> None:
+    whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
+    assert not lspci.looks_like_acs_lines(whole, "x")
+    assert lspci.looks_like(whole, "x")

@@ -1,4 +1,4 @@
-"""`ibv_devinfo`, `ibstat` and `ibstatus`: hand-written outputs that show one fact each; and which data rate a printed rate is."""
+"""ibv_devinfo, ibstat, ibstatus, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.model import Machine, Nic, Port
-from collbench.machine.readers.rdma import LANES, WIDTHS, falls_back, port_rate
+from collbench.machine.merge import merge
+from collbench.machine.model import FabricLink, Machine, Nic, Port
+from collbench.machine.readers import rdma_tools
+from collbench.machine.readers.rdma import LANES, WIDTHS, fabric_rate, falls_back, lane_name, port_rate
 from collbench.machine.readers.rdma_tools import looks_like_ibv_devinfo, read_ibstat, read_ibv_devinfo
+from tests.doctor.machines import codes, found
 
 DEVINFO_DEVICE = """hca_id:\tmlx5_0
 \ttransport:\t\t\tInfiniBand (0)
@@ -274,3 +277,154 @@ def test_sdr_may_be_what_an_old_kernel_prints_for_a_speed_it_does_not_know(text:
 @given(st.text(max_size=60) | st.from_regex(r"\d{1,4}(\.5)? Gb/sec \(\d{1,2}X ([A-Z]DR|FDR10)\)", fullmatch=True))
 def test_no_text_gives_a_rate_that_no_port_has(text: str) -> None:
     assert port_rate(text) in {None, *(lane.data * width for lane in LANES.values() for width in WIDTHS)}
+
+
+NDR = """\
+CA/RT PortInfo:
+# Port info: Lid 21 port 1
+LinkState:.......................Active
+PhysLinkState:...................LinkUp
+Lid:.............................21
+SMLid:...........................4
+LMC:.............................0
+LinkWidthSupported:..............1X or 4X
+LinkWidthEnabled:................1X or 4X
+LinkWidthActive:.................4X
+LinkSpeedSupported:..............2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkSpeedEnabled:................2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkSpeedActive:.................Extended speed
+LinkSpeedExtSupported:...........14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps or 106.25 Gbps
+LinkSpeedExtEnabled:.............106.25 Gbps
+LinkSpeedExtActive:..............106.25 Gbps
+Mkey:............................<not displayed>
+# MLNX ext Port info: Lid 21 port 1
+StateChangeEnable:...............0x00
+LinkSpeedSupported:..............0x01
+LinkSpeedEnabled:................0x01
+LinkSpeedActive:.................0x00
+"""
+QDR = NDR.replace("LinkSpeedExtActive:..............106.25 Gbps", "LinkSpeedExtActive:..............No Extended Speed")
+QDR = QDR.replace("LinkSpeedActive:.................Extended speed", "LinkSpeedActive:.................10.0 Gbps")
+FDR10 = QDR.replace("Active:.................0x00", "Active:.................0x01")
+NARROW = NDR.replace("LinkWidthActive:.................4X", "LinkWidthActive:.................1X")
+LIMITED = NARROW.replace("LinkWidthEnabled:................1X or 4X", "LinkWidthEnabled:................1X")
+PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down\nPhysLinkState:...................Polling")
+
+
+def port(text: str) -> Port:
+    """The port that is read."""
+    assert rdma_tools.looks_like_ibportstate(text, "x")
+    (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
+    return nic.ports[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "lanes"),
+    [(NDR, 400e9, 4), (QDR, 32e9, 4), (FDR10, 40e9, 4), (NARROW, 100e9, 1)],
+    ids=["NDR", "QDR", "FDR10", "one lane of NDR"],
+)  # fmt: skip
+def test_rate_and_lanes(text: str, rate: float, lanes: int) -> None:
+    seen = port(text)
+    assert (seen.rate_bits_per_s, seen.lanes, seen.max_lanes, seen.lid, seen.sm_lid, seen.state) == (rate, lanes, 4, 21, 4, "active")
+
+
+def test_a_port_that_is_down_has_no_rate() -> None:
+    assert (port(PORT_DOWN).rate_bits_per_s, port(PORT_DOWN).lanes, port(PORT_DOWN).phys_state) == (None, None, "polling")
+
+
+def test_after_a_change_the_port_is_as_it_is_now() -> None:
+    changed = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
+    assert port(changed).lanes == 4
+
+
+def test_it_is_the_device_that_another_source_names() -> None:
+    named = Machine(nics=(Nic("mlx5_3", rdma=True, ports=(Port(lid=21, state="active", link_layer="infiniband"),)),))
+    merged = merge([named, rdma_tools.read_ibportstate(NARROW, "port.txt")])
+    assert [(nic.name, nic.ports[0].lanes) for nic in merged.nics] == [("mlx5_3", 1)]
+
+
+def test_lost_lanes_are_a_finding_and_a_limit_is_none() -> None:
+    finding = found(rdma_tools.read_ibportstate(NARROW, "port.txt"), "CB2209")
+    assert (finding.severity, finding.what) == ("warning", "LID 21 uses 1 lane of 4")
+    assert codes(rdma_tools.read_ibportstate(NDR, "port.txt")) == codes(rdma_tools.read_ibportstate(LIMITED, "port.txt")) == []
+
+
+SWITCH = "MF0;leaf1:MQM9700/U1"
+ADAPTERS = f"""\
+CA: node1 mlx5_0:
+      0x0c42a10300000001      6    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3    7[  ] "{SWITCH}" ( )
+CA: node2 mlx5_0:
+      0x0c42a10300000002      9    1[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>       3    8[  ] "{SWITCH}" ( Could be 106.25 Gbps)
+CA: node2 mlx5_1:
+      0x0c42a10300000003      9    2[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+CA: Mellanox Technologies Aggregation Node:
+      0x0c42a10300000004      4    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   65[  ] "{SWITCH}" ( )
+"""
+SWITCHES = f"""\
+Switch: 0x248a070300000001 {SWITCH}:
+           3    7[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       6    1[  ] "node1 mlx5_0" ( )
+           3    9[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+           3   10[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       5   11[  ] "MF0;spine1:MQM9700/U1" ( )
+           3   65[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       4    1[  ] "Mellanox Technologies Aggregation Node" ( )
+Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
+           5   11[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   10[  ] "{SWITCH}" ( )
+"""
+NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
+
+
+def test_every_adapters_cable():
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt")
+    assert machine.sources == ("iblinkinfo links.txt",)
+    assert machine.fabric == (
+        NODE1,
+        FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8),
+        FabricLink("node2", "mlx5_1", 2, None, None, None, None),  # no cable
+    )
+
+
+def test_a_link_below_what_both_ends_could_is_reported():
+    (doubt,) = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").doubts
+    assert "'Could be 106.25 Gbps'" in doubt
+
+
+def test_cables_with_one_note_share_a_doubt() -> None:
+    row = ADAPTERS.splitlines()[2:4]
+    text = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in row)
+    (doubt,) = rdma_tools.read_iblinkinfo(text, "x").doubts
+    assert doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
+    assert " and 96 more: " in doubt
+
+
+def test_a_list_of_switches_alone_is_turned_round():
+    assert rdma_tools.read_iblinkinfo(SWITCHES, "links.txt").fabric == (NODE1,)
+
+
+def test_where_both_are_listed_each_cable_counts_once():
+    assert rdma_tools.read_iblinkinfo(ADAPTERS + SWITCHES, "links.txt").fabric == rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").fabric
+
+
+def test_an_adapter_without_its_hosts_name_goes_by_its_guid():
+    text = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
+    assert rdma_tools.read_iblinkinfo(text, "x").fabric[0].host == "0x0c42a10300000001"
+
+
+@pytest.mark.parametrize(
+    ("lane", "name"), [(25.78125e9, "EDR"), (53.125e9, "HDR"), (106.25e9, "NDR"), (10.0e9, "QDR"), (26e9, None), (-1.0, None)]
+)
+def test_a_lanes_signalling_rate_names_it(lane, name):
+    assert lane_name(lane) == name
+
+
+@pytest.mark.parametrize(
+    ("width", "lane", "bits"),
+    [(4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None)],
+)
+def test_data_rate_of_a_cable(width, lane, bits):
+    assert fabric_rate(width, lane) == bits
+
+
+@pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
+def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
+    assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
+    assert "1 links " in machine.doubts[0]
