@@ -258,15 +258,25 @@ RUNS: dict[str, tuple[dict[str, Any], list[Machine], int | None, str, str, str]]
     "staged": (run_facts(staged=8, NET_IB_0=8), [dgx()], None, "capable, not used", "", f" 8 network connections staged *; {CAPABLE}"),
     "sockets": (run_facts(NET_Socket_0=2), [dgx()], None, "capable, not used", "", " 2 network connections over TCP "),
     "NCCL's own word goes before the modules": (
-        run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8), [dgx()], None, "not capable", "", "Disabled for mlx5_0, mlx5_1",
+        run_facts(staged=8, refused=("mlx5_0", "mlx5_1"), NET_IB_0=8),
+        [dgx()],
+        None,
+        "not capable",
+        "",
+        "Disabled for mlx5_0, mlx5_1",
     ),
     "the worst GPU of all machines": (run_facts(staged=8, NET_IB_0=8), [dgx(), BARE], None, "not capable", "", "dma-buf"),
     "inside one host": (run_facts(P2P_CUMEM=8), [dgx()], None, "capable, not used", "", f"; {CAPABLE}"),
     "without a log": (
-        {"transports": {}, "why": "NCCL_DEBUG=WARN is set"}, [dgx()], None, "unknown", f"NCCL_DEBUG=WARN is set; {CAPABLE}", "",
+        {"transports": {}, "why": "NCCL_DEBUG=WARN is set"},
+        [dgx()],
+        None,
+        "unknown",
+        f"NCCL_DEBUG=WARN is set; {CAPABLE}",
+        "",
     ),
     "nothing known": ({}, [laptop()], None, "unknown", "", ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -53,22 +53,34 @@ PATHS: dict[str, tuple[Machine, str, str, str]] = {
     "switches below switches": (below(*SWITCH_TREE, *LOWER, gpu="0000:17:00.0", nic="0000:12:01.0"), GPU, "nic", "PXB"),
     "NCCL's XML shows a switch as one bridge": (below(TOP, gpu=TOP.address, nic=TOP.address), GPU, "nic", "PIX"),
     "NCCL's XML, a second switch": (
-        below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address), GPU, "nic", "PXB",
+        below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address),
+        GPU,
+        "nic",
+        "PXB",
     ),
     "without root ports no other host bridge is claimed": (below(gpu=None, nic=None), GPU, "nic", "PHB"),
     "two NUMA nodes are far below any bridge": (
-        parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT), GPU, "nic", "SYS",
+        parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
+        GPU,
+        "nic",
+        "SYS",
     ),
     "a host bridge that is listed": (below(*HOST_BRIDGE, gpu="0000:10:01.0", nic="0000:10:02.0"), GPU, "nic", "PHB"),
     # Azure's files name their switches so: such a bridge cannot be read, but the file shows which devices it joins
     "a switch that a topology file names": (
-        below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"), GPU, "nic", "PIX",
+        below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
+        GPU,
+        "nic",
+        "PIX",
     ),
     "a virtual function is where its bridge is": (VIRTUAL_NICS, GPU, "mlx5_0", "PIX"),
     "one NUMA node has all parts": (
-        parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),)), GPU, "nic", "PHB",
+        parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),)),
+        GPU,
+        "nic",
+        "PHB",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PATHS)

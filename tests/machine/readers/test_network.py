@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,120 +57,125 @@ def test_an_infiniband_device():
     assert machine.doubts == ()
 
 
-ROCE = {**PORT, "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)", "lid": "0x0", "sm_lid": "0x0"}
-SLOW = {**ROCE, "rate": "2.5 Gb/sec (1X SDR)"}  # how 1 Gb/s of Ethernet is printed
-RATE = "rate_bits_per_s"
-DOWN = {"rate_bits_per_s": None, "rate_text": "400 Gb/sec (4X NDR)"}
-COUNTERS = {"counters/symbol_error": "3", "counters/port_xmit_wait": "2489603687", "counters/link_downed": "N/A (no PMA)"}
-HARDWARE = {"hw_counters/out_of_sequence": "7", "hw_counters/lifespan": "12", "counters/port_xmit_data": "9"}
-# The files, facts of the port, the fact of it that is unknown, and a part of the reason.
-PORTS: dict[str, tuple[Tree, dict[str, Any], str, str]] = {
-    **{
-        f"a port that is down has no rate: {state}, {phys_state}": (
-            tree(port={**PORT, "state": state, "phys_state": phys_state}), DOWN, RATE, "the port is down",
-        )
-        for state, phys_state in (("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled"))
-    },
-    "no subnet manager": (
-        tree(port={**PORT, "state": "2: INIT", "sm_lid": "0x0", "lid": "0xffff"}),
-        {"state": "init", RATE: 400e9, "sm_lid": 0, "lid": None}, "lid", "a LID",
-    ),
-    "SDR of an adapter that does not run at it": (
-        tree(port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT4131"}), {RATE: None}, RATE, "MT4131 ",
-    ),
-    **{
-        f"a rate of {rate!r}": (tree(port={**PORT, "rate": rate}), {RATE: None}, RATE, "")
-        for rate in ("", "fast", "-400 Gb/sec (4X NDR)", "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)")
-    },
-    **{
-        f"the largest MTU of RoCE that fits into {mtu}": (
-            tree(port=ROCE, interfaces={"eth2": {"mtu": mtu, "dev_port": "0"}}),
-            {"mtu_bytes": payload, RATE: 100e9, "link_layer": "ethernet", "lid": None, "sm_lid": None}, "", "",
-        )
-        for mtu, payload in (("1500", 1024), ("9000", 4096), ("4200", 4096), ("2200", 2048), ("600", 256), ("-1", None))
-    },
-    "an MTU of RoCE that is down is not in use": (
-        tree(port={**ROCE, "state": "1: DOWN"}, interfaces={"eth2": {"mtu": "9000"}}), {"mtu_bytes": None, RATE: None}, "", "",
-    ),
-    **{
-        f"Ethernet has no line coding: {rate}": (tree(port={**ROCE, "rate": rate}), {RATE: bits}, "", "")
-        for rate, bits in (("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("200 Gb/sec (2X NDR)", 200e9))
-    },
-    "1 Gb/s is read from the interface": (tree(port=SLOW, interfaces={"eth2": {"speed": "1000"}}), {RATE: 1e9}, "", ""),
-    "an interface without a speed": (tree(port=SLOW, interfaces={"eth2": {"speed": "-1"}}), {RATE: None}, RATE, "unknown speeds"),
-    "errors and congestion that the kernel shows": (
-        tree(port={**PORT, **COUNTERS, **HARDWARE}),
-        {"counters": {"symbol_error": 3, "port_xmit_wait": 2489603687, "out_of_sequence": 7}}, "", "",
-    ),
-}  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "model"), [("MT41692", "BlueField-3"), ("MT4099", "ConnectX-3"), ("MT25208", "MT25208"), ("MTx", "MTx"), ("", None)]
+)
+def test_its_model_has_the_name_that_other_sources_give_it(kind, model):
+    assert only(tree(device={"hca_type": kind}))[1].model == model
 
 
-@pytest.mark.parametrize("name", PORTS)
-def test_port(name: str) -> None:
-    files, facts, unknown, why = PORTS[name]
-    machine, nic = only(files)
+def test_no_devices_is_an_empty_machine():
+    assert network.read(Tree({"/sys/class/net/lo/mtu": "65536"})) == Machine()
+
+
+@pytest.mark.parametrize(("state", "phys_state"), [("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled")])
+def test_a_port_that_is_down_has_no_rate_in_any_output(state, phys_state):
+    machine, nic = only(tree(port={**PORT, "state": state, "phys_state": phys_state}))
+    assert (nic.ports[0].rate_bits_per_s, nic.ports[0].rate_text) == (None, "400 Gb/sec (4X NDR)")
+    assert "the port is down" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_a_port_without_subnet_manager_keeps_its_rate_and_shows_it():
+    machine, nic = only(tree(port={**PORT, "state": "2: INIT", "sm_lid": "0x0", "lid": "0xffff"}))
     (port,) = nic.ports
-    assert {fact: getattr(port, fact) for fact in facts} == facts
-    assert "\x1b" not in (port.rate_text or "")
-    if unknown:
-        assert why in machine.unknown[f"nics/mlx5_0/ports/1/{unknown}"]
+    assert (port.state, port.rate_bits_per_s, port.sm_lid, port.lid) == ("init", 400e9, 0, None)
+    assert "a LID" in machine.unknown["nics/mlx5_0/ports/1/lid"]
 
 
-def test_sdr_of_an_old_adapter_is_believed_with_a_doubt() -> None:
+def test_roces_mtu_of_a_port_that_is_down_is_not_in_use():
+    port = only(tree(port={**ROCE, "state": "1: DOWN"}, interfaces={"eth2": {"mtu": "9000"}}))[1].ports[0]
+    assert (port.mtu_bytes, port.rate_bits_per_s) == (None, None)
+
+
+def test_two_ports_in_the_order_of_their_numbers():
+    assert [port.number for port in only(tree(ports=(2, 10, 1)))[1].ports] == [1, 2, 10]
+
+
+def test_sdr_of_an_adapter_that_does_not_run_at_it_is_not_believed():
+    machine, nic = only(tree(port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT4131"}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "MT4131 " in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_sdr_of_an_old_adapter_is_believed_with_a_doubt():
     machine, nic = only(tree(name="mthca0", port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT25208"}))
     assert nic.ports[0].rate_bits_per_s == 8e9
     assert len(machine.doubts) == 1 and "mthca0 port 1 is read at SDR" in machine.doubts[0]
 
 
-BOND_PORT = {**ROCE, "gid_attrs/ndevs/0": "bond0", "gid_attrs/ndevs/1": "bond0"}
-RXE = "software RDMA (rxe) over eth0"
-# The files, and facts of the device.
-DEVICES: dict[str, tuple[Tree, dict[str, Any]]] = {
-    **{
-        f"type {kind!r} has the name that other sources give it": (tree(device={"hca_type": kind}), {"model": model})
-        for kind, model in (
-            ("MT41692", "BlueField-3"), ("MT4099", "ConnectX-3"), ("MT25208", "MT25208"), ("MTx", "MTx"), ("", None),
-        )
-    },
-    "a bond shows in the table of addresses only": (
-        tree(name="mlx5_bond_0", port=BOND_PORT, more={"/sys/class/net/bond0/mtu": "9000"}), {"virtual": None, "interfaces": ("bond0",)},
-    ),
-    "software RDMA is virtual even below a PCI device": (
-        tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}),
-        {"virtual": RXE, "address": None, "interfaces": ("eth0",), "numa": None},
-    ),
-    "software RDMA without a parent": (tree(name="siw0", device={}), {"virtual": "software RDMA (siw)"}),
-    "no hardware": (tree(name="other0", function=None, device={}), {"virtual": "no hardware behind it"}),
-    "the link of a Xeon Phi is no network port": (
-        Tree({}, {"/sys/class/infiniband/scif0": "../../devices/scif_dma_0/infiniband/scif0"}),
-        {"name": "scif0", "virtual": "scif", "ports": ()},
-    ),
-}  # fmt: skip
+@pytest.mark.parametrize("rate", ["", "fast", "-400 Gb/sec (4X NDR)", "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)"])
+def test_a_rate_that_is_none_is_unknown_and_gives_the_reason(rate):
+    machine, nic = only(tree(port={**PORT, "rate": rate}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "\x1b" not in (nic.ports[0].rate_text or "")
+    assert machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_device(name: str) -> None:
-    files, facts = DEVICES[name]
-    machine, nic = only(files)
-    assert {fact: getattr(nic, fact) for fact in facts} == facts
-    assert nic.virtual is None or f"nics/{nic.name}/address" not in machine.unknown
+ROCE = {**PORT, "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)", "lid": "0x0", "sm_lid": "0x0"}
 
 
-def test_no_devices_is_an_empty_machine() -> None:
-    assert network.read(Tree({"/sys/class/net/lo/mtu": "65536"})) == Machine()
+@pytest.mark.parametrize(("mtu", "payload"), [("1500", 1024), ("9000", 4096), ("4200", 4096), ("2200", 2048), ("600", 256), ("-1", None)])
+def test_roce_takes_the_largest_mtu_that_fits_into_the_interfaces(mtu, payload):
+    port = only(tree(port=ROCE, interfaces={"eth2": {"mtu": mtu, "dev_port": "0"}}))[1].ports[0]
+    assert (port.mtu_bytes, port.rate_bits_per_s, port.link_layer) == (payload, 100e9, "ethernet")
 
 
-def test_each_port_has_its_own_interface_and_they_are_in_the_order_of_their_numbers() -> None:
-    assert [port.number for port in only(tree(ports=(2, 10, 1)))[1].ports] == [1, 2, 10]
+def test_roce_has_neither_lids_nor_a_subnet_manager():
+    port = only(tree(port=ROCE))[1].ports[0]
+    assert (port.lid, port.sm_lid) == (None, None)
+
+
+@pytest.mark.parametrize(("rate", "bits"), [("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("200 Gb/sec (2X NDR)", 200e9)])
+def test_ethernet_has_no_line_coding_to_take_off(rate, bits):
+    assert only(tree(port={**ROCE, "rate": rate}))[1].ports[0].rate_bits_per_s == bits
+
+
+def test_one_gigabit_ethernet_is_printed_as_sdr_and_read_from_its_interface():
+    slow = {**ROCE, "rate": "2.5 Gb/sec (1X SDR)"}
+    assert only(tree(port=slow, interfaces={"eth2": {"speed": "1000"}}))[1].ports[0].rate_bits_per_s == 1e9
+    machine, nic = only(tree(port=slow, interfaces={"eth2": {"speed": "-1"}}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "unknown speeds" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_each_port_of_a_two_port_device_has_its_own_interface():
     interfaces = {"eth2": {"mtu": "1500", "dev_port": "0"}, "eth3": {"mtu": "9000", "dev_port": "1"}}
     nic = only(tree(port=ROCE, ports=(1, 2), interfaces=interfaces))[1]
     assert [port.mtu_bytes for port in nic.ports] == [1024, 4096]
     assert nic.interfaces == ("eth2", "eth3")
-    assert only(DEVICES["a bond shows in the table of addresses only"][0])[1].ports[0].mtu_bytes == 4096
 
 
-def test_a_missing_device_link_is_reported() -> None:
-    machine, nic = only(Tree({"/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)"}))
+def test_a_bond_shows_in_the_table_of_addresses_only():
+    bond = {"/sys/class/net/bond0/mtu": "9000"}
+    files = tree(name="mlx5_bond_0", port={**ROCE, "gid_attrs/ndevs/0": "bond0", "gid_attrs/ndevs/1": "bond0"}, more=bond)
+    nic = only(files)[1]
+    assert (nic.virtual, nic.interfaces, nic.ports[0].mtu_bytes) == (None, ("bond0",), 4096)
+
+
+def test_software_rdma_is_virtual_even_below_a_pci_device():
+    machine, nic = only(tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}))
+    assert (nic.virtual, nic.address, nic.interfaces, nic.numa) == ("software RDMA (rxe) over eth0", None, ("eth0",), None)
+    assert "nics/rxe0/address" not in machine.unknown
+    assert only(tree(name="siw0", device={}))[1].virtual == "software RDMA (siw)"
+    assert only(tree(name="other0", function=None, device={}))[1].virtual == "no hardware behind it"
+
+
+def test_the_link_of_a_xeon_phi_is_no_network_port():
+    files = Tree({}, {"/sys/class/infiniband/scif0": "../../devices/scif_dma_0/infiniband/scif0"})
+    nic = only(files)[1]
+    assert (nic.name, nic.virtual, nic.ports) == ("scif0", "scif", ())
+
+
+def test_counters_are_the_errors_and_congestion_the_kernel_shows():
+    counters = {"counters/symbol_error": "3", "counters/port_xmit_wait": "2489603687", "counters/link_downed": "N/A (no PMA)"}
+    hardware = {"hw_counters/out_of_sequence": "7", "hw_counters/lifespan": "12", "counters/port_xmit_data": "9"}
+    port = only(tree(port={**PORT, **counters, **hardware}))[1].ports[0]
+    assert port.counters == {"symbol_error": 3, "port_xmit_wait": 2489603687, "out_of_sequence": 7}
+
+
+def test_a_missing_device_link_is_reported():
+    files = Tree({"/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)"})
+    machine, nic = only(files)
     assert nic.address is None
     assert "PCI device" in machine.unknown["nics/mlx5_0/address"]
 

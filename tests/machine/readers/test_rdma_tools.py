@@ -111,30 +111,43 @@ DOWN, NO_MANAGER = {"state": "down", "rate_bits_per_s": None}, {"state": "init",
 PORTS: dict[str, tuple[Callable[..., Machine], Changes, dict[str, Any], tuple[str, str] | None]] = {
     "rate only with -v": (ibv, ((VERBOSE, ""),), {"rate_bits_per_s": None}, (RATE, "only with -v")),
     "Ethernet borrows the names and not the coding": (
-        ibv, (("InfiniBand\n", "Ethernet\n"), ("100.0 Gbps (128)", "10.0 Gbps (4)")),
-        {"rate_bits_per_s": 40e9, "link_layer": "ethernet", "lid": None, "sm_lid": None}, None,
+        ibv,
+        (("InfiniBand\n", "Ethernet\n"), ("100.0 Gbps (128)", "10.0 Gbps (4)")),
+        {"rate_bits_per_s": 40e9, "link_layer": "ethernet", "lid": None, "sm_lid": None},
+        None,
     ),
     "down": (
-        ibv, (("PORT_ACTIVE (4)", "PORT_DOWN (1)"), ("LINK_UP (5)", "POLLING (2)")),
-        {**DOWN, "phys_state": "polling", "mtu_bytes": None, "rate_text": "400 Gb/sec (4X NDR)"}, (RATE, "the port is down"),
+        ibv,
+        (("PORT_ACTIVE (4)", "PORT_DOWN (1)"), ("LINK_UP (5)", "POLLING (2)")),
+        {**DOWN, "phys_state": "polling", "mtu_bytes": None, "rate_text": "400 Gb/sec (4X NDR)"},
+        (RATE, "the port is down"),
     ),
     "disabled, ibstat": (
-        ibstat, (("Active", "Down"), ("LinkUp", "Disabled")), {**DOWN, "phys_state": "disabled", "rate_text": "400"},
+        ibstat,
+        (("Active", "Down"), ("LinkUp", "Disabled")),
+        {**DOWN, "phys_state": "disabled", "rate_text": "400"},
         (RATE, "the port is down"),
     ),
     "polling, ibstat": (ibstat, (("Active", "Down"), ("LinkUp", "Polling")), {**DOWN, "phys_state": "polling"}, (RATE, "the port is down")),
     "no subnet manager": (
-        ibv, (("PORT_ACTIVE (4)", "PORT_INIT (2)"), ("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535")),
-        NO_MANAGER, (f"{PORT}/lid", "a LID"),
+        ibv,
+        (("PORT_ACTIVE (4)", "PORT_INIT (2)"), ("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535")),
+        NO_MANAGER,
+        (f"{PORT}/lid", "a LID"),
     ),
     "no subnet manager, ibstat": (
-        ibstat, (("Active", "Initializing"), ("Base lid: 47", "Base lid: 65535"), ("SM lid: 1", "SM lid: 0")),
-        NO_MANAGER, (f"{PORT}/lid", "a LID"),
+        ibstat,
+        (("Active", "Initializing"), ("Base lid: 47", "Base lid: 65535"), ("SM lid: 1", "SM lid: 0")),
+        NO_MANAGER,
+        (f"{PORT}/lid", "a LID"),
     ),
     "Amazon's adapter has no link layer": (
-        ibv, (("0x02c9", "0x1d0f"), ("4129", "61344"), ("InfiniBand\n", "Unspecified\n")), {"link_layer": None}, None,
+        ibv,
+        (("0x02c9", "0x1d0f"), ("4129", "61344"), ("InfiniBand\n", "Unspecified\n")),
+        {"link_layer": None},
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("read", "changes", "facts", "unknown"), PORTS.values(), ids=PORTS)
@@ -175,13 +188,18 @@ def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
 @pytest.mark.parametrize(
     ("printed", "data", "why"),
     [
-        ("14", 13.625e9, None), ("20", 16e9, None), ("25", 25e9, None), ("56", 54.5e9, None), ("100", 100e9, None), ("800", 800e9, None),
+        ("14", 13.625e9, None),
+        ("20", 16e9, None),
+        ("25", 25e9, None),
+        ("56", 54.5e9, None),
+        ("100", 100e9, None),
+        ("800", 800e9, None),
         ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
         ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
         ("-1", None, "'-1' is not a valid port rate"),
         ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
     ],
-)  # fmt: skip
+)
 def test_ibstats_rate_is_what_line_coding_leaves_and_unknown_with_two_meanings(printed: str, data: float | None, why: str | None) -> None:
     machine = ibstat(("Rate: 400", f"Rate: {printed}"))
     assert (machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].ports[0].rate_text) == (data, printed)
@@ -241,19 +259,37 @@ def test_ibstatus_names_the_rate() -> None:
 @pytest.mark.parametrize(
     ("text", "bits"),
     [
-        ("10 Gb/sec (4X SDR)", 8e9), ("2.5 Gb/sec (1X SDR)", 2e9), ("20 Gb/sec (4X DDR)", 16e9), ("40 Gb/sec (4X QDR)", 32e9),
+        ("10 Gb/sec (4X SDR)", 8e9),
+        ("2.5 Gb/sec (1X SDR)", 2e9),
+        ("20 Gb/sec (4X DDR)", 16e9),
+        ("40 Gb/sec (4X QDR)", 32e9),
         ("2.5 Gb/sec (1X)", 2e9),  # older kernels do not name SDR
-        ("40 Gb/sec (4X FDR10)", 40e9), ("56 Gb/sec (4X FDR)", 54.5e9), ("100 Gb/sec (4X EDR)", 100e9), ("25 Gb/sec (1X EDR)", 25e9),
-        ("200 Gb/sec (4X HDR)", 200e9), ("100 Gb/sec (2X HDR)", 100e9), ("400 Gb/sec (4X NDR)", 400e9), ("200 Gb/sec (2X NDR)", 200e9),
-        ("800 Gb/sec (4X XDR)", 800e9), ("120 Gb/sec (12X QDR)", 96e9), (" 400 Gb/sec (4X NDR)\n", 400e9),
-        ("", None), ("400", None), ("Gb/sec (4X NDR)", None), ("-400 Gb/sec (4X NDR)", None),
-        ("1000000000000000000 Gb/sec (4X NDR)", None), ("0 Gb/sec (0X NDR)", None), ("300 Gb/sec (3X NDR)", None),
+        ("40 Gb/sec (4X FDR10)", 40e9),
+        ("56 Gb/sec (4X FDR)", 54.5e9),
+        ("100 Gb/sec (4X EDR)", 100e9),
+        ("25 Gb/sec (1X EDR)", 25e9),
+        ("200 Gb/sec (4X HDR)", 200e9),
+        ("100 Gb/sec (2X HDR)", 100e9),
+        ("400 Gb/sec (4X NDR)", 400e9),
+        ("200 Gb/sec (2X NDR)", 200e9),
+        ("800 Gb/sec (4X XDR)", 800e9),
+        ("120 Gb/sec (12X QDR)", 96e9),
+        (" 400 Gb/sec (4X NDR)\n", 400e9),
+        ("", None),
+        ("400", None),
+        ("Gb/sec (4X NDR)", None),
+        ("-400 Gb/sec (4X NDR)", None),
+        ("1000000000000000000 Gb/sec (4X NDR)", None),
+        ("0 Gb/sec (0X NDR)", None),
+        ("300 Gb/sec (3X NDR)", None),
         ("400 Gb/sec (4X HDR)", None),  # contradicts itself
         ("1600 Gb/sec (4X GDR)", None),  # not in the kernel yet
-        ("400 Gb/sec (4X NDR) and more", None), ("٤٠٠ Gb/sec (4X NDR)", None), ("nan Gb/sec (4X NDR)", None),
+        ("400 Gb/sec (4X NDR) and more", None),
+        ("٤٠٠ Gb/sec (4X NDR)", None),
+        ("nan Gb/sec (4X NDR)", None),
         ("400 Gb/sec\x00(4X NDR)", None),
     ],
-)  # fmt: skip
+)
 def test_the_kernels_text_for_a_rate_is_the_data_rate_after_line_coding_or_unknown(text: str, bits: float | None) -> None:
     assert port_rate(text) == bits
 
