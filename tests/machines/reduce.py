@@ -20,7 +20,6 @@ from collbench.results.importers import nccl_tests
 from tests.machines.captures import FOLDER
 from tests.machines.lstopo import lstopo_facts
 
-ABOUT = ("EXPECTED.json", "SOURCE.txt")
 Same = Callable[[str], bool]
 
 
@@ -33,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     names = [text.split("=", 1) for text in options.rename]
     for folder in options.captures:
-        texts = {path.name: masked(text_of(path), names) for path in sorted(folder.iterdir()) if path.is_file() and is_text(path)}
+        mask = Mask()  # one for all files: an id that two of them have stays the same
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.endswith(SUFFIXES)]
+        texts = {path.name: mask.text(renamed(text_of(path), names)) for path in files}
         source = texts.pop("SOURCE.txt", "")
         facts = json.loads(texts.pop("EXPECTED.json", "{}"))
         if "lstopo.xml" in texts:
@@ -45,15 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             write(options.out / f"{folder.name}.tar.xz", reduced_tree(tree))
 
 
-def is_text(path: Path) -> bool:
-    return not path.name.endswith(SUFFIXES)
-
-
-def masked(text: str, names: Sequence[Sequence[str]]) -> str:
-    """Return the text as `probe --gather` masks it, with the host names replaced."""
+def renamed(text: str, names: Sequence[Sequence[str]]) -> str:
     for old, new in names:
         text = text.replace(old, new)
-    return Mask().text(text)
+    return text
 
 
 def reduce(text: str, name: str) -> str:
