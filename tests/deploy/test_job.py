@@ -110,7 +110,7 @@ def test_names_and_paths() -> None:
     assert by_name["name"].parse("night-2.x_y+1") == "night-2.x_y+1"
     for text in ("", "-x", "a b", "a/b", "a;b", "ä", ".x", "a\n"):
         assert refusal(by_name["name"], text).startswith(f"{text!r} ")
-    assert by_name["runs"].parse("/shared/the runs/'x'") == "/shared/the runs/'x'"
+    assert by_name["runs"].parse("/images/the runs/'x'") == "/images/the runs/'x'"
     assert "./-x" in refusal(by_name["runs"], "-x")
     assert "missing" in refusal(by_name["runs"], "")
     for text in ("~/runs", "$HOME/runs"):

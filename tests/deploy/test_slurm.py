@@ -122,7 +122,7 @@ class TestContainers:
             ("someone/collbench:1", "someone/collbench:1"),
             ("debian", "debian"),
             ("collbench.sqsh", "./collbench.sqsh"),
-            ("/shared/collbench.sqsh", "/shared/collbench.sqsh"),
+            ("/images/collbench.sqsh", "/images/collbench.sqsh"),
         ],
     )
     def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ class TestContainers:
 
     @pytest.mark.parametrize("gpus", [0, 8])
     def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
-        script = emit(tmp_path, "--image", "/shared/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
+        script = emit(tmp_path, "--image", "/images/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
         actual = play(tmp_path, script)
         assert (actual.code, actual.errors) == (0, "")
         assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK", "--mpi=pmi2"]
-        inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/shared/collbench.sif"]
+        inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/images/collbench.sif"]
         own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
         assert actual.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
 

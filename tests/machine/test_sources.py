@@ -19,12 +19,12 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
-from tests.machine.readers.test_acs_lines import ON as ACS_LINES
-from tests.machine.readers.test_amd_smi import TEXT as AMD_SMI
 from tests.machine.readers.test_hwloc import WHOLE as HWLOC
-from tests.machine.readers.test_iblinkinfo import ADAPTERS as IBLINKINFO
-from tests.machine.readers.test_ibportstate import NDR as IBPORTSTATE
-from tests.machine.readers.test_ibv_devinfo import WHOLE as IBV_DEVINFO
+from tests.machine.readers.test_lspci import ON as ACS_LINES
+from tests.machine.readers.test_rdma_tools import ADAPTERS as IBLINKINFO
+from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
+from tests.machine.readers.test_rdma_tools import NDR as IBPORTSTATE
+from tests.machine.readers.test_smi import TEXT as AMD_SMI
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
