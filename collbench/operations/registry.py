@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -85,6 +86,30 @@ def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
 def _line(error: BaseException) -> str:
     """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def failed_plugin(error: BaseException) -> str | None:
+    """Return the plug-in and the error in one sentence if an exception passed through a plug-in's code, else None.
+
+    "plug-in 'ring' (entry point collbench.backends, ring_code:Ring, of ring-maker 1.2) failed: ValueError: no ranks". If the code has
+    several entry points, they are those of the class that failed, or all.
+    """
+    from importlib.metadata import entry_points
+
+    where: list[tuple[str, str]] = []  # (package, class or function), innermost last
+    cause: BaseException | None = error
+    while cause:
+        for frame, _ in walk_tb(cause.__traceback__):
+            where.append((str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_qualname.partition(".")[0]))
+        cause = cause.__cause__ or cause.__context__
+    known = [point for group in ("collbench.backends", "collbench.operations") for point in entry_points(group=group)]
+    known = [point for point in known if point.module.partition(".")[0] in {package for package, _ in where} - {"collbench"}]
+    named = [point for point in known if (point.module.partition(".")[0], point.attr) in where] or known
+    texts = [
+        f"'{point.name}' (entry point {point.group}, {point.value}{f', of {point.dist.name} {point.dist.version}' if point.dist else ''})"
+        for point in named
+    ]
+    return f"plug-in {' or '.join(texts)} failed: {_line(error)}" if texts else None
 
 
 _reserved: frozenset[str] = frozenset()
