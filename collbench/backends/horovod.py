@@ -17,7 +17,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
@@ -53,16 +52,12 @@ class HorovodBinding(TorchBinding):
         case = self.case
         self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[case.redop]) if case.redop else None
         words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
-        self._name = "collbench." + ".".join(map(str, words))  # the same name for all slots, since the first call of a name is slower
+        # Horovod matches the calls of the ranks by this name. All slots have the same one, since the first call of a name is slower.
+        self.name = "collbench." + ".".join(map(str, words))
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """Return a call of a function of horovod.torch on the group."""
         return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
-
-    @property
-    def alike(self) -> dict[str, str]:
-        """Return the name with which Horovod matches the calls of the ranks."""
-        return {"name": self._name}
 
     def copied(self, call: Call) -> PythonCall:
         """Return a call that also copies its new result tensor to the receive buffer."""
@@ -80,39 +75,15 @@ class HorovodBinding(TorchBinding):
         return self._torch.tensor(elements(self.case.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
 
 
-def _allreduce(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("allreduce_", x.recv, op=x.redop, **x.alike)
-
-
-def _broadcast(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("broadcast_", x.recv, root_rank=x.peer(x.root), **x.alike)
-
-
-def _allgather(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("allgather", x.send, **x.alike)
-
-
-def _alltoall(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("alltoall", x.send, **x.alike)
-
-
-def _alltoallv(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("alltoall", x.send, splits=x.splits(), **x.alike)
-
-
-def _reducescatter(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("reducescatter", x.send, op=x.redop, **x.alike)
-
-
-def _barrier(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("barrier")
-
-
-STEPS: Mapping[str, Steps] = MappingProxyType(
-    {"allreduce": in_place_only(_allreduce), "broadcast": in_place_only(_broadcast), "barrier": _barrier}
-    | {"allgather": out_of_place_only(_allgather), "alltoall": out_of_place_only(_alltoall)}
-    | {"reducescatter": out_of_place_only(_reducescatter), "alltoallv": _alltoallv}
-)
+STEPS: Mapping[str, Steps] = {
+    "allreduce": in_place_only(lambda x: [x.call("allreduce_", x.recv, op=x.redop, name=x.name)]),
+    "broadcast": in_place_only(lambda x: [x.call("broadcast_", x.recv, root_rank=x.peer(x.root), name=x.name)]),
+    "allgather": out_of_place_only(lambda x: [x.call("allgather", x.send, name=x.name)]),
+    "alltoall": out_of_place_only(lambda x: [x.call("alltoall", x.send, name=x.name)]),
+    "alltoallv": lambda x: [x.call("alltoall", x.send, splits=x.splits(), name=x.name)],
+    "reducescatter": out_of_place_only(lambda x: [x.call("reducescatter", x.send, op=x.redop, name=x.name)]),
+    "barrier": lambda x: [x.call("barrier")],
+}
 
 
 def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) -> Reason | None:
@@ -241,11 +212,8 @@ class HorovodBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported Horovod, built for this torch, is installed and the launcher is supported. Imports neither."""
         problem = obstacle(os.environ)
-        return (
-            Unavailable.because(problem)
-            if problem
-            else Available(f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}")
-        )
+        about = f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}"
+        return Unavailable.because(problem) if problem else Available(about)
 
     def open(self, world: World, settings: Settings) -> None:
         """Import horovod.torch and join all ranks at a Horovod rendezvous server on rank 0.

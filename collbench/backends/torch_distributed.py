@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.clock import Clock, EventClock
 from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, ProcessPlace, no_gpu, trouble
 from collbench.backends.host import AnyBuffers, Buffers
+from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
 from collbench.machine.interfaces import first_family, interface_with
@@ -164,7 +165,7 @@ _REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in tor
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
-class TorchBinding:
+class TorchBinding(MessageSteps):
     """The binding for calls that block, or that follow torch's current stream. `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
@@ -204,33 +205,11 @@ class TorchBinding:
         """Return the rank in the job, by which torch numbers ranks."""
         return self._group.ranks[rank]
 
-    def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.send."""
-        return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.recv."""
-        return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def together(self) -> Iterator[PythonCall]:
-        """Yield no call: overlapping messages need no start."""
-        return iter(())
-
-    def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.isend."""
-        return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.irecv."""
-        return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def signal_to(self, rank: int) -> PythonCall:
-        """Return a call that sends one byte."""
-        return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
-
-    def signal_from(self, rank: int) -> PythonCall:
-        """Return a call that receives one byte."""
-        return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
+    def message(self, kind: str, rank: int, part: Any, count: int, signal: bool = False) -> PythonCall:
+        """Return a call of torch.distributed's send, recv, isend or irecv."""
+        name = {"send": "send", "receive": "recv", "post_send": "isend", "post_receive": "irecv"}[kind]
+        make, end = self.post if kind.startswith("post") else self.call, "dst" if name.endswith("send") else "src"
+        return make(name, part[:count], **{end: self.peer(rank)}, group=self.comm, tag=_SIGNAL if signal else _MESSAGE)
 
     def unless_in_place(self, address: Any) -> Any:
         """Return `address`: torch has no constant for in-place calls."""
