@@ -3,24 +3,29 @@
 # ruff: noqa: D102 - `render`, `cause` and `remedy` are described in the base classes
 from __future__ import annotations
 
+from typing import ClassVar
+
 from collbench.reason import Fact
 
 _EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers older than 580)"
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
 
 
 class Obstacle:
-    """The base of facts about something unavailable: a cause and a remedy."""
+    """The base of facts about something unavailable: a cause and a remedy, which are constants unless they depend on fields."""
 
     __slots__ = ()
+    CAUSE: ClassVar[str]
+    REMEDY: ClassVar[str]
 
     def cause(self) -> str:
         """Return what is wrong, without the remedy."""
-        raise NotImplementedError
+        return self.CAUSE
 
     def remedy(self) -> str:
         """Return what the user can do."""
-        raise NotImplementedError
+        return self.REMEDY
 
     def render(self) -> str:
         """Return "CAUSE: REMEDY"."""
@@ -30,21 +35,15 @@ class Obstacle:
 class NoDriver(Obstacle, Fact, frozen=True):
     """The NVIDIA driver library libcuda.so.1 is not on this host or in this container."""
 
-    def cause(self) -> str:
-        return "no NVIDIA driver found (libcuda.so.1 does not load)"
-
-    def remedy(self) -> str:
-        return "install the driver, or start the container with GPU support"
+    CAUSE: ClassVar[str] = "no NVIDIA driver found (libcuda.so.1 does not load)"
+    REMEDY: ClassVar[str] = "install the driver, or start the container with GPU support"
 
 
 class NoCupy(Obstacle, Fact, frozen=True):
     """cupy, which collbench needs for GPU memory and kernels, is not installed."""
 
-    def cause(self) -> str:
-        return "cupy is not installed"
-
-    def remedy(self) -> str:
-        return _EXTRA
+    CAUSE: ClassVar[str] = "cupy is not installed"
+    REMEDY: ClassVar[str] = _EXTRA
 
 
 class SeveralCupys(Obstacle, Fact, frozen=True):
@@ -62,21 +61,15 @@ class SeveralCupys(Obstacle, Fact, frozen=True):
 class GpusHidden(Obstacle, Fact, frozen=True):
     """CUDA_VISIBLE_DEVICES is empty, which hides all GPUs."""
 
-    def cause(self) -> str:
-        return f"{_VARIABLE} is empty, which hides all GPUs"
-
-    def remedy(self) -> str:
-        return "unset it, or list the GPUs to use"
+    CAUSE: ClassVar[str] = f"{_VARIABLE} is empty, which hides all GPUs"
+    REMEDY: ClassVar[str] = "unset it, or list the GPUs to use"
 
 
 class NoGpuFromSlurm(Obstacle, Fact, frozen=True):
     """Slurm gave this task no GPU."""
 
-    def cause(self) -> str:
-        return f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
-
-    def remedy(self) -> str:
-        return "request GPUs with --gpus-per-node or --gpus-per-task"
+    CAUSE: ClassVar[str] = f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
+    REMEDY: ClassVar[str] = "request GPUs with --gpus-per-node or --gpus-per-task"
 
 
 class DriverTooOld(Obstacle, Fact, frozen=True):
@@ -98,11 +91,8 @@ class DriverTooOld(Obstacle, Fact, frozen=True):
 class FabricManagerNotRunning(Obstacle, Fact, frozen=True):
     """The GPUs of an NVSwitch machine are not initialised: the fabric manager does not run."""
 
-    def cause(self) -> str:
-        return "the GPUs are not ready: machines with NVSwitch need the fabric manager"
-
-    def remedy(self) -> str:
-        return "systemctl start nvidia-fabricmanager"
+    CAUSE: ClassVar[str] = "the GPUs are not ready: machines with NVSwitch need the fabric manager"
+    REMEDY: ClassVar[str] = "systemctl start nvidia-fabricmanager"
 
 
 class CudaFailed(Obstacle, Fact, frozen=True):
@@ -113,18 +103,14 @@ class CudaFailed(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"CUDA initialisation failed ({self.error})"
 
-    def remedy(self) -> str:
-        return "run 'nvidia-smi' to check the driver"
+    REMEDY: ClassVar[str] = "run 'nvidia-smi' to check the driver"
 
 
 class NoGpu(Obstacle, Fact, frozen=True):
     """CUDA is initialised but shows no GPU."""
 
-    def cause(self) -> str:
-        return "CUDA shows no GPU"
-
-    def remedy(self) -> str:
-        return f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
+    CAUSE: ClassVar[str] = "CUDA shows no GPU"
+    REMEDY: ClassVar[str] = f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
 
 
 class GpuListedTwice(Obstacle, Fact, frozen=True):
@@ -135,8 +121,7 @@ class GpuListedTwice(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"{_VARIABLE}={self.variable} lists a GPU twice, so CUDA shows none"
 
-    def remedy(self) -> str:
-        return "list each GPU once"
+    REMEDY: ClassVar[str] = "list each GPU once"
 
 
 class UnknownGpu(Obstacle, Fact, frozen=True):
@@ -148,18 +133,11 @@ class UnknownGpu(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"{_VARIABLE}={self.variable}: GPU '{self.entry}' does not exist"
 
-    def remedy(self) -> str:
-        return "list the existing GPUs with 'nvidia-smi -L'"
+    REMEDY: ClassVar[str] = "list the existing GPUs with 'nvidia-smi -L'"
 
 
 class GpusProhibited(Obstacle, Fact, frozen=True):
     """All visible GPUs are in compute mode "prohibited"."""
 
-    def cause(self) -> str:
-        return "all visible GPUs are in compute mode 'prohibited'"
-
-    def remedy(self) -> str:
-        return PROHIBITED_REMEDY
-
-
-PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
+    CAUSE: ClassVar[str] = "all visible GPUs are in compute mode 'prohibited'"
+    REMEDY: ClassVar[str] = PROHIBITED_REMEDY

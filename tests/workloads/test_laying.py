@@ -2,7 +2,7 @@
 
 import pytest
 
-from collbench.workloads.shape import blocks, by_host, counted, crossing, everybody, host_after_host, printable, ranks_per_host
+from collbench.workloads.shape import blocks, by_host, crossing, everybody, host_after_host, printable, ranks_per_host
 from collbench.workloads.step import Shape
 
 
@@ -28,6 +28,5 @@ def test_blocks_and_whether_they_cross_hosts():
     assert crossing(blocks(range(4), 2), shape)
 
 
-def test_words():
-    assert [counted(number, "rank") for number in (1, 2, 4096)] == ["1 rank", "2 ranks", "4,096 ranks"]
+def test_text_of_the_user_is_short_and_printable():
     assert printable("a\x1b" + 50 * "b") == "a?" + 38 * "b"
