@@ -202,7 +202,7 @@ _INTERFACE = "HOROVOD_GLOO_IFACE"
 
 
 class HorovodBackend(HostBackend):
-    """The backend horovod: horovod.torch with its Gloo controller and Gloo operations."""
+    """The backend horovod: horovod.torch with its Gloo controller and Gloo operations. Its barrier takes a whole cycle."""
 
     name = api = "horovod"
     local_path = "loopback"
@@ -262,10 +262,6 @@ class HorovodBackend(HostBackend):
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the build or its Gloo does not support the data type or reduction, else None."""
         return unsupported(self._torch, self._hvd, operation, case, self.ranks)
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: collbench's synchronization is faster than Horovod's barrier, which takes a cycle."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Horovod and torch, the cycle time, all other HOROVOD_* settings of the user, and how groups run."""

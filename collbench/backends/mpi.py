@@ -286,17 +286,12 @@ def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int)
     if case.device != "cpu":
         return DeviceUnsupported("one-sided mpi", case.device, ("cpu",))
     inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, case, len(hosts)))
-    need, free = inside * bytes_needed(operation, case, 2), _free()
-    if free is None or need <= free:
-        return None
-    return SharedMemoryTooSmall(str(_SHARED), inside, need, free)
-
-
-def _free() -> int | None:
+    need = inside * bytes_needed(operation, case, 2)
     try:
-        return shutil.disk_usage(_SHARED).free
+        free = shutil.disk_usage(_SHARED).free
     except OSError:
         return None
+    return SharedMemoryTooSmall(str(_SHARED), inside, need, free) if need > free else None
 
 
 def load_mpi() -> Any:

@@ -31,7 +31,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.operations.case import Case
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
-from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.program import Call, PythonCall
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
 
 if TYPE_CHECKING:
@@ -358,7 +358,10 @@ _ORDERED = ("allgather", "alltoall")
 
 
 class TensorFlowBackend(HostBackend):
-    """The backend tensorflow: raw collective operations between the tasks of one MultiWorkerMirroredStrategy."""
+    """The backend tensorflow: raw collective operations between the tasks of one MultiWorkerMirroredStrategy.
+
+    TensorFlow has no barrier for these operations, and ends pending work when the connection to a task ends.
+    """
 
     name = api = "tensorflow"
     local_path = "loopback"
@@ -426,13 +429,6 @@ class TensorFlowBackend(HostBackend):
     def parameter_servers(self, world: World, layout: ServerLayout, gradients: Sequence[Any]) -> ParameterServers:
         """Start TensorFlow's own servers and return this rank's part. All ranks must call it. Raises RunFailed if they do not start."""
         return ParameterServers(self._tf, world, layout, gradients)
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: TensorFlow has no barrier for these operations."""
-        return None
-
-    def abort(self, why: str) -> None:
-        """Do nothing: TensorFlow has no such function, and ends pending work when the connection to a task ends."""
 
     def versions(self) -> Mapping[str, str]:
         """Return TensorFlow's version, the algorithm and transport of its collectives, and its threads (0: one per core)."""

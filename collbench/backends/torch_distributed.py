@@ -247,7 +247,7 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class GlooBackend(TorchBackend):
-    """The backend gloo: torch.distributed with Gloo."""
+    """The backend gloo: torch.distributed with Gloo. Ranks leave Gloo's barrier with a larger skew than collbench's synchronization."""
 
     name, local_path = "gloo", "loopback"
 
@@ -284,10 +284,6 @@ class GlooBackend(TorchBackend):
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why Gloo cannot reduce the case's type, else None."""
         return DtypeUnsupported("gloo", case.dtype.name) if operation.reduces and case.dtype.name in _UNREDUCED else None
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of torch, and Gloo's interface."""

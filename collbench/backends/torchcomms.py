@@ -24,7 +24,7 @@ from collbench.device.unavailable import Obstacle
 from collbench.machine.interfaces import interface_with
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
-from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.program import Call, PythonCall
 from collbench.operations.traffic import elements
 from collbench.operations.unsupported import DtypeUnsupported
 
@@ -103,7 +103,7 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class TorchCommsBackend(HostBackend):
-    """The backend torchcomms: a TorchComm of all ranks, and one for each other group."""
+    """The backend torchcomms: a TorchComm of all ranks, and one for each other group. Its barrier is Gloo's (see GlooBackend)."""
 
     name = api = "torchcomms"
     local_path = "loopback"
@@ -153,10 +153,6 @@ class TorchCommsBackend(HostBackend):
         """Return why its Gloo cannot reduce the case's type, else None."""
         unreduced = operation.reduces and case.dtype.name in _UNREDUCED
         return DtypeUnsupported("torchcomms over Gloo", case.dtype.name) if unreduced else None
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of torchcomms and torch, and Gloo's interface."""
