@@ -128,7 +128,7 @@ def _doubles(places: Sequence[ProcessPlace], k: int) -> Iterator[str]:
 
 def no_gpu() -> Unavailable | None:
     """Return why this process cannot use a GPU, with the remedy; None if it can."""
-    from collbench.device.present import gpu_obstacle
+    from collbench.device.unavailable import gpu_obstacle
 
     found = gpu_obstacle(os.environ)
     return Unavailable.because(found) if found else None

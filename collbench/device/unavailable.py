@@ -3,12 +3,17 @@
 # ruff: noqa: D102 - `render`, `cause` and `remedy` are described in the base classes
 from __future__ import annotations
 
-from typing import ClassVar
+import ctypes
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, ClassVar
 
+from collbench.device.present import COMPUTE_MODE, PROHIBITED, cupy_runtime, dotted_cuda
+from collbench.device.present import VARIABLE as _VARIABLE
 from collbench.reason import Fact
 
 _EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers older than 580)"
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
 PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
 
 
@@ -141,3 +146,78 @@ class GpusProhibited(Obstacle, Fact, frozen=True):
 
     CAUSE: ClassVar[str] = "all visible GPUs are in compute mode 'prohibited'"
     REMEDY: ClassVar[str] = PROHIBITED_REMEDY
+
+
+# Which of these facts holds here. The cheapest checks come first.
+
+_TOO_OLD, _NO_DEVICE, _NOT_READY = 35, 100, 802  # cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemNotReady
+
+
+def gpu_obstacle(env: Mapping[str, str]) -> Obstacle | None:
+    """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
+    try:
+        return _missing_part(env) or _failed_start(env)
+    except Exception as error:
+        return CudaFailed(f"{type(error).__name__}: {error}")
+
+
+def _missing_part(env: Mapping[str, str]) -> Obstacle | None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return NoDriver()
+    if find_spec("cupy") is None:
+        return NoCupy()
+    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if _installed(name))
+    if len(both) > 1:
+        return SeveralCupys(both)
+    entries = _entries(env)
+    if entries == []:
+        return GpusHidden()
+    return NoGpuFromSlurm() if entries == ["NoDevFiles"] else None
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _entries(env: Mapping[str, str]) -> list[str] | None:
+    """Return the entries of CUDA_VISIBLE_DEVICES up to the first negative one, at which CUDA stops; None when it is not set."""
+    if _VARIABLE not in env:
+        return None
+    entries = [entry.strip() for entry in env[_VARIABLE].split(",")] if env[_VARIABLE].strip() else []
+    negative = next((i for i, entry in enumerate(entries) if entry.startswith("-")), len(entries))
+    return entries[:negative]
+
+
+def _failed_start(env: Mapping[str, str]) -> Obstacle | None:
+    runtime = cupy_runtime()
+    driver, needed = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+    if driver and driver // 1000 < needed // 1000:
+        return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        return _of_error(error, driver, needed) if error.status != _NO_DEVICE else _missing_gpu(env, 0)
+    usable = any(runtime.deviceGetAttribute(COMPUTE_MODE, index) != PROHIBITED for index in range(count))  # each rank checks its own
+    return _missing_gpu(env, count) or (None if usable else GpusProhibited())
+
+
+def _of_error(error: Any, driver: int, needed: int) -> Obstacle:
+    if error.status == _TOO_OLD:
+        return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
+    return FabricManagerNotRunning() if error.status == _NOT_READY else CudaFailed(str(error))
+
+
+def _missing_gpu(env: Mapping[str, str], count: int) -> Obstacle | None:
+    """Return the error if CUDA shows fewer GPUs (`count`) than CUDA_VISIBLE_DEVICES lists, or none."""
+    entries = _entries(env)
+    if not entries or entries[0].startswith("MIG-"):
+        return None if count else NoGpu()
+    if len(set(entries)) < len(entries):
+        return GpuListedTwice(env[_VARIABLE])
+    return UnknownGpu(env[_VARIABLE], entries[count]) if count < len(entries) else None

@@ -85,7 +85,7 @@ class OpenNccl:
 
 def probe(env: Mapping[str, str]) -> Available | Unavailable:
     """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-    from collbench.device.present import gpu_obstacle
+    from collbench.device.unavailable import gpu_obstacle
 
     missing = gpu_obstacle(env)
     if missing:
