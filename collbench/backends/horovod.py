@@ -121,20 +121,17 @@ def obstacle(env: Mapping[str, str]) -> Obstacle | None:
         return NotInstalled("torch", _GET, f"horovod {found}")
     if "HOROVOD_RANK" in env:
         return Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", _OTHER_LAUNCH)
-    return _misbuilt(found, torch, _folder())
+    return _misbuilt(found, torch)
 
 
-def _folder() -> Path:
+def _misbuilt(found: str, torch: str) -> Obstacle | None:
+    """Return why this build does not fit this torch, or None."""
     spec = find_spec("horovod")
-    return Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
-
-
-def _misbuilt(found: str, torch: str, folder: Path) -> Obstacle | None:
-    """Return why this build does not fit this torch, or None. `folder/metadata.json` has the torch version of the build."""
+    folder = Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
     if not any(folder.glob("torch/mpi_lib_v2*.so")):
         return WrongBuild("horovod", found, "was built without torch", _GET)
     try:
-        built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])
+        built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])  # the version of torch that it was built for
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not known here; an import error would report it
     if built.partition("+")[0] != torch.partition("+")[0]:

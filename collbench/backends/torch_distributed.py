@@ -357,8 +357,7 @@ class TorchNcclBackend(TorchBackend):
         self._store = join("nccl", world, settings, device_id=device)
 
     def _lagging(self) -> str | None:
-        """Return which ranks lag, from `ask_ras`, which is set after `open`."""
-        return self.ask_ras()
+        return self.ask_ras()  # which is set after `open`
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
         """Return the binding with tensors over the buffers."""
@@ -387,7 +386,7 @@ class TorchNcclBackend(TorchBackend):
 
     def fence(self, deadline_s: float) -> None:
         """Wait for the current stream. Raises RunFailed at the deadline."""
-        EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
+        EventClock(self._torch, deadline_s, self.ask_ras).wait(self._clock.stamp())
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of torch, its CUDA and its NCCL, which may differ from the one that the backend nccl loads."""

@@ -111,7 +111,11 @@ def open_nccl(world: World, k: int) -> OpenNccl:
         raise UsageError(misfit)
     here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
     gpus = tuple(gpu for place in places for gpu in place.driven)
-    return OpenNccl(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
+    try:
+        claimed = tuple(_claim(index) for index in indices)
+    except (CollbenchError, MemoryError) as error:
+        raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
+    return OpenNccl(library, claimed, gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
@@ -147,13 +151,6 @@ def _versions_differ(all_ranks: Sequence[Mapping[str, Any]]) -> str | None:
         f"{first['who']} loads NCCL {first['version']} ({first['path']}) and {other['who']} {other['version']} ({other['path']}): "
         "install the same one on all hosts, or set COLLBENCH_NCCL"
     )
-
-
-def _claimed(indices: Sequence[int], world: World) -> tuple[RankGpu, ...]:
-    try:
-        return tuple(_claim(index) for index in indices)
-    except (CollbenchError, MemoryError) as error:
-        raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
 
 
 def _claim(index: int) -> RankGpu:
@@ -208,18 +205,15 @@ class NcclBackend(BackendBase):
         what = f"making a communicator of {len(ranks)} ranks"
         with self._world.watchdog.phase(what):
             identity = self._identity(ranks[0], what)
-            comms, wrong, code = self._made(ranks, own, identity, tuning)
+            comms, wrong, code = tuple[int, ...](), "", 0
+            try:
+                with tuned(tuning):
+                    gpus = [self._rank(ranks[place]).gpu for place in own]
+                    comms = self._communicators.make(gpus, own, len(ranks), identity) if own else ()
+            except RunFailed as error:
+                wrong, code = f"{self._world.me}: {error}", getattr(error, "code", 0)
             self._agree(comms, wrong, code, what)
         return Group(tuple(ranks), tuple(own), comms) if own else None
-
-    def _made(self, ranks: Sequence[int], own: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
-        """Return this process's part of a communicator, the error ("" for none), and NCCL's error code."""
-        gpus = [self._rank(ranks[place]).gpu for place in own]
-        try:
-            with tuned(tuning):
-                return self._communicators.make(gpus, own, len(ranks), identity) if own else (), "", 0
-        except RunFailed as error:
-            return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
 
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
         """Raise RunFailed on all ranks if any rank failed, with the error of a rank that knows the cause."""
@@ -350,12 +344,8 @@ class NcclBackend(BackendBase):
         Graphs are not made for all of up to 1,024 slots: each takes time and GPU memory. The other slots keep
         their plain calls.
         """
-        graphs, ranks, slots, launch = (
-            Graphs(group.handle, program.explain),
-            self._ranks_of(group),
-            program.slots,
-            self._driver["cuGraphLaunch"],
-        )
+        graphs, ranks, slots = Graphs(group.handle, program.explain), self._ranks_of(group), program.slots
+        launch = self._driver["cuGraphLaunch"]
         self._graphs.add(graphs)
         timed = [
             graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)
