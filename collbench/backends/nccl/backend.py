@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -67,55 +68,6 @@ class RankGpu:
     start: Event
     end: Event
     scratch: GpuMemory
-
-
-@dataclass(frozen=True)
-class OpenNccl:
-    """The result of opening NCCL: library, this process's ranks, PCI address of every rank's GPU, and number of ranks per own GPU.
-
-    shared: whether any two ranks drive one GPU.
-    """
-
-    library: NcclLibrary
-    driven: tuple[RankGpu, ...]
-    gpus: tuple[str, ...]
-    drivers: Mapping[str, int]
-    shared: bool
-
-
-def probe(env: Mapping[str, str]) -> Available | Unavailable:
-    """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-    from collbench.device.unavailable import gpu_obstacle
-
-    missing = gpu_obstacle(env)
-    if missing:
-        return Unavailable.because(missing)
-    try:
-        return Available(f"NCCL {dotted(load_nccl(env).version)}")
-    except NcclNotFound as error:
-        return Unavailable.because(error.obstacle)
-
-
-def open_nccl(world: World, k: int) -> OpenNccl:
-    """Claim each process's k GPUs and test the checker on them. All ranks must call it.
-
-    Raises UsageError on all ranks if the GPUs do not fit together.
-    """
-    library, indices, own = _look(world, k)
-    all_ranks = world.allgather(own, "opening nccl: which GPUs")
-    wrong = next((failure["wrong"] for failure in all_ranks if failure.get("wrong")), None) or _versions_differ(all_ranks)
-    if wrong or library is None:
-        raise UsageError(wrong or "no NCCL library is found")
-    places = [ProcessPlace.from_json(failure["place"]) for failure in all_ranks]
-    if misfit := trouble(places, k):
-        raise UsageError(misfit)
-    here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
-    gpus = tuple(gpu for place in places for gpu in place.driven)
-    try:
-        claimed = tuple(_claim(index) for index in indices)
-    except (CollbenchError, MemoryError) as error:
-        raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
-    return OpenNccl(library, claimed, gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
 
 
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
@@ -180,18 +132,41 @@ class NcclBackend(BackendBase):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether CUDA shows a GPU and NCCL loads."""
-        return probe(os.environ)
+        """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
+        from collbench.device.unavailable import gpu_obstacle
+
+        missing = gpu_obstacle(os.environ)
+        if missing:
+            return Unavailable.because(missing)
+        try:
+            return Available(f"NCCL {dotted(load_nccl(os.environ).version)}")
+        except NcclNotFound as error:
+            return Unavailable.because(error.obstacle)
 
     def open(self, world: World, settings: Settings) -> None:
-        """Find the library and the GPUs, without a communicator. Raises UsageError if the ranks' GPUs do not fit together."""
+        """Find the library, claim each process's GPUs and test the checker on them; makes no communicator.
+
+        Raises UsageError, for GPUs that do not fit together on all ranks.
+        """
         k = settings.gpus_per_process
-        opened = open_nccl(world, k)
-        self._world, self._timeout_s, self._library = world, settings.timeout_s, opened.library
-        self._driven, self._drivers, self._first = opened.driven, opened.drivers, world.rank * k
-        self.ranks, self.gpus, self.flags = world.size * k, opened.gpus, ("shared_gpu",) if opened.shared else ()
-        self.nccl = (opened.library.handle, code_of(opened.library.version))
-        self._communicators = Communicators(opened.library)
+        library, indices, own = _look(world, k)
+        replies = world.allgather(own, "opening nccl: which GPUs")
+        wrong = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies)
+        if wrong or library is None:
+            raise UsageError(wrong or "no NCCL library is found")
+        places = [ProcessPlace.from_json(reply["place"]) for reply in replies]
+        if misfit := trouble(places, k):
+            raise UsageError(misfit)
+        try:
+            self._driven = tuple(_claim(index) for index in indices)
+        except (CollbenchError, MemoryError) as error:
+            raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
+        self._world, self._timeout_s, self._library, self._first = world, settings.timeout_s, library, world.rank * k
+        self._drivers = Counter(gpu for place in places if place.host == world.me.host for gpu in place.driven)  # ranks per GPU
+        self.ranks, self.gpus = world.size * k, tuple(gpu for place in places for gpu in place.driven)
+        self.flags = ("shared_gpu",) if shared(places) else ()
+        self.nccl = (library.handle, code_of(library.version))
+        self._communicators = Communicators(library)
         self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
         names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch")
         self._driver = {name: driver_address(name) for name in names}
