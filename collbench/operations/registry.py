@@ -72,14 +72,11 @@ def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         package = point.dist.name if point.dist else "the package that provides it"
-        own = EntryPoint(point.name, point, package)
-        other = found.get(point.name)
-        if point.name in taken:
-            found[f"{point.name}@{package}"] = EntryPoint(point.name, point, package, "has a name that collbench itself uses")
-        elif other:
-            found[point.name] = EntryPoint(point.name, point, package, f"has the same name as a plug-in of package {other.package}")
-        else:
-            found[point.name] = own
+        other, is_taken = found.get(point.name), point.name in taken
+        clash = "has a name that collbench itself uses" if is_taken else ""
+        if other and not clash:
+            clash = f"has the same name as a plug-in of package {other.package}"
+        found[f"{point.name}@{package}" if is_taken else point.name] = EntryPoint(point.name, point, package, clash)
     return found
 
 
