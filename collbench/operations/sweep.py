@@ -54,11 +54,6 @@ CPU = BackendDefaults()
 CUDA = BackendDefaults("cuda", "pipelined", "rotating", 2**30)  # as nccl-tests measures
 
 
-def default_for_cpu(backend: str) -> BackendDefaults:
-    """Return the defaults of CPU backends, for any name."""
-    return CPU
-
-
 @dataclass(frozen=True)
 class Sweep:
     """The options of a sweep. Its test cases are all combinations; the backend's defaults replace None, () and "auto".
@@ -96,7 +91,7 @@ class Sweep:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
-    defaults: Callable[[str], BackendDefaults] = default_for_cpu
+    defaults: Callable[[str], BackendDefaults] = lambda backend: CPU
     where: str = ""
     place: str = ""
 
