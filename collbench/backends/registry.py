@@ -14,14 +14,21 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
-# By module path. Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
-_OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.torch_distributed:GlooBackend"}
-_OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend"}
-_OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket:SocketBackend"}
-_OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backends.horovod:HorovodBackend"}
-_OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
-_OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
-_OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
+# Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
+BUILTIN = {
+    "mpi": "collbench.backends.mpi:MpiBackend",
+    "gloo": "collbench.backends.torch_distributed:GlooBackend",
+    "nccl": "collbench.backends.nccl.backend:NcclBackend",
+    "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
+    "simulated": "collbench.backends.simulated:SimulatedBackend",
+    "socket": "collbench.backends.socket:SocketBackend",
+    "zmq": "collbench.backends.zmq:ZmqBackend",
+    "horovod": "collbench.backends.horovod:HorovodBackend",
+    "tensorflow": "collbench.backends.tensorflow:TensorFlowBackend",
+    "jax": "collbench.backends.jax:JaxBackend",
+    "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
+    "slowed": "collbench.backends.slowed:SlowedBackend",
+}
 # Used if the user names no backend: real ones only, the fastest to open first.
 DEFAULTS = ("mpi", "gloo")
 
@@ -34,12 +41,12 @@ def _load(place: str) -> type[Any]:
 
 @cache
 def _plugins() -> Mapping[str, EntryPoint]:
-    return plugins("collbench.backends", _OWN)
+    return plugins("collbench.backends", BUILTIN)
 
 
 def backend_names() -> list[str]:
     """Return the names of all backends, available or not."""
-    return [*_OWN, *_plugins()]
+    return [*BUILTIN, *_plugins()]
 
 
 def backend_class(name: str) -> type[Any]:
@@ -47,8 +54,8 @@ def backend_class(name: str) -> type[Any]:
 
     Raises UsageError that lists the known names.
     """
-    if name in _OWN:
-        return _load(_OWN[name])
+    if name in BUILTIN:
+        return _load(BUILTIN[name])
     if name not in _plugins():
         raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
     return _of_plugin(name)
