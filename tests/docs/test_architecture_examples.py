@@ -88,6 +88,8 @@ def test_the_operation_is_measured_and_verified(ranks: int, site: Path, tmp_path
         ("scan", 8, 0, 1, None), ("scan", 65536, 0, 1, None),
     ]  # fmt: skip
     assert re.search(r"\bscan\b", collbench(site, tmp_path, "--help").stdout)
+    planned = collbench(site, tmp_path, "run", "full", "--backend", "mpi", "--ranks", "2", "--dry-run", "--format", "csv").stdout
+    assert re.search(r"\bscan\b", planned)
 
 
 def test_the_backend_is_listed_and_its_rows_are_verified(site: Path, tmp_path: Path) -> None:
@@ -112,12 +114,13 @@ def test_the_reader_gives_a_machine(site: Path, tmp_path: Path) -> None:
 
 
 def test_the_writer_prints_a_run_and_a_stored_one(site: Path, tmp_path: Path) -> None:
-    typed = ["allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,64K", "--out", "run", "--format", "gnuplot"]
+    typed = ["allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,64K", "--format", "gnuplot", "--out", "run"]
     printed = collbench(site, tmp_path, *typed).stdout
     lines = printed.splitlines()
     assert lines[0] == "# allreduce simulated" and [line.split()[0] for line in lines[1:]] == ["8", "65536"]
     assert all(float(figure) > 0 for line in lines[1:] for figure in line.split())
     assert collbench(site, tmp_path, "report", "run", "--format", "gnuplot").stdout == printed
+    assert collbench(site, tmp_path, *typed[:-4]).stdout.startswith("cpu · ")  # the default stays
 
 
 def test_the_rule_has_a_finding_and_a_page(site: Path, tmp_path: Path) -> None:
