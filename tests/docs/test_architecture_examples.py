@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import BIN, Finished, run
-from tests.conftest import ROOT, sample
+from tests.conftest import ROOT
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+?)(?:, (\w[\w ]*))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -79,10 +79,9 @@ def test_the_examples_follow_the_style_of_the_project(site: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("ranks", sample([2, 3], 1))
-def test_the_operation_is_measured_and_verified(ranks: int, site: Path, tmp_path: Path) -> None:
+def test_the_operation_is_measured_and_verified(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    done = collbench(site, tmp_path, "scan", "--backend", "mpi", "--ranks", str(ranks), "--sizes", "8,64K", "--format", "json")
+    done = collbench(site, tmp_path, "scan", "--backend", "mpi", "--ranks", "2", "--sizes", "8,64K", "--format", "json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["operation"], row["size_bytes"], row["wrong"], row["checked"], row["na"]) for row in rows] == [
         ("scan", 8, 0, 1, None), ("scan", 65536, 0, 1, None),
