@@ -13,8 +13,8 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
-# By module path. Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
-_OWN = {
+# Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
+BUILTIN = {
     "mpi": "collbench.backends.mpi:MpiBackend",
     "gloo": "collbench.backends.torch_distributed:GlooBackend",
     "nccl": "collbench.backends.nccl.backend:NcclBackend",
@@ -34,12 +34,12 @@ DEFAULTS = ("mpi", "gloo")
 
 @cache
 def _plugins() -> Mapping[str, EntryPoint]:
-    return plugins("collbench.backends", _OWN)
+    return plugins("collbench.backends", BUILTIN)
 
 
 def backend_names() -> list[str]:
     """Return the names of all backends, available or not."""
-    return [*_OWN, *_plugins()]
+    return [*BUILTIN, *_plugins()]
 
 
 def backend_class(name: str) -> type[Any]:
@@ -47,8 +47,8 @@ def backend_class(name: str) -> type[Any]:
 
     Raises UsageError that lists the known names.
     """
-    if name in _OWN:
-        module, _, found = _OWN[name].partition(":")
+    if name in BUILTIN:
+        module, _, found = BUILTIN[name].partition(":")
         own: type[Any] = getattr(import_module(module), found)
         return own
     if name not in _plugins():

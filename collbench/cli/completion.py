@@ -61,9 +61,9 @@ def script(shell: str) -> str:
     """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
     import shtab
 
-    from collbench.cli.main import _parsers
+    from collbench.cli.main import all_parsers
 
-    parser, commands = _parsers()
+    parser, commands = all_parsers()
     words = _words()
     for place, action in ((place, action) for name, each in commands.items() for place, action in _below(name, each)):
         if place in words:

@@ -107,13 +107,13 @@ _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a faile
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_streams()
-    code = _guarded(sys.argv[1:])
+    code = guarded(sys.argv[1:])
     _leave(code)
 
 
 def run(argv: list[str]) -> int:
     """Run one command; return its exit code. Raises CollbenchError."""
-    parser, added = _parsers()
+    parser, added = all_parsers()
     argv = canonical(argv, added)
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
@@ -153,7 +153,7 @@ def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
 
 def parsed(argv: list[str]) -> Namespace:
     """Return the parsed command line, without the environment, and without running it. Raises UsageError as `run` does."""
-    parser, added = _parsers()
+    parser, added = all_parsers()
     return _read(canonical(argv, added), parser, added)
 
 
@@ -164,7 +164,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 
-def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
+def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
     from collbench.cli.check import add_health_check
     from collbench.cli.completion import add_completion
@@ -205,7 +205,8 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _guarded(argv: list[str]) -> int:
+def guarded(argv: list[str]) -> int:
+    """Run a command line and return its exit code. An error is printed; `gate` maps its codes by --exit-style."""
     signals.handle(os.environ)
     try:
         return run(argv)

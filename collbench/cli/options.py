@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.parser import Parser, duration, factor, format_settings, hertz, natural, percent, positive, rate, skew, streams, words
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
+from collbench.report.formats import FORMATS
 
 if TYPE_CHECKING:
     from collbench.workloads.step import Regime
@@ -24,6 +25,7 @@ _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second o
 _STEP_MAX_TIME_S = 10.0
 _BUDGET_S = 600.0
 ALL = "all"  # the name of all trainings
+ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ _TABLE = (
     Option("--out", "run folder (default: runs/<time>-<operation>-<id>)", "DIR", Path, fills="out"),
     Option("--resume", "continue an incomplete run: measure only the cases that its folder lacks", "RUN", Path, fills="resume"),
     Option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued", fills="resume_if_exists"),
-    Option("--format", **format_settings("table", "nccl-tests", "csv")),
+    Option("--format", **format_settings(*ROW_FORMATS)),
     Option("--color", "colored output (default: auto)", choices=("auto", "always", "never"), default="auto"),
     Option("--quiet", "print only data and errors"),
     Option("--columns", "columns of the table, such as size,time,p99; +p95,max adds to the usual ones", "NAMES", _known_columns),

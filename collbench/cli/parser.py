@@ -167,9 +167,9 @@ def skew(text: str) -> float:
 
 
 def format_settings(*formats: str) -> dict[str, Any]:
-    """Return the settings of --format, the format of rows on stdout; the first is the default. Commands that print rows have JSON lines."""
-    text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})"
-    return {"metavar": "FORMAT", "choices": (*formats, "jsonl", "json"), "default": formats[0], "help": text}
+    """Return the settings of --format, the format of rows on stdout. Commands that print rows have JSON lines."""
+    text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: table)"
+    return {"metavar": "FORMAT", "choices": (*formats, "jsonl", "json"), "default": "table", "help": text}
 
 
 def add_format(group: argparse._ActionsContainer, *formats: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_some
+from collbench.cli.options import ROW_FORMATS, add_some
 from collbench.cli.parser import Parser, add_command, positive
 from collbench.errors import UsageError
 
@@ -78,7 +78,7 @@ def _add_report_options(parser: Parser) -> None:
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
-    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or jsonl (default: table)")
+    parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
 

@@ -45,7 +45,10 @@ class NcclTestsWriter(RowWriter):
     Rows that differ in the placing only are one line: the first is held until the second is there.
     """
 
-    def __init__(self) -> None:
+    absent = "# "
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
         self._block: list[Row] = []
         self._waiting: Row | None = None
 

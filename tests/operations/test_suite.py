@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -197,13 +198,17 @@ def test_full_has_every_operation_and_gate_the_cases_of_the_gate() -> None:
 
 
 def test_the_schema_offers_the_words_that_collbench_knows() -> None:
+    names = sorted({*operations(), *commands()})
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        text = SCHEMA_FILE.read_text(encoding="utf-8")
+        SCHEMA_FILE.write_text(re.sub(r'(?<="enum": )\[[^]]*"allreduce"[^]]*\]', json.dumps(names), text), encoding="utf-8")
     keys = schema()["$defs"]
 
     def offered(key: str) -> list[str]:
         item = keys[key]["anyOf"][0]
         return list((item.get("anyOf") or [item])[0]["enum"])
 
-    assert offered("operations") == sorted({*operations(), *commands()})
+    assert offered("operations") == names
     assert (offered("dtypes"), offered("redops")) == (list(DTYPES), list(REDOPS))
     assert (offered("modes"), offered("algorithms")) == (list(MODES), list(ALGORITHMS))
     assert (offered("protocols"), offered("registrations")) == (list(PROTOCOLS), list(REGISTRATIONS))
