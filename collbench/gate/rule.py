@@ -22,6 +22,7 @@ FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer
 K_SIGMA = 3.0
 PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+COARSEST = 2.0  # factor: limits above it detect no slowdown that matters
 LEAST_CELLS = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
 
