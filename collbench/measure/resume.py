@@ -61,6 +61,7 @@ def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
         "digest": hashlib.sha256(text.encode()).hexdigest(), "options": _options(request),
+        **({"span": list(span)} if (span := request.sweep.each[0].span) else {}),
     }  # fmt: skip
 
 
@@ -296,8 +297,6 @@ def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[
     info: the part of run.json about this launch. planned: the result of `planned`, empty for a run that is not of cases. Raises
     UsageError for another run, and for one that cannot be continued.
     """
-    if planned:
-        info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
     earlier = request.earlier
     if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)

@@ -183,7 +183,7 @@ def test_a_baseline_that_detects_only_huge_slowdowns_lets_nothing_pass(by: float
 
 
 def test_one_case_that_detects_small_slowdowns_is_enough_to_pass() -> None:
-    noisy = base(*(allocation(f"good-{number}", {size: 9.0 ** (number % 2) for size in SIZES[2:]}) for number in range(6)))
+    noisy = base(*(allocation(f"good-{number}", dict.fromkeys(SIZES[2:], 9.0 ** (number % 2))) for number in range(6)))
     assert judged(allocation("a"), baseline=noisy).result == PASSED
 
 

@@ -28,6 +28,7 @@ from collbench.analysis.hunt.judging import (
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
 from collbench.reason import Fact
+from collbench.units import plural
 
 # A single slow pair: it is measured again, and each of its ends with a healthy partner.
 
@@ -186,7 +187,7 @@ class CrossCheck:
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
         pairs = [_pair(wish.place, wish.partner) for wish in requested]
         controls = self._controls(pairs)
-        numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of healthy places as controls"
+        numbers = f"{plural(len(set(pairs)), 'pair')} of suspects again, {len(controls)} of healthy places as controls"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
         answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, "cross-check", pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
