@@ -52,7 +52,7 @@ class CasesTask(Task):
         self.work = work
         cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
         identities = planned(work, world)
-        facts = {"asked": requested_of(request, [row for row, _ in identities])} if identities else {}
+        facts = {"asked": requested_of(request, [row for row, _ in identities])} if identities and world.rank == 0 else {}
         return Plan(
             len(work), facts, cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
             identities=identities, notes=[left_out] if left_out else [],
