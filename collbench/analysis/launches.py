@@ -45,6 +45,12 @@ def case_of(row: Row) -> CaseKey:
     return CaseKey._make(_NAMED(row))
 
 
+def sort_time(row: Row) -> float:
+    """Return the row's time as a sort key: infinite without a valid one."""
+    time_s = time_of(row)
+    return float("inf") if time_s is None else time_s
+
+
 def forced(row: Row) -> str:
     """Return the forced algorithm and protocol: "tree/ll128", "tree", "ll128"; "" where the library chose."""
     return "/".join(word for word in (row.algorithm, row.protocol) if word)

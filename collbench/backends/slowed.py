@@ -105,7 +105,7 @@ class SlowedBackend(BackendBase):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Return Available, always."""
-        return Available("proves the gate's power: makes other backends slower on purpose, see --slowed")
+        return Available("makes other backends slower on purpose, to test the gate (see --slowed)")
 
     def open(self, world: World, settings: Settings) -> None:
         """Raise UsageError: this backend measures nothing itself."""

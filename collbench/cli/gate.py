@@ -159,7 +159,7 @@ _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def _add_self_test(tested: Any) -> None:
-    made_up = "simulate clusters and judge them: with --baseline clusters like that one, with --paired two stacks side by side"
+    made_up = "test the gate on simulated clusters: with --baseline clusters like that one, with --paired two stacks side by side"
     tested.add_argument("--self-test", action="store_true", help=made_up)
     tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
     tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters per line (default: 300)")
@@ -218,9 +218,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 _ABOUT = (
-    "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
-    "slower is what exceeds it in three. Without a history --paired sets an old stack against a new one. With --self-test nothing is "
-    "judged: made-up clusters show how often the rule alarms, and what it finds."
+    "Compare fresh allocations with a baseline of good ones (`collbench baseline`). A case or group above its limit in the first "
+    "allocation is a suspect; above it in three, it is a regression. Without a baseline, --paired compares an old stack with a new one. "
+    "--self-test simulates clusters: it prints how often the gate reports a slowdown that is not there, and which slowdowns it detects."
 )
 _RUNS = "the candidate's runs: of one allocation, or of three fresh ones; with --paired those of the old stack, then as many of the new"
 
@@ -240,8 +240,8 @@ def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
-        "a share of the ceiling asked of each case for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
-        "(operation, backend); may be given several times"
+        "least percentage of the expected bandwidth, for each case: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
+        "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))

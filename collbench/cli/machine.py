@@ -154,7 +154,7 @@ def _add_peak_options(parser: Parser) -> None:
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
     )
     parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
-    parser.add_argument("--measured", metavar="GB/s", help="a busbw to set beside the ceilings")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth")
     parser.add_argument(
         "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
     )

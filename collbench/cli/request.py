@@ -63,7 +63,7 @@ def collective_request(arguments: argparse.Namespace, operations: Sequence[Opera
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
     """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
-    sizes, step = _sizes(arguments)
+    sizes, step, span = _sizes(arguments)
     traffic = read_traffic(arguments.traffic) if arguments.traffic else skewed(arguments.skew) if arguments.skew else None
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
         sizes = (traffic.own_bytes() or 0,)
@@ -80,6 +80,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         buffers=arguments.buffers,
         window=arguments.window,
         streams=arguments.streams,
+        span=span,
         seed=arguments.seed or 0,
         step=step,
         algorithms=_known("algorithm", arguments.algorithms, ALGORITHMS),
@@ -124,23 +125,25 @@ def _root(text: str) -> int:
     return int(text)
 
 
-def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
-    """Return the sizes (None: each backend has its own), and the step between the defaults."""
+def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str, tuple[int, int] | None]:
+    """Return the sizes (None: each backend has its own), the step between the defaults, and the requested smallest and largest size."""
     short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
     if arguments.sizes is not None and any(value is not None for value in short):
         raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
     if arguments.sizes is not None:
-        return tuple(parse_sizes(arguments.sizes)), "x2"
+        sizes = tuple(parse_sizes(arguments.sizes))
+        ends = [parse_size(end) for part in arguments.sizes.split(",") for end in part.partition(":")[0].split("-")]
+        return sizes, "x2", (min(ends), max(ends))
     step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
     if arguments.minimum is None and arguments.maximum is None:
         size_steps(SMALLEST, CPU.largest, step)  # rejects a bad step before ranks start
-        return None, step
+        return None, step, None
     least = str(SMALLEST) if arguments.minimum is None else arguments.minimum
     most = least if arguments.maximum is None else arguments.maximum
     first, last = parse_size(least), parse_size(most)
     if first > last:
         raise UsageError(f"-b {least} is larger than -e {most}: swap them")
-    return tuple(size_steps(first, last, step)), step
+    return tuple(size_steps(first, last, step)), step, (first, last)
 
 
 # The requests of check, pairs, hunt and workload.

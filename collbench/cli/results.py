@@ -156,7 +156,7 @@ def _add_import_options(parser: Parser) -> None:
     group.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
     group.add_argument("--dtype", metavar="NAME", help="element type")
     group.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
-                      help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
+                      help="files that describe the nodes, as for `peak`: rows get the expected bandwidth of these")  # fmt: skip
     group.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     group.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
 

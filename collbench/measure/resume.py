@@ -22,6 +22,7 @@ from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row
 from collbench.results.store import parse_object, read_object, to_line
 from collbench.units import plural
+from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -61,6 +62,7 @@ def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
         "digest": hashlib.sha256(text.encode()).hexdigest(), "options": _options(request),
+        **({"span": list(span)} if (span := request.sweep.each[0].span) else {}),
     }  # fmt: skip
 
 
@@ -96,7 +98,7 @@ def request_difference(then: Mapping[str, Any], request: Request) -> str | None:
     from collbench import __version__
 
     now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
-    options = _object(then.get("asked")).get("options")
+    options = dict_of(then.get("asked")).get("options")
     known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
     return difference(known, parse_object(to_line(now).encode()))
 
@@ -107,11 +109,11 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
     yield from _ranks(info.get("rank_map"))
-    for name, versions in _object(info.get("backends")).items():
+    for name, versions in dict_of(info.get("backends")).items():
         yield from _texts(f"{name}'s ", versions)
-    yield from _texts("the host's ", {name: _object(info.get("host")).get(name) for name in _OF_HOST})
-    yield from _texts("", steering(_object(info.get("environment"))))
-    suite, requested = _object(info.get("suite")), _object(info.get("asked"))
+    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("", steering(dict_of(info.get("environment"))))
+    suite, requested = dict_of(info.get("suite")), dict_of(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
     yield "what was requested", "recorded" if requested else "not recorded"
     yield from _texts("", requested.get("options"))
@@ -133,7 +135,7 @@ def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
 
 
 def _texts(before: str, values: Any) -> Iterator[tuple[str, str]]:
-    for name, value in _object(values).items():
+    for name, value in dict_of(values).items():
         yield f"{before}{name}", _text(value)
 
 
@@ -154,7 +156,8 @@ def _shortened_alike(was: str, is_now: str) -> tuple[str, str]:
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
     interfaces = [
-        (_object(old), _object(new)) for old, new in zip(_list(then.get("interfaces")), _list(now.get("interfaces")), strict=False)
+        (dict_of(old), dict_of(new))
+        for old, new in zip(list_of(then.get("interfaces"), object), list_of(now.get("interfaces"), object), strict=False)
     ]
     for old, new in interfaces:
         changed = next((name for name in new if old.get(name) != new.get(name)), None)
@@ -188,14 +191,6 @@ def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
         return {machine.hostname or "": machine for machine in machines_of(dict(document), "topology.json")}
     except Unreadable:
         return {}
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 class RunResumed(Fact, frozen=True):
@@ -296,8 +291,6 @@ def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[
     info: the part of run.json about this launch. planned: the result of `planned`, empty for a run that is not of cases. Raises
     UsageError for another run, and for one that cannot be continued.
     """
-    if planned:
-        info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
     earlier = request.earlier
     if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)

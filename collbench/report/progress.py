@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -148,7 +149,8 @@ class ProgressPrinter(Reporter):
     def begin(self, plan: Plan, folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
         self._began_s, self._folder = time.monotonic(), folder
-        self.start(PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes))
+        summary = PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes)
+        self.start(replace(summary, requested=plan.facts.get("asked", {})))
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""

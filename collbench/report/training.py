@@ -334,7 +334,7 @@ def _flat(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
-    """Yield sentences on wrong data, the sum of the parts, the ceiling and staleness."""
+    """Yield sentences on wrong data, the sum of the parts, the expected time and staleness."""
     prefix = f"{row.backend}: " if several else ""
     if row.wrong:
         yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
@@ -344,7 +344,7 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
         alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
         yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
     if row.ceiling_time_s and row.percent_of_ceiling is not None:
-        yield f"{prefix}at the ceiling a step takes {milliseconds(row.ceiling_time_s)} ms"
+        yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
     if row.staleness:
         yield f"{prefix}{_stale(row.staleness)}"
 

@@ -161,7 +161,8 @@ def _worst(found: Sequence[Suspect]) -> list[Suspect]:
     for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
         first = kept.setdefault(each.places, each)
         if first is not each and each.state == CONFIRMED:
-            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+            evidence = dict.fromkeys([*first.evidence, *each.evidence])  # both have the trials that they share
+            kept[each.places] = replace(first, evidence=tuple(evidence))
     return [kept[places] for places in dict.fromkeys(each.places for each in found)]
 
 

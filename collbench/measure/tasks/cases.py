@@ -15,7 +15,7 @@ from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
 from collbench.measure.request import Budget, Request, SharedTime
-from collbench.measure.resume import planned
+from collbench.measure.resume import planned, requested_of
 from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, member_places, run_task
 from collbench.operations.case import Case
@@ -51,9 +51,11 @@ class CasesTask(Task):
         check_memory(work, world)
         self.work = work
         cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
+        identities = planned(work, world)
+        facts = {"asked": requested_of(request, [row for row, _ in identities])} if identities and world.rank == 0 else {}
         return Plan(
-            len(work), cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
-            identities=planned(work, world), notes=[left_out] if left_out else [],
+            len(work), facts, cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
+            identities=identities, notes=[left_out] if left_out else [],
         )  # fmt: skip
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:

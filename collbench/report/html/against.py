@@ -9,10 +9,10 @@ from math import log2, log10
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.compare import CaseRatio, Comparison, largest_first, why_nothing_in_common, worst_first
-from collbench.analysis.launches import known, time_of
+from collbench.analysis.launches import known, sort_time, time_of
 from collbench.analysis.outcome import Outcome
 from collbench.report.cases import NOTHING, CaseColumn, shown_columns, times
-from collbench.report.compare import foot, ratio_doubtful, remarks, side_title
+from collbench.report.compare import foot, marked_outcome, ratio_doubtful, remarks, side_title
 from collbench.report.headlines import short
 from collbench.report.html.chart import (
     BAD,
@@ -174,7 +174,7 @@ def _base(found: Sequence[SweepChartInput]) -> list[str]:
     for sheet in found:
         for rows in _cases(sheet).values():
             if len({row.backend for row in rows}) > 1:
-                wins[min(rows, key=_time).backend] += 1
+                wins[min(rows, key=sort_time).backend] += 1
     names = {row.backend for sheet in found for row in sheet.rows}
     return sorted(names, key=lambda name: (-wins[name], name))
 
@@ -257,7 +257,6 @@ def _state(pair: ComparedRows) -> str:
 
 def _words_ratios(pair: ComparedRows) -> str:
     """Return "slower +12.0 % (+8.0 to +17.0 %)", with a mark where either of the two is doubtful."""
-    from collbench.report.outcome_text import describe
 
     return f"{'? ' if _state(pair) else ''}{describe(pair.ratio)}"
 
@@ -320,11 +319,6 @@ def _common(rows: Iterable[Row], name: str) -> bool:
         if time_of(row) is not None:
             values.setdefault(row.backend, set()).add(getattr(row, name))
     return bool(set.intersection(*values.values())) if values else True
-
-
-def _time(row: Row) -> float:
-    time_s = time_of(row)
-    return float("inf") if time_s is None else time_s
 
 
 _MOST_ROWS = 400
@@ -393,8 +387,8 @@ def _interval(case: CaseRatio, columns: Sequence[CaseColumn]) -> Interval:
     assert ratio is not None and outcome is not None
     name = " ".join(text for column in columns if (text := short(column.text(case.a), 40)) != NOTHING)
     both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
-    tooltip = "\n".join(text for text in (name, _words(case), both, short(remarks(case), 200)) if text)
-    return Interval(name, ratio.value, ratio.low, ratio.high, _words(case), tooltip, outcome, ratio_doubtful(case) or case.wrong)
+    tooltip = "\n".join(text for text in (name, marked_outcome(case), both, short(remarks(case), 200)) if text)
+    return Interval(name, ratio.value, ratio.low, ratio.high, marked_outcome(case), tooltip, outcome, ratio_doubtful(case) or case.wrong)
 
 
 def _caption(found: Comparison, cases: Sequence[CaseRatio], drawn: Sequence[CaseRatio]) -> str:
@@ -423,11 +417,7 @@ def _table(cases: Sequence[CaseRatio], columns: Sequence[CaseColumn]) -> Table:
 
 def _record(case: CaseRatio, columns: Sequence[CaseColumn]) -> list[str]:
     what = [short(column.text(case.a), 80) for column in columns]
-    return [*what, times(case.a), times(case.b), short(_words(case)), _bandwidth(case), short(remarks(case))]
-
-
-def _words(case: CaseRatio) -> str:
-    return f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}"
+    return [*what, times(case.a), times(case.b), short(marked_outcome(case)), _bandwidth(case), short(remarks(case))]
 
 
 def _bandwidth(case: CaseRatio) -> str:

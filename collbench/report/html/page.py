@@ -14,6 +14,7 @@ from collbench.report.headlines import short
 from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
+from collbench.units import first_of
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def _written(suffix: str) -> str:
 def _title(material: Material) -> str:
     """Return the title: "collbench: first-run", "collbench: before, after and 2 more"."""
     names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
-    shown = ", ".join(short(name, 80) for name in names[:2])
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"collbench: {shown}{more}" if names else "collbench"
+    return f"collbench: {first_of((short(name, 80) for name in names), 2)}" if names else "collbench"
 
 
 def _template() -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.report.cases import NOTHING
 from collbench.report.html.chart import BAD, LIMIT, Chart, Section, Table, cut, fixed_ticks, panel, series_color, spots, svg_of
-from collbench.units import format_percent, plural
+from collbench.units import first_of, format_percent, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,9 +156,8 @@ def _caption(ranks: _Ranks) -> str:
     all_drawn = len(ranks.drawn) == len(ranks.shares)
     less = "" if all_drawn else f" The chart shows the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks."
     if ranks.named:
-        names = ", ".join(ranks.name(each.rank) for each in ranks.named[:_NAMED])
-        more = f" and {len(ranks.named) - _NAMED} more" if len(ranks.named) > _NAMED else ""
-        return f"{names}{more} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {extent}.{less}"
+        names = first_of((ranks.name(each.rank) for each in ranks.named), _NAMED)
+        return f"{names} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {extent}.{less}"
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])
     most = f"the most frequent is {ranks.name(first)}, in {_percent(ranks.shares[first])} of the samples"
     return f"No rank ends last noticeably often; {most}. An equal share is {_percent(ranks.expected)}; {extent}.{less}"
