@@ -23,13 +23,6 @@ def test_options_that_need_another_folder_are_rejected(tmp_path: Path, more: tup
     assert done.stderr.startswith(f"collbench: --resume and {more[0]} ")
 
 
-def test_pairs_cannot_be_resumed(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "resumed" in done.stderr
-    assert "--resume" not in run_here(tmp_path, "pairs", "--help").stdout
-
-
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, *SWEEP, "--resume", "nowhere")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
