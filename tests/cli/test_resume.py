@@ -64,7 +64,7 @@ def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...]
 
 CASES = ("allreduce", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 ROUNDS = ("--size", "64K", "--max-time", "0.1", "-n", "50")
-TRAININGS = ("workload", "data-parallel,fsdp,parameter-server,pipeline", "--model", "1M", "--layers", "4", "--hidden", "64", "--sequence",
+TRAININGS = ("workload", "data-parallel,fsdp,parameter-server,pipeline", "--model", "1M", "--layers", "8", "--hidden", "64", "--sequence",
              "16", "--max-time", "0.3")  # fmt: skip
 KINDS = {"cells.jsonl": CASES, "pairs.jsonl": ("pairs", *ROUNDS), "hunt.jsonl": ("hunt", *ROUNDS), "workload.jsonl": TRAININGS}
 EACH = [
