@@ -115,7 +115,7 @@ class RunKind:
     what    for sentences: "a hunt"
     check   raises UsageError if a run of this kind cannot be shown
     show    prints a run of the material; returns whether a CSV has its header now; raises UsageError for a format that it does not have
-    drawn   whether pages, Markdown and OpenMetrics have it
+    drawn   whether Markdown and OpenMetrics have it
     """
 
     name: str
@@ -145,9 +145,9 @@ def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
 
 
 def not_drawn(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each run that pages, Markdown and OpenMetrics leave out."""
+    """Return a sentence for each run that Markdown and OpenMetrics leave out."""
     left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn]
-    return [f"{path} has {what}, which is not written to files: use `collbench report {path}`" for path, what in left_out]
+    return [f"{path} has {what}, which Markdown and OpenMetrics lack: use `collbench report {path}` or --html" for path, what in left_out]
 
 
 def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:

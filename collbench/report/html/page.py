@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.report.headlines import short
-from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
+from collbench.report.html import against, gate, hunt, machine, overview, pairs, provenance, samples, slowest, sweep, timeline, training
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, overview.section, against.section, pairs.section, sweep.section_rates, sweep.section_latencies, against.section_ratios,
-    samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+    gate.section, overview.section, against.section, hunt.section, pairs.section, training.section, sweep.section_rates,
+    sweep.section_latencies, against.section_ratios, samples.section, slowest.section, timeline.section, machine.section,
+    provenance.section,
 )  # fmt: skip
 _NEEDED = ("matplotlib", "jinja2")
 
@@ -58,7 +59,7 @@ def _written(suffix: str) -> str:
 
 def _title(material: Material) -> str:
     """Return the title: "collbench: first-run", "collbench: before, after and 2 more"."""
-    names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
+    names = [table.name for table in material.tables] + [run.path.resolve().name for run in material.of_kinds]
     shown = ", ".join(short(name, 80) for name in names[:2])
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return f"collbench: {shown}{more}" if names else "collbench"
