@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from collbench.analysis.compare import median_of
-from collbench.analysis.launches import case_of, time_of
+from collbench.analysis.launches import case_of, median_of, time_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs

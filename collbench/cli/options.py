@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,15 +187,21 @@ def add_some(group: Any, names: str, **changes: Mapping[str, Any]) -> None:
 
 
 def _in_folder(command: str, names: str) -> list[Option]:
-    """Return the launch and output options of a command with records of its own, which cannot be resumed."""
+    """Return the launch and output options of a command with records of its own."""
     return some(
-        names, out={"help": f"run folder (default: runs/<time>-{command}-<id>)"}, resume={"help": argparse.SUPPRESS},
-        format=format_settings("table", "csv"),
+        names, out={"help": f"run folder (default: runs/<time>-{command}-<id>)"},
+        resume={"help": "continue an incomplete run: measure only what its folder lacks"},
+        dry_run={"help": _DRY_RUNS[command]}, format=format_settings("table", "csv"),
     )  # fmt: skip
 
 
 _RANKS = "ranks oversubscribe gpus_per_process ranks_per_node"
-_OUTPUT = "timeout allocation out resume format color quiet verbose"
+_OUTPUT = "timeout allocation out resume resume_if_exists dry_run format color quiet verbose"
+_DRY_RUNS = {
+    "pairs": "print the rounds, their pairs and the estimated time, and exit",
+    "hunt": "print the stages, their most rounds and the estimated time, and exit",
+    "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
+}
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split skew traffic"),
     "how to measure": some(
@@ -317,10 +322,7 @@ def workload_options() -> Layout:
                 seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
             ),
         ],
-        "launch and output": [
-            each if each.name != "dry_run" else replace(each, help="print the exchanges of a step and their bytes, and exit")
-            for each in _in_folder("workload", f"{_RANKS} dry_run {_OUTPUT}")
-        ],
+        "launch and output": _in_folder("workload", f"{_RANKS} {_OUTPUT}"),
     }
 
 

@@ -165,11 +165,9 @@ def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request
 
 
 def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
-    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options, and for --resume."""
+    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options."""
     from collbench.measure.tasks.places import PairsRequest
 
-    if arguments.resume:
-        raise UsageError("pairs runs cannot be resumed, because all rounds are compared: start a new run, without --resume")
     if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
         raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
     # Bytes, of any number, and fixed buffers, since every round creates new ones.
@@ -195,13 +193,10 @@ def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
-    """Return the request of a hunt. Raises UsageError for invalid options, and for --resume."""
+    """Return the request of a hunt. Raises UsageError for invalid options."""
     from collbench.deploy.drain import node_here, parse_cap
     from collbench.measure.tasks.places import HuntRequest
 
-    if arguments.resume:
-        raise UsageError("hunt cannot be resumed: each round follows from those before it, and one launch measures them; start a new run, "
-                         "without --resume")  # fmt: skip
     parse_cap(arguments.max_drain)
     return HuntRequest(
         pairs_request(arguments, argv), arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation,
@@ -210,11 +205,9 @@ def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequ
 
 
 def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
-    """Return the request of `collbench workload`. Raises UsageError for invalid options, those that no training has, and --resume."""
+    """Return the request of `collbench workload`. Raises UsageError for invalid options, and for those that no training has."""
     from collbench.measure.tasks.training import WorkloadRequest
 
-    if arguments.resume:
-        raise UsageError("workload runs cannot be resumed: start a new run, without --resume")
     trainings = _trainings(arguments)
     dtype = dtype_named(trainings[0].shape((0,)).dtype)
     sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)

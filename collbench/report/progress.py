@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
     from collbench.analysis.pairs import PairEffects
     from collbench.measure.session import Plan
+    from collbench.measure.tasks.places import RoundOrder
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
@@ -213,9 +214,14 @@ class PairsProgressPrinter(ProgressPrinter):
         self._suspects: list[Suspect] = []
         self._external: list[Row] = []
 
-    def begin(self, plan: Plan, folder: str) -> None:
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Store what is known before the first round."""
-        self._about, self._folder = plan.facts["pairs"], folder
+        self._about = about
+        return {}
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Store the folder."""
+        self._folder = folder
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or print one for the log."""
@@ -232,9 +238,10 @@ class PairsProgressPrinter(ProgressPrinter):
         if isinstance(record, Row):
             self._external.append(record)
 
-    def next(self, last: Sequence[PairRound]) -> Mapping[str, Any] | None:
+    def next(self, last: Sequence[PairRound]) -> RoundOrder | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
+        from collbench.measure.tasks.places import RoundOrder
 
         try:
             if self._retest is None:
@@ -246,7 +253,7 @@ class PairsProgressPrinter(ProgressPrinter):
         except StopIteration as stop:
             self._suspects = stop.value
             return None
-        return {"pairs": self._round_request.groups, "pause_s": self._round_request.pause_s}
+        return RoundOrder(**vars(self._round_request))
 
     def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""

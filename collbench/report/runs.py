@@ -337,7 +337,7 @@ def report_run(
     outputs.check()
     err, found = err or sys.stderr, readable(paths)
     warnings = found.warnings
-    warnings = [*warnings, *(not_drawn(found.runs) if html or markdown or openmetrics else ())]
+    warnings = [*warnings, *(not_drawn(found.runs) if markdown or openmetrics else ())]
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
     of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
     for sentence in (*warnings, *of_imports, *material.apart):

@@ -278,27 +278,41 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
 
 def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
     """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
-    first = rows[0]
-    words = [
-        *filter(None, [first.dtype]),
-        *option_words(first.options),
-        *_bucket(first),
-        plural(first.ranks, "rank"),
-        plural(first.nodes, "node"),
-    ]
-    yield Line(printable(headline(first.regime, first.model, first.parameters, words)), "head")
-    step = "round" if any(row.staleness for row in rows) else "step"
-    yield from table_lines(_without_empty(step_columns(step), rows, style), width)
-    for columns, found in (
-        (PARTS, _below(rows, lambda row: row.parts)),
-        (WORKERS, _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])),
-    ):
-        yield from table_lines(_without_empty(columns, found), width)
+    yield Line(printable(title(rows)), "head")
+    for frame in frames(rows):
+        yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
     yield from _scaling(rows, step_time_s, width)
-    notes = [row.note for row in rows if row.note]
-    yield from (Line(printable(text), "foot") for text in dict.fromkeys([*notes, *explain(flag for row in rows for flag in row.flags)]))
+    yield from (Line(printable(text), "foot") for text in _notes(rows))
+
+
+def title(rows: Sequence[StepRow]) -> str:
+    """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
+    first = rows[0]
+    words = [
+        *filter(None, [first.dtype]), *option_words(first.options), *_bucket(first), plural(first.ranks, "rank"),
+        plural(first.nodes, "node"),
+    ]  # fmt: skip
+    return headline(first.regime, first.model, first.parameters, words)
+
+
+def frames(rows: Sequence[StepRow]) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown]]:
+    """Return the tables of one training on some backends: the step, its parts, and the workers of asynchronous training."""
+    step = "round" if any(row.staleness for row in rows) else "step"
+    workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
+    parts = _below(rows, lambda row: row.parts)
+    return _without_empty(step_columns(step), rows, style), _without_empty(PARTS, parts), _without_empty(WORKERS, workers)
+
+
+def remarks(rows: Sequence[StepRow], step_time_s: float | None = None) -> list[str]:
+    """Return the sentences below the tables of one training: of its rows, its scaling efficiency, and the flags' meanings."""
+    found = [sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)]
+    return [*found, *(line.text for line in _scaling(rows, step_time_s, None)), *_notes(rows)]
+
+
+def _notes(rows: Sequence[StepRow]) -> list[str]:
+    return list(dict.fromkeys([*(row.note for row in rows if row.note), *explain(flag for row in rows for flag in row.flags)]))
 
 
 def _bucket(row: StepRow) -> list[str]:

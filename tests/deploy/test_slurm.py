@@ -34,7 +34,7 @@ class TestDirectives:
             "requeue": "", "signal": "TERM@60",
         }  # fmt: skip
 
-    @pytest.mark.parametrize("command", [("pairs", "--backend", "socket"), ("allreduce", "--resume", "runs/1")])
+    @pytest.mark.parametrize("command", [("probe",), ("allreduce", "--resume", "runs/1")])
     def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         actual = asked(emit(tmp_path, command=command))
         assert "no-requeue" in actual and "requeue" not in actual

@@ -98,6 +98,15 @@ def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | 
     assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
 
 
+@pytest.mark.parametrize(("n", "half", "iterations"), [(20, 0.25, 200), (2, None, 10), (5000, 0.5, 0)])
+def test_more_iterations_are_suggested_where_their_number_was_set(n: int, half: float | None, iterations: int) -> None:
+    low, high = (None, None) if half is None else (1 - half, 1 + half)
+    row = make_row(time_s=Times(1.0, low, high, 1.0, 1.0, 1.0, 1.0), n=n, stopped="iterations")
+    assert [(each.max_time_s, each.iterations) for each in run_quality([row, row, replace(row, stopped="max_time")]).reasons] == [
+        (None, iterations)
+    ]
+
+
 def test_on_a_quiet_machine_95_percent_of_the_rows_are_ok_and_on_a_disturbed_one_fewer() -> None:
     folder = ROOT / "reports/quality-trials"
     found = quality_trials.stored(folder)

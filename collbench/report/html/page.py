@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.report.headlines import short
-from collbench.report.html import against, gate, machine, overview, pairs, provenance, samples, slowest, sweep, timeline
+from collbench.report.html import against, gate, hunt, machine, overview, pairs, provenance, samples, slowest, sweep, timeline, training
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
 from collbench.units import first_of
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, overview.section, against.section, pairs.section, sweep.section_rates, sweep.section_latencies, against.section_ratios,
-    samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+    gate.section, overview.section, against.section, hunt.section, pairs.section, training.section, sweep.section_rates,
+    sweep.section_latencies, against.section_ratios, samples.section, slowest.section, timeline.section, machine.section,
+    provenance.section,
 )  # fmt: skip
 _NEEDED = ("matplotlib", "jinja2")
 
@@ -59,7 +60,7 @@ def _written(suffix: str) -> str:
 
 def _title(material: Material) -> str:
     """Return the title: "collbench: first-run", "collbench: before, after and 2 more"."""
-    names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
+    names = [table.name for table in material.tables] + [run.path.resolve().name for run in material.of_kinds]
     return f"collbench: {first_of((short(name, 80) for name in names), 2)}" if names else "collbench"
 
 
