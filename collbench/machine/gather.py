@@ -204,7 +204,7 @@ def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
 
 
 def write(target: Path, parts: Parts) -> None:
-    """Write the archive, packed as its suffix says. Never replaces an existing file: raises UsageError instead."""
+    """Write the archive, packed in the format of its suffix. Never replaces an existing file: raises UsageError instead."""
     with _new(target) as stream:
         suffix = _suffix(target)
         if suffix == ".tar.zst":

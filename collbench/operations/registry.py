@@ -88,7 +88,7 @@ def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
 def _is_declared(group: str) -> bool:
     """Whether an installed package may declare plug-ins of a group. Most have none, and importlib.metadata takes a fifth of a start."""
     for folder in sys.path:
-        if Path(folder).is_file():  # a zip archive: only importlib.metadata can tell
+        if Path(folder).is_file():  # a zip archive: only importlib.metadata reads it
             return True
         for file in Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt"):
             with suppress(OSError):

@@ -177,7 +177,7 @@ class ProgressPrinter(Reporter):
             self._folder = ""
 
 
-# Progress of a run whose rows are not printed: of one launch of several, whose rows wait for the others, and of a check.
+# Progress of a run without printed rows: of one launch of several (the rows wait for the others), and of a check.
 
 
 class QuietProgressPrinter(ProgressPrinter):

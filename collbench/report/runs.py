@@ -287,7 +287,7 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of another kind whose run.json is not valid."""
+    """Return the runs in a folder. Raises UsageError also for a run of another kind with an invalid run.json."""
     runs = read_all([path])
     for run, kind in of_kinds(runs):
         kind.check(run)

@@ -44,7 +44,7 @@ class RowWriter(ABC):
 
     room, view    the width of a terminal, which no line exceeds (None: any width), and the columns of the table
     for_programs  whether rows are printed as soon as they are measured, with one head for several tables; else in their order
-    absent        begins the line that stands for a backend with only n/a rows for the same reason; None: each row is printed
+    absent        begins the one line of a backend with only n/a rows for the same reason; None: each row is printed
     """
 
     for_programs: ClassVar[bool] = False
