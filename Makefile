@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/words
+SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing)
@@ -54,10 +54,12 @@ lint: test-environment
 	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/dist
+	.venv/bin/mypy scripts/path
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
 	.venv/bin/python scripts/words --count
+	.venv/bin/python scripts/path --count
 
 # NO_MKDOCS_2_WARNING: no advertisement of mkdocs-material's successor in the output.
 docs: docs-environment
@@ -93,4 +95,4 @@ test-plugins: lint openmpi-environment plugin-environments
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
-	find collbench tests -name __pycache__ -prune -exec rm -rf {} +
+	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from collbench.errors import UsageError
 
@@ -144,6 +144,12 @@ def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 rank", "2 ranks", "3 switches"."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:
+    """Return the first names, and how many more there are: "a, b", "a, b and 4 more"."""
+    known = list(names)
+    return between.join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
 def listed(names: Sequence[str], most: int = 8, word: str = "and") -> str:

@@ -11,7 +11,6 @@ import gc
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +52,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the content of TOML. Raises ValueError, also for too deep nesting and keys of too many parts."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_MOST_PARTS} parts")
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except RecursionError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from collbench.operations.case import Case
 from collbench.operations.data import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, undefined_redop
 from collbench.operations.operation import Operation, Place
-
-# Public captures of real machines next to this checkout; tests that read them are skipped without them.
-CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
 
 OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy machine may add to any row, even a simulated one
 

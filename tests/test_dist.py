@@ -37,10 +37,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not listed:
         pytest.skip("this is no checkout of git")
     for name in listed.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("reports/", "tests/")):
+        if (ROOT / name).is_file() and not name.startswith(("benchmarks/", "reports/", "tests/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    for part in ("reports", "tests"):
+    for part in ("benchmarks", "reports", "tests"):
         (folder / part).mkdir()
         (folder / part / "file.py").touch()
     git(folder, "init", "-q")
@@ -116,7 +116,7 @@ def test_an_archive_has_what_builds_the_package_and_no_tests_or_reports(dist: Pa
     with tarfile.open(dist / "collbench-1.2.3.tar.gz") as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"LICENSE", "README.md", "collbench", "cuda_kernels", "pyproject.toml", "scripts", "setup.py"} <= tops
-    assert not {"tests", "reports", "slurm", "deploy", "docs", ".github", ".ci"} & tops
+    assert not {"benchmarks", "tests", "reports", "slurm", "deploy", "docs", ".github", ".ci"} & tops
 
 
 @pytest.mark.parametrize("damage", ["no such wheel", "unexpected file", "no loop"])

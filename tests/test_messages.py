@@ -65,8 +65,6 @@ FOREIGN = {
     "collbench/backends/jax.py:_array",
     "collbench/deploy/drain.py:_of_slurm",
     "collbench/deploy/drain.py:drain_command",
-    "collbench/machine/peak/rates.py:_row",
-    "collbench/workloads/shape.py:_row",
 }
 # Functions that still read a rendered text: empty at the end.
 KNOWN: set[str] = set()

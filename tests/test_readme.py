@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from benchmarks.trials.gallery import links_table, table
 from collbench import errors
 from collbench.backends.backend import steps_of
 from collbench.backends.registry import backend_class
@@ -30,7 +31,6 @@ from tests.conftest import cannot, enter
 from tests.fake_gpu import environment
 from tests.pages import BIN, PAGES, README, ROOT, Command, anchors, blocks, links, name_of, outputs, print_output, text_of, write_output
 from tests.testbeds import Hosts, SlurmBed
-from tests.testbeds.sweep import links_table, table
 
 # The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}

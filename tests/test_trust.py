@@ -34,7 +34,7 @@ def _intervals(cells: list[list[str]]) -> set[tuple[str, ...]]:
         ("OSU 7.4 on MPICH", "reports/peers-mpich/RESULTS.md"),
         ("OSU 7.4 on Open MPI", "reports/peers-openmpi/RESULTS.md"),
         ("Gloo's own benchmark", "reports/peers-gloo/*/RESULTS.md"),
-        ("iperf3", "tests/benchmarks/RESULTS.md"),
+        ("iperf3", "benchmarks/RESULTS.md"),
     ],
 )
 def test_the_ratios_to_other_benchmarks_are_those_of_the_stored_pairs(section: str, pattern: str) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from collbench.analysis.compare import inverse, median_of
 from collbench.analysis.latency import reason
-from collbench.analysis.launches import forced, grouped, is_time, known, time_of
+from collbench.analysis.launches import forced, grouped, is_time, known, median_of, sort_time, time_of
 from collbench.operations.registry import operations
 from collbench.results.row import SERIES, Row
-from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
+from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 
 # The best row of each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
@@ -64,16 +63,11 @@ def _peak(members: list[Row]) -> Peak:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
     fast = [row for row in sound if known(row.busbw_bytes_per_s) and not is_shown_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
-    best = min(sound, key=_time, default=members[0])
+    best = min(sound, key=sort_time, default=members[0])
     if fast:
         best = max(fast, key=lambda row: (row.busbw_bytes_per_s or 0, row.size_bytes))
     sized = [row for row in sound if row.size_bytes]
-    return Peak(best, min(sized, key=lambda row: (row.size_bytes, _time(row)), default=None), len(members), len(sound))
-
-
-def _time(row: Row) -> float:
-    time_s = time_of(row)
-    return float("inf") if time_s is None else time_s
+    return Peak(best, min(sized, key=lambda row: (row.size_bytes, sort_time(row)), default=None), len(members), len(sound))
 
 
 # Scaling efficiency of a training step, from the times of computing and exchanging.

@@ -14,7 +14,7 @@ from collbench.analysis.launches import grouped, known
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_rate
+from collbench.units import first_of, format_rate
 from collbench.untrusted import list_of
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling
@@ -99,10 +99,8 @@ def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
             groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each.backend)
     sentences = []
     for (operation, before, after, limited), backends in groups.items():
-        names = list(dict.fromkeys(backends))
-        more = f" and {len(names) - _MOST_BACKENDS} more" if len(names) > _MOST_BACKENDS else ""
         fell = f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %)"
-        on = f"{', '.join(names[:_MOST_BACKENDS])}{more}"
+        on = first_of(dict.fromkeys(backends), _MOST_BACKENDS)
         sentences.append(f"expected bandwidth of {operation} on {on}: {fell}, limited by {limited}")
     return sentences
 

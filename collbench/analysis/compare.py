@@ -16,8 +16,8 @@ from collbench.analysis.launches import (
     case_of,
     check_once,
     grouped,
-    is_time,
     known,
+    median_of,
     runs_in,
     sentence,
     time_of,
@@ -27,8 +27,7 @@ from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, o
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
-from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
-from collbench.stats.median import Median
+from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 
 _STATE = 1.20  # a state probe that differs by more belongs to another state of the machine (MEASUREMENT.md)
 
@@ -149,11 +148,6 @@ class Summary:
     only_b: int
 
 
-def inverse(ratio: Ratio) -> Ratio:
-    """Return 1 / ratio, with its interval."""
-    return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
-
-
 def worst_first(cases: Iterable[CaseRatio]) -> list[CaseRatio]:
     """Return the cases in the order to check them: wrong data, cases that b has lost, then the most certain slowdown."""
     return sorted(cases, key=_urgency)
@@ -238,15 +232,6 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: floa
     if before and after:
         time = ratio_of_launches(before, after) if several else ratio_of_medians(median_of(a), median_of(b))
     return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin)
-
-
-def median_of(row: Row) -> Median:
-    """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
-    times, value = row.time_s, time_of(row)
-    if times is None or value is None:
-        raise ValueError("a row without a time has no median")
-    sound = is_time(times.ci_low) and is_time(times.ci_high) and (times.ci_low or 0) <= value <= (times.ci_high or 0)
-    return Median(value, times.ci_low if sound else None, times.ci_high if sound else None, row.n, row.n_eff)
 
 
 def _canary(rows: Iterable[Row]) -> float | None:

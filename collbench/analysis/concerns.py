@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.launches import Launches, forced, grouped
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_size
+from collbench.units import first_of, format_size
 from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
@@ -88,15 +88,10 @@ def concerns(
         for each in found:
             if each.severity == severity:
                 places.setdefault(replace(each, where=""), []).append(each.where)
-        here = [replace(each, where=_names([place for place in dict.fromkeys(where) if place])) for each, where in places.items()]
+        here = [replace(each, where=first_of(filter(None, dict.fromkeys(where)), _MOST_GROUPS)) for each, where in places.items()]
         known += here[:_MOST]
         known += [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
     return known
-
-
-def _names(known: Sequence[str]) -> str:
-    more = f" and {len(known) - _MOST_GROUPS} more" if len(known) > _MOST_GROUPS else ""
-    return f"{', '.join(known[:_MOST_GROUPS])}{more}"
 
 
 def _of_pairs(effect: PairEffects) -> Iterator[Concern]:

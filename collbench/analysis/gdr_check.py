@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from collbench.analysis.launches import case_of, time_of
+from collbench.analysis.launches import case_of, median_of, time_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs
-from collbench.stats.median import Median
 from collbench.units import format_bytes
 from collbench.untrusted import dict_of
 
@@ -111,16 +110,11 @@ def _range(alike: Sequence[Effect]) -> str:
 def _effect(a: Sequence[Row], b: Sequence[Row]) -> Effect:
     if len(a) > 1:
         return Effect(a[0], ratio_of_pairs(_times(a), _times(b)), True)
-    return Effect(a[0], ratio_of_medians(_median(a[0]), _median(b[0])), False)
+    return Effect(a[0], ratio_of_medians(median_of(a[0]), median_of(b[0])), False)
 
 
 def _times(rows: Iterable[Row]) -> list[float]:
     return [time for row in rows if (time := time_of(row)) is not None]
-
-
-def _median(row: Row) -> Median:
-    times = row.time_s
-    return Median(_times([row])[0], times.ci_low if times else None, times.ci_high if times else None, row.n, row.n_eff)
 
 
 def _direct(side: Iterable[Sequence[Row]]) -> bool | None:

@@ -18,6 +18,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
 from collbench.results.row import CaseKey, Row, Times
+from collbench.stats.median import Median
 from collbench.untrusted import list_of
 
 T = TypeVar("T")
@@ -42,6 +43,12 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def case_of(row: Row) -> CaseKey:
     """Return the identity of the row's case."""
     return CaseKey._make(_NAMED(row))
+
+
+def sort_time(row: Row) -> float:
+    """Return the row's time as a sort key: infinite without a valid one."""
+    time_s = time_of(row)
+    return float("inf") if time_s is None else time_s
 
 
 def forced(row: Row) -> str:
@@ -323,3 +330,12 @@ def _name(runs: Sequence[Run]) -> str:
     parents = {run.path.resolve().parent for run in runs}
     whole = len(parents) == 1 and all(_LAUNCH.fullmatch(run.path.resolve().name) for run in runs)
     return parents.pop().name if whole else str(allocation_of(runs[0]))
+
+
+def median_of(row: Row) -> Median:
+    """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
+    times, value = row.time_s, time_of(row)
+    if times is None or value is None:
+        raise ValueError("a row without a time has no median")
+    sound = is_time(times.ci_low) and is_time(times.ci_high) and (times.ci_low or 0) <= value <= (times.ci_high or 0)
+    return Median(value, times.ci_low if sound else None, times.ci_high if sound else None, row.n, row.n_eff)

@@ -34,7 +34,7 @@ import numpy as np
 
 from collbench.analysis.pair_statistics import LEAST_PLACES, Figures, Mask, MatrixView
 from collbench.results.rounds import STATES, PairMatrix
-from collbench.units import format_percent
+from collbench.units import first_of, format_percent
 
 # The findings in a matrix of pairs, and their sentences.
 
@@ -268,9 +268,7 @@ class PairEffects:
         yield f"{what}: {_visible(view)}"
 
     def _listed(self, places: Sequence[int]) -> str:
-        names = [self.matrix.places[place] for place in places[:_MOST_NAMES]]
-        more = len(places) - len(names)
-        return f"{', '.join(names)}{f' and {more} more' if more else ''} {'is' if len(places) == 1 else 'are'}"
+        return f"{first_of((self.matrix.places[place] for place in places), _MOST_NAMES)} {'is' if len(places) == 1 else 'are'}"
 
 
 def _finite(values: Figures) -> Figures:

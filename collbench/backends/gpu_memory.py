@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from collbench.backends.backend import Group, Unavailable
 from collbench.backends.host import AnyBuffers, HostBackend
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.units import listed, plural
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -84,54 +85,42 @@ def _too_few(places: Sequence[ProcessPlace], k: int) -> str | None:
         here = [place for place in places if place.host == host]
         gpus = {gpu for place in here for gpu in place.visible}
         if len(gpus) < k * len(here) and not all(place.shares or place.host_id for place in here):
-            ranks = _counted(k * len(here), "rank")
             return (
-                f"more ranks than GPUs: {ranks} on host {host}, which shows them {_counted(len(gpus), 'GPU')}: start one rank per GPU "
-                "(--ranks, or the launcher's tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
+                f"more ranks than GPUs: {plural(k * len(here), 'rank')} on host {host}, which shows them {_gpus(gpus)}: start one rank per "
+                "GPU (--ranks, or the launcher's tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
             )
         short = next((place for place in here if len(place.driven) < k), None)
         if short:
             return (
-                f"a process on host {host} drives {_counted(k, 'rank')} and sees {_counted(len(short.visible), 'GPU')}: "
+                f"a process on host {host} drives {plural(k, 'rank')} and sees {_gpus(short.visible)}: "
                 "let it see as many (CUDA_VISIBLE_DEVICES, srun --gpus-per-task)"
             )
     return None
+
+
+def _gpus(gpus: Collection[str]) -> str:
+    return plural(len(gpus), "GPU") if gpus else "no GPUs"
 
 
 def _doubles(places: Sequence[ProcessPlace], k: int) -> Iterator[str]:
     for (host, gpu), processes in _drivers(places).items():
         if len(processes) < 2:
             continue
-        ranks = _listed([rank for number in dict.fromkeys(processes) for rank in _ranks_on(places[number], number, gpu, k)])
-        if not _agreed([places[number] for number in processes]):
+        drivers = [places[number] for number in processes]
+        own = [number * k + i for number in dict.fromkeys(processes) for i, driven in enumerate(places[number].driven) if driven == gpu]
+        ranks = listed([str(rank) for rank in own], most=len(own))
+        # the user allows it by NCCL's own switch, or by different host ids for NCCL
+        agreed = all(place.shares for place in drivers) or (all(ids := [p.host_id for p in drivers]) and len(set(ids)) == len(ids))
+        if not agreed:
             yield (
                 f"ranks {ranks} drive the same GPU, {gpu} of host {host}, and NCCL takes one rank per GPU: let each process see its own "
                 "(srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
             )
-        elif len(set(processes)) > 1 and any(gpu in places[number].alone for number in processes):
+        elif len(set(processes)) > 1 and any(gpu in place.alone for place in drivers):
             yield (
                 f"ranks {ranks} share GPU {gpu} of host {host}, which is in exclusive mode and takes one process only: "
                 f"set it to the default mode (nvidia-smi -i {gpu} -c 0), or give each rank a GPU of its own"
             )
-
-
-def _agreed(drivers: Sequence[ProcessPlace]) -> bool:
-    """Return whether the user allows these ranks to share a GPU: by NCCL's own switch, or by different host ids for NCCL."""
-    names = [place.host_id for place in drivers]
-    return all(place.shares for place in drivers) or (all(names) and len(set(names)) == len(names))
-
-
-def _ranks_on(place: ProcessPlace, number: int, gpu: str, k: int) -> list[int]:
-    return [number * k + i for i, driven in enumerate(place.driven) if driven == gpu]
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n or 'no'} {noun}{'' if n == 1 else 's'}"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    *most, last = map(str, ranks)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 # CUDA memory for host libraries such as MPI and torch: one GPU per process, and buffers that the library accepts.
@@ -139,7 +128,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def no_gpu() -> Unavailable | None:
     """Return why this process cannot use a GPU, with the remedy; None if it can."""
-    from collbench.device.present import gpu_obstacle
+    from collbench.device.unavailable import gpu_obstacle
 
     found = gpu_obstacle(os.environ)
     return Unavailable.because(found) if found else None

@@ -17,7 +17,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
@@ -53,16 +52,12 @@ class HorovodBinding(TorchBinding):
         case = self.case
         self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[case.redop]) if case.redop else None
         words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
-        self._name = "collbench." + ".".join(map(str, words))  # the same name for all slots, since the first call of a name is slower
+        # Horovod matches the calls of the ranks by this name. All slots have the same one, since the first call of a name is slower.
+        self.name = "collbench." + ".".join(map(str, words))
 
     def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """Return a call of a function of horovod.torch on the group."""
         return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
-
-    @property
-    def alike(self) -> dict[str, str]:
-        """Return the name with which Horovod matches the calls of the ranks."""
-        return {"name": self._name}
 
     def copied(self, call: Call) -> PythonCall:
         """Return a call that also copies its new result tensor to the receive buffer."""
@@ -80,39 +75,15 @@ class HorovodBinding(TorchBinding):
         return self._torch.tensor(elements(self.case.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
 
 
-def _allreduce(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("allreduce_", x.recv, op=x.redop, **x.alike)
-
-
-def _broadcast(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("broadcast_", x.recv, root_rank=x.peer(x.root), **x.alike)
-
-
-def _allgather(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("allgather", x.send, **x.alike)
-
-
-def _alltoall(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("alltoall", x.send, **x.alike)
-
-
-def _alltoallv(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("alltoall", x.send, splits=x.splits(), **x.alike)
-
-
-def _reducescatter(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("reducescatter", x.send, op=x.redop, **x.alike)
-
-
-def _barrier(x: HorovodBinding) -> Iterator[Call]:
-    yield x.call("barrier")
-
-
-STEPS: Mapping[str, Steps] = MappingProxyType(
-    {"allreduce": in_place_only(_allreduce), "broadcast": in_place_only(_broadcast), "barrier": _barrier}
-    | {"allgather": out_of_place_only(_allgather), "alltoall": out_of_place_only(_alltoall)}
-    | {"reducescatter": out_of_place_only(_reducescatter), "alltoallv": _alltoallv}
-)
+STEPS: Mapping[str, Steps] = {
+    "allreduce": in_place_only(lambda x: [x.call("allreduce_", x.recv, op=x.redop, name=x.name)]),
+    "broadcast": in_place_only(lambda x: [x.call("broadcast_", x.recv, root_rank=x.peer(x.root), name=x.name)]),
+    "allgather": out_of_place_only(lambda x: [x.call("allgather", x.send, name=x.name)]),
+    "alltoall": out_of_place_only(lambda x: [x.call("alltoall", x.send, name=x.name)]),
+    "alltoallv": lambda x: [x.call("alltoall", x.send, splits=x.splits(), name=x.name)],
+    "reducescatter": out_of_place_only(lambda x: [x.call("reducescatter", x.send, op=x.redop, name=x.name)]),
+    "barrier": lambda x: [x.call("barrier")],
+}
 
 
 def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) -> Reason | None:
@@ -150,20 +121,17 @@ def obstacle(env: Mapping[str, str]) -> Obstacle | None:
         return NotInstalled("torch", _GET, f"horovod {found}")
     if "HOROVOD_RANK" in env:
         return Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", _OTHER_LAUNCH)
-    return _misbuilt(found, torch, _folder())
+    return _misbuilt(found, torch)
 
 
-def _folder() -> Path:
+def _misbuilt(found: str, torch: str) -> Obstacle | None:
+    """Return why this build does not fit this torch, or None."""
     spec = find_spec("horovod")
-    return Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
-
-
-def _misbuilt(found: str, torch: str, folder: Path) -> Obstacle | None:
-    """Return why this build does not fit this torch, or None. `folder/metadata.json` has the torch version of the build."""
+    folder = Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
     if not any(folder.glob("torch/mpi_lib_v2*.so")):
         return WrongBuild("horovod", found, "was built without torch", _GET)
     try:
-        built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])
+        built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])  # the version of torch that it was built for
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not known here; an import error would report it
     if built.partition("+")[0] != torch.partition("+")[0]:
@@ -231,7 +199,7 @@ _INTERFACE = "HOROVOD_GLOO_IFACE"
 
 
 class HorovodBackend(HostBackend):
-    """The backend horovod: horovod.torch with its Gloo controller and Gloo operations."""
+    """The backend horovod: horovod.torch with its Gloo controller and Gloo operations. Its barrier takes a whole cycle."""
 
     name = api = "horovod"
     local_path = "loopback"
@@ -241,11 +209,8 @@ class HorovodBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported Horovod, built for this torch, is installed and the launcher is supported. Imports neither."""
         problem = obstacle(os.environ)
-        return (
-            Unavailable.because(problem)
-            if problem
-            else Available(f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}")
-        )
+        about = f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}"
+        return Unavailable.because(problem) if problem else Available(about)
 
     def open(self, world: World, settings: Settings) -> None:
         """Import horovod.torch and join all ranks at a Horovod rendezvous server on rank 0.
@@ -294,10 +259,6 @@ class HorovodBackend(HostBackend):
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the build or its Gloo does not support the data type or reduction, else None."""
         return unsupported(self._torch, self._hvd, operation, case, self.ranks)
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: collbench's synchronization is faster than Horovod's barrier, which takes a cycle."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Horovod and torch, the cycle time, all other HOROVOD_* settings of the user, and how groups run."""

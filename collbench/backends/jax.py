@@ -12,15 +12,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collbench.addresses import bracketed, listen_at
-from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Group, Settings, Unavailable, installed
 from collbench.backends.host import AnyBuffers, Buffers, Elements, HostBackend
 from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
 from collbench.device.unavailable import Obstacle
@@ -96,28 +95,17 @@ _REQUIRED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo
 
 def obstacle(environment: Mapping[str, str]) -> Obstacle | None:
     """Return why jax cannot be used here, or None. Imports no part of jax."""
-    return next(_obstacles(environment), None)
-
-
-def _obstacles(environment: Mapping[str, str]) -> Iterator[Obstacle]:
     for package in ("jax", "jaxlib"):
         if installed(package) is None:
-            yield NotInstalled(package, _INSTALL)
-            return
+            return NotInstalled(package, _INSTALL)
     found = installed("jax") or ""
     numbers = tuple(int(word) for word in found.split(".")[:2] if word.isdecimal())
     if not _OLDEST <= numbers < _NEXT:
-        yield UnknownVersion("jax", found, "0.7 and newer, below 1", _INSTALL)
+        return UnknownVersion("jax", found, "0.7 and newer, below 1", _INSTALL)
     for name, value in _REQUIRED.items():
         if environment.get(name, value) not in ("", value):
             problem = f"is '{environment[name]}', but collbench measures jax on CPUs with Gloo"
-            yield Misconfigured(name, problem, f"unset {name}, or set it to '{value}'")
-
-
-def installed(package: str) -> str | None:
-    """Return the version of a package; None when it is not installed."""
-    with suppress(PackageNotFoundError):
-        return version(package)
+            return Misconfigured(name, problem, f"unset {name}, or set it to '{value}'")
     return None
 
 
@@ -197,11 +185,6 @@ def connect(jax: Any, mesh: Any) -> None:
         jax.jit(lambda whole: whole.sum())(ones).block_until_ready()
 
 
-def mesh_of(jax: Any, devices: Sequence[Any]) -> Any:
-    """Return a mesh with one axis over the devices."""
-    return jax.sharding.Mesh(np.array(devices), (AXIS,))
-
-
 @contextmanager
 def _quiet_stdout() -> Iterator[None]:
     """Discard the output of this process's libraries to stdout inside the block."""
@@ -266,26 +249,9 @@ def _allreduce(x: JaxBinding) -> Iterator[PythonCall]:
     yield x.call(name, lambda mine: function(mine, AXIS))
 
 
-def _allgather(x: JaxBinding) -> Iterator[PythonCall]:
-    yield x.call("all_gather", lambda mine: x.lax.all_gather(mine, AXIS, tiled=True))
-
-
-def _reducescatter(x: JaxBinding) -> Iterator[PythonCall]:
-    yield x.call("psum_scatter", lambda mine: x.lax.psum_scatter(mine, AXIS, tiled=True))
-
-
-def _alltoall(x: JaxBinding) -> Iterator[PythonCall]:
-    yield x.call("all_to_all", lambda mine: x.lax.all_to_all(mine, AXIS, 0, 0, tiled=True))
-
-
 def _sendrecv(x: JaxBinding) -> Iterator[PythonCall]:
     ring = [(rank, (rank + 1) % x.n) for rank in range(x.n)]
     yield x.call("ppermute", lambda mine: x.lax.ppermute(mine, AXIS, ring))
-
-
-def _refused(x: JaxBinding) -> Iterator[PythonCall]:
-    raise AssertionError(f"jax has no {x.case.operation}: `unsupported` excludes it")
-    yield
 
 
 _LIKE = {
@@ -294,11 +260,11 @@ _LIKE = {
 }
 STEPS: Mapping[str, Steps] = {
     "allreduce": out_of_place_only(_allreduce),
-    "allgather": out_of_place_only(_allgather),
-    "reducescatter": out_of_place_only(_reducescatter),
-    "alltoall": out_of_place_only(_alltoall),
+    "allgather": out_of_place_only(lambda x: [x.call("all_gather", lambda mine: x.lax.all_gather(mine, AXIS, tiled=True))]),
+    "reducescatter": out_of_place_only(lambda x: [x.call("psum_scatter", lambda mine: x.lax.psum_scatter(mine, AXIS, tiled=True))]),
+    "alltoall": out_of_place_only(lambda x: [x.call("all_to_all", lambda mine: x.lax.all_to_all(mine, AXIS, 0, 0, tiled=True))]),
     "sendrecv": out_of_place_only(_sendrecv),
-    **dict.fromkeys(_LIKE, _refused),
+    **dict.fromkeys(_LIKE, lambda x: []),  # `unsupported` excludes them
 }
 
 
@@ -339,7 +305,7 @@ class JaxBackend(HostBackend):
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Return a mesh of these ranks' devices. Its ranks connect at once."""
-        mesh = mesh_of(self._jax, [self._devices[rank] for rank in ranks])
+        mesh = self._jax.sharding.Mesh(np.array([self._devices[rank] for rank in ranks]), (AXIS,))
         if self.rank in ranks:
             connect(self._jax, mesh)
         return mesh

@@ -1,10 +1,10 @@
-"""The binding for backends that connect two ranks directly (plain TCP, ZeroMQ, plug-ins): point-to-point messages only."""
+"""Messages of bindings, and the binding for backends that connect two ranks directly (plain TCP, ZeroMQ, plug-ins)."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from typing import Protocol, SupportsInt
+from typing import Any, Protocol, SupportsInt
 
 from collbench.backends.host import Address, AnyBuffers
 from collbench.operations.case import Case
@@ -24,7 +24,45 @@ class Messages(Protocol):
         ...
 
 
-class MessageBinding:
+class MessageSteps:
+    """The messages of a binding (`operations.operation.Binding`), made by its method `message`. `scratch`: a byte for signals."""
+
+    scratch: Any
+
+    def message(self, kind: str, rank: int, part: Any, count: int, signal: bool = False) -> Call:
+        """Return a call of `count` elements, or bytes of a signal. kind: "send", "receive", "post_send" or "post_receive"."""
+        raise NotImplementedError
+
+    def send_to(self, rank: int, part: Any, count: int) -> Call:
+        """Return a call that sends `count` elements at `part`."""
+        return self.message("send", rank, part, count)
+
+    def receive_from(self, rank: int, part: Any, count: int) -> Call:
+        """Return a call that receives `count` elements into `part`."""
+        return self.message("receive", rank, part, count)
+
+    def together(self) -> Iterator[Call]:
+        """Yield no call: overlapping messages need no start."""
+        return iter(())
+
+    def post_send(self, rank: int, part: Any, count: int) -> Call:
+        """Return a call that posts a send for the next `waitall`."""
+        return self.message("post_send", rank, part, count)
+
+    def post_receive(self, rank: int, part: Any, count: int) -> Call:
+        """Return a call that posts a receive for the next `waitall`."""
+        return self.message("post_receive", rank, part, count)
+
+    def signal_to(self, rank: int) -> Call:
+        """Return a call that sends one byte."""
+        return self.message("send", rank, self.scratch, 1, signal=True)
+
+    def signal_from(self, rank: int) -> Call:
+        """Return a call that waits for the other rank's byte."""
+        return self.message("receive", rank, self.scratch, 1, signal=True)
+
+
+class MessageBinding(MessageSteps):
     """The argument of step functions (`operations.operation.Binding`): a rank's buffers, and messages to the other rank of its pair."""
 
     def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
@@ -33,43 +71,20 @@ class MessageBinding:
         self._width = self.case.dtype.size
         self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
         self._byte = ctypes.c_char()
+        self.scratch = ctypes.addressof(self._byte)
 
     @property
     def cell(self) -> Case:
         """The name of `case` before 0.2; to be removed in 0.3."""
         return self.case
 
-    def send_to(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Return a call that sends `count` elements at `part`."""
-        return self.messages.call("send", int(part), count * self._width)
-
-    def receive_from(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Return a call that receives `count` elements into `part`."""
-        return self.messages.call("receive", int(part), count * self._width)
-
-    def together(self) -> Iterator[Call]:
-        """Yield no call: overlapping messages need no start."""
-        return iter(())
-
-    def post_send(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Return a call that posts a send for the next `waitall`."""
-        return self.messages.call("post_send", int(part), count * self._width)
-
-    def post_receive(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Return a call that posts a receive for the next `waitall`."""
-        return self.messages.call("post_receive", int(part), count * self._width)
+    def message(self, kind: str, rank: int, part: SupportsInt, count: int, signal: bool = False) -> Call:
+        """Return the call of the connection."""
+        return self.messages.call(kind, int(part), count * (1 if signal else self._width))
 
     def waitall(self) -> Call:
         """Return a call that completes all posted messages, in both directions at once."""
         return self.messages.call("waitall")
-
-    def signal_to(self, rank: int) -> Call:
-        """Return a call that sends one byte."""
-        return self.messages.call("send", ctypes.addressof(self._byte), 1)
-
-    def signal_from(self, rank: int) -> Call:
-        """Return a call that waits for the other rank's byte."""
-        return self.messages.call("receive", ctypes.addressof(self._byte), 1)
 
 
 def gone(peer: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, SupportsInt
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.gpu_memory import HostOrGpuBackend
 from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding
+from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import LibraryNotFound, NotInstalled
 from collbench.errors import RunFailed
 from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
@@ -51,7 +52,7 @@ _REDUCED = {
 _REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 
 
-class MpiBinding(NativeBinding):
+class MpiBinding(NativeBinding, MessageSteps):
     """The binding for the operations' "mpi" steps."""
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
@@ -90,33 +91,12 @@ class MpiBinding(NativeBinding):
         """Return the rank within the communicator."""
         return self._group.name(rank)
 
-    def send_to(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """Return an MPI_Send."""
-        return self.call("MPI_Send", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
-
-    def receive_from(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """Return an MPI_Recv."""
-        return self.call("MPI_Recv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm, self.status)
-
-    def together(self) -> Iterator[NativeCall]:
-        """Yield no call: requests need no start."""
-        return iter(())
-
-    def post_send(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """Return an MPI_Isend."""
-        return self.post("MPI_Isend", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
-
-    def post_receive(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
-        """Return an MPI_Irecv."""
-        return self.post("MPI_Irecv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
-
-    def signal_to(self, rank: int) -> NativeCall:
-        """Return an MPI_Send of one byte."""
-        return self.call("MPI_Send", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm)
-
-    def signal_from(self, rank: int) -> NativeCall:
-        """Return an MPI_Recv of one byte."""
-        return self.call("MPI_Recv", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm, self.status)
+    def message(self, kind: str, rank: int, part: SupportsInt, count: int, signal: bool = False) -> NativeCall:
+        """Return an MPI_Send, MPI_Recv, MPI_Isend or MPI_Irecv."""
+        words = (part, count, self.byte if signal else self.type, self.peer(rank), _SIGNAL if signal else _MESSAGE, self.comm)
+        if kind.startswith("post"):
+            return self.post("MPI_Isend" if kind == "post_send" else "MPI_Irecv", *words)
+        return self.call("MPI_Send", *words) if kind == "send" else self.call("MPI_Recv", *words, self.status)
 
     def unless_in_place(self, address: Address) -> SupportsInt:
         """Return `address`, or MPI_IN_PLACE as this library defines it when the case is in place."""
@@ -306,17 +286,12 @@ def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int)
     if case.device != "cpu":
         return DeviceUnsupported("one-sided mpi", case.device, ("cpu",))
     inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, case, len(hosts)))
-    need, free = inside * bytes_needed(operation, case, 2), _free()
-    if free is None or need <= free:
-        return None
-    return SharedMemoryTooSmall(str(_SHARED), inside, need, free)
-
-
-def _free() -> int | None:
+    need = inside * bytes_needed(operation, case, 2)
     try:
-        return shutil.disk_usage(_SHARED).free
+        free = shutil.disk_usage(_SHARED).free
     except OSError:
         return None
+    return SharedMemoryTooSmall(str(_SHARED), inside, need, free) if need > free else None
 
 
 def load_mpi() -> Any:

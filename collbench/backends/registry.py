@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from inspect import isabstract
 from typing import Any
 
 from collbench.errors import UsageError
@@ -14,32 +13,33 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
 
-# By module path. Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
-_OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.torch_distributed:GlooBackend"}
-_OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend"}
-_OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket:SocketBackend"}
-_OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backends.horovod:HorovodBackend"}
-_OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
-_OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
-_OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
+# Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
+BUILTIN = {
+    "mpi": "collbench.backends.mpi:MpiBackend",
+    "gloo": "collbench.backends.torch_distributed:GlooBackend",
+    "nccl": "collbench.backends.nccl.backend:NcclBackend",
+    "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
+    "simulated": "collbench.backends.simulated:SimulatedBackend",
+    "socket": "collbench.backends.socket:SocketBackend",
+    "zmq": "collbench.backends.zmq:ZmqBackend",
+    "horovod": "collbench.backends.horovod:HorovodBackend",
+    "tensorflow": "collbench.backends.tensorflow:TensorFlowBackend",
+    "jax": "collbench.backends.jax:JaxBackend",
+    "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
+    "slowed": "collbench.backends.slowed:SlowedBackend",
+}
 # Used if the user names no backend: real ones only, the fastest to open first.
 DEFAULTS = ("mpi", "gloo")
 
 
-def _load(place: str) -> type[Any]:
-    module, _, name = place.partition(":")
-    found: type[Any] = getattr(import_module(module), name)
-    return found
-
-
 @cache
 def _plugins() -> Mapping[str, EntryPoint]:
-    return plugins("collbench.backends", _OWN)
+    return plugins("collbench.backends", BUILTIN)
 
 
 def backend_names() -> list[str]:
     """Return the names of all backends, available or not."""
-    return [*_OWN, *_plugins()]
+    return [*BUILTIN, *_plugins()]
 
 
 def backend_class(name: str) -> type[Any]:
@@ -47,8 +47,10 @@ def backend_class(name: str) -> type[Any]:
 
     Raises UsageError that lists the known names.
     """
-    if name in _OWN:
-        return _load(_OWN[name])
+    if name in BUILTIN:
+        module, _, found = BUILTIN[name].partition(":")
+        own: type[Any] = getattr(import_module(module), found)
+        return own
     if name not in _plugins():
         raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
     return _of_plugin(name)
@@ -56,48 +58,33 @@ def backend_class(name: str) -> type[Any]:
 
 @cache
 def _of_plugin(name: str) -> type[Any]:
-    """Return a plug-in's class, checked once against the contract."""
-    plugin = _plugins()[name]
+    """Return a plug-in's class, checked once against the contract; for a broken plug-in a class that is never available."""
+    from collbench.backends.backend import BackendBase, Unavailable
+    from collbench.backends.unavailable import BrokenPlugin
+
     try:
-        return _checked(plugin)
+        return _checked(_plugins()[name])
     except BrokenEntry as error:
-        return _stand_in(name, error)
+        answer = Unavailable.because(BrokenPlugin(error.plugin, error.place, error.defect, error.remedy))
+        members = {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": classmethod(lambda kind: answer)}
+        return type("BrokenPlugin", (BackendBase,), members)
 
 
 def _checked(plugin: EntryPoint) -> type[Any]:
     """Return a plug-in's class. Raises BrokenEntry if it violates the contract."""
-    from collbench.backends.backend import Available, Unavailable
+    from collbench.backends.backend import Available, Backend, Unavailable
 
     kind = plugin.load()
     if not isinstance(kind, type):
         raise plugin.broken(f"is not a class, but of type {type(kind).__name__}")
-    missing = sorted(_missing_names(kind))
+    required = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
+    missing = {name for name in required if not hasattr(kind, name)} | set(getattr(kind, "__abstractmethods__", ()))
     if missing:
-        raise plugin.broken(f"is not a Backend: missing {', '.join(missing)}")
+        raise plugin.broken(f"is not a Backend: missing {', '.join(sorted(missing))}")
     answer = plugin.tried("probe", getattr(kind, "probe"))  # noqa: B009
     if not isinstance(answer, Available | Unavailable):
         raise plugin.broken(f"returns {type(answer).__name__} from probe instead of Available or Unavailable")
     return kind
-
-
-def _missing_names(kind: type[Any]) -> Iterator[str]:
-    """Yield the attributes and methods of `Backend` that the class does not have."""
-    from collbench.backends.backend import Backend
-
-    if isabstract(kind):
-        yield from kind.__abstractmethods__
-    required = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
-    yield from (name for name in required if not hasattr(kind, name))
-
-
-def _stand_in(name: str, error: BrokenEntry) -> type[Any]:
-    """Return a backend class that is never available, so that a loop over all backends needs no special case."""
-    from collbench.backends.backend import BackendBase, Unavailable
-    from collbench.backends.unavailable import BrokenPlugin
-
-    answer = Unavailable.because(BrokenPlugin(error.plugin, error.place, error.defect, error.remedy))
-    probe = classmethod(lambda kind: answer)
-    return type("BrokenPlugin", (BackendBase,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})
 
 
 # Default options of a backend's test cases, from its class, before it is opened.

@@ -14,7 +14,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Available, Backend, BackendBase, Group, Settings, Unavailable
 from collbench.backends.clock import DeviceClock, VirtualClock
 from collbench.backends.host import AnyBuffers
-from collbench.backends.slowing import Slowdown, Slowing
+from collbench.backends.slowing import Slowing
 from collbench.backends.socket import native
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Call, NativeCall, Program, PythonCall
+from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.unsupported import ClockUnsupported
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SlowedBackend(BackendBase):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Return Available, always."""
-        return Available("proves the gate's power: makes other backends slower on purpose, see --slowed")
+        return Available("makes other backends slower on purpose, to test the gate (see --slowed)")
 
     def open(self, world: World, settings: Settings) -> None:
         """Raise UsageError: this backend measures nothing itself."""
@@ -134,23 +134,19 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             slowdown = slowing.of(case)
             if slowdown is None:
                 return program
-            clock = self.clock()
+            # The seeds are the same on all ranks, so that an iteration is slowed equally on all of them.
+            clock, parts = self.clock(), slowdown.by.parts([self._seed, *slowdown.text.encode()])
             if isinstance(clock, VirtualClock):
-                return _between(program, _virtual(slowdown, self._seed, clock, group))
-            return _between(program, _real(slowdown, self._seed, program.native)) if slowdown.of(self._at) else program
+                chosen = np.zeros(len(clock.stamp()), bool)
+                chosen[[rank for rank in group.ranks if slowdown.of(rank)]] = True
+                return _between(program, _VirtualHold(clock, group, chosen, parts))
+            if not slowdown.of(self._at):
+                return program
+            library = native() if program.native else None  # in C if all other calls are in C and it was built
+            return _between(program, NativeHold(library, parts) if library else PythonHold(parts))
 
     Slowed.__name__ = f"Slowed{kind.__name__}"
     return Slowed
-
-
-class _Hold(Protocol):
-    """The calls before and after an iteration."""
-
-    @property
-    def begin(self) -> Call: ...
-
-    @property
-    def end(self) -> Call: ...
 
 
 def _unsupported_clock(clock: Any, name: str) -> Reason | None:
@@ -160,21 +156,10 @@ def _unsupported_clock(clock: Any, name: str) -> Reason | None:
     return ClockUnsupported(name, enqueues) if enqueues or own else None
 
 
-def _between(program: Program, hold: _Hold) -> Program:
+def _between(program: Program, hold: NativeHold | PythonHold | _VirtualHold) -> Program:
     slots = tuple((hold.begin, *slot, hold.end) for slot in program.slots)
     once = program.once and _between(program.once, hold)
     return replace(program, slots=slots, keep=(program.keep, hold), once=once)
-
-
-def _real(slowdown: Slowdown, seed: int, in_c: bool) -> _Hold:
-    """Return the delay for real ranks: in C if all other calls are in C and it was built, else in Python."""
-    library, parts = native() if in_c else None, slowdown.by.parts(_seeds(slowdown, seed))
-    return NativeHold(library, parts) if library else PythonHold(parts)
-
-
-def _seeds(slowdown: Slowdown, seed: int) -> list[int]:
-    """Return the seeds of the delays. They are the same on all ranks, so that an iteration is slowed equally on all of them."""
-    return [seed, *slowdown.text.encode()]
 
 
 class _VirtualHold:
@@ -196,9 +181,3 @@ class _VirtualHold:
         part = self._parts[self._turn % len(self._parts)]
         self._turn += 1
         self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began_s) * part, 0.0))
-
-
-def _virtual(slowdown: Slowdown, seed: int, clock: VirtualClock, group: Group) -> _Hold:
-    chosen = np.zeros(len(clock.stamp()), bool)
-    chosen[[rank for rank in group.ranks if slowdown.of(rank)]] = True
-    return _VirtualHold(clock, group, chosen, slowdown.by.parts(_seeds(slowdown, seed)))

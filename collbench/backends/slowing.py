@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KEYS = ("by", "operations", "backends", "sizes", "ranks")
 MOST_PERCENT = 1000.0
 DRAWS = 1021  # a prime, so that batches of iterations do not always get the same delays
 _REMEDY = "write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"
@@ -109,21 +108,16 @@ def parse_slowing(texts: Iterable[str]) -> Slowing:
 
 def _slowdown(text: str) -> Slowdown:
     values: dict[str, Any] = {}
-    for key, value in _pairs(text):
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if key not in _READ or not equals or not value:
+            raise UsageError(f"--slowed '{text}': '{word}' is none of {', '.join(f'{known}=…' for known in _READ)}: {_REMEDY}")
         if key in values:
             raise UsageError(f"--slowed '{text}': {key} is given twice: separate two specs by ';'")
         values[key] = _READ[key](value, text)
     if "by" not in values:
         raise UsageError(f"--slowed '{text}' has no by=: {_REMEDY}")
     return Slowdown(" ".join(text.split()), **values)
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    for word in text.split():
-        key, equals, value = word.partition("=")
-        if key not in KEYS or not equals or not value:
-            raise UsageError(f"--slowed '{text}': '{word}' is none of {', '.join(f'{known}=…' for known in KEYS)}: {_REMEDY}")
-        yield key, value
 
 
 def _percent(value: str, text: str) -> Percent:
@@ -162,10 +156,6 @@ def _listed(value: str, known: Iterable[str], what: str, text: str) -> list[str]
     return words
 
 
-def _sizes(value: str, text: str) -> tuple[tuple[int, float], ...]:
-    return tuple(_span(part, text) for part in value.split(","))
-
-
 def _span(part: str, text: str) -> tuple[int, float]:
     low, dash, high = part.partition("-")
     try:
@@ -189,5 +179,9 @@ def _ranks(value: str, text: str) -> frozenset[int]:
 
 
 _READ: dict[str, Callable[[str, str], Any]] = {
-    "by": _percent, "operations": _operations, "backends": _backends, "sizes": _sizes, "ranks": _ranks,
-}  # fmt: skip
+    "by": _percent,
+    "operations": _operations,
+    "backends": _backends,
+    "sizes": lambda value, text: tuple(_span(part, text) for part in value.split(",")),
+    "ranks": _ranks,
+}

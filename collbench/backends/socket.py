@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from collbench.addresses import listen_at, tcp_socket
 from collbench.backends.backend import Available, Group, Settings, Unavailable
@@ -215,18 +215,6 @@ def _close(connections: Iterable[socket.socket]) -> None:
 # The base of backends that connect the two ranks of a pair themselves.
 
 
-class AnyLink(Protocol):
-    """A connection to one other rank."""
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-    def facts(self) -> Mapping[str, str]:
-        """Return facts about the connection, for `versions`."""
-        ...
-
-
 class LinkedBackend(HostBackend):
     """The base of point-to-point backends with their own connections. A pair's connection exists as long as its test case.
 
@@ -236,13 +224,16 @@ class LinkedBackend(HostBackend):
 
     local_path = "loopback"
     passes_messages = True
-    _link: AnyLink | None = None
+    _link: Any = None
     _links: ConnectionMaker
     _about: dict[str, str]
 
     @abstractmethod
-    def connect(self, peer: int, case: Case) -> AnyLink:
-        """Return a connection to that rank, which must call it too. Raises RunFailed with the reason."""
+    def connect(self, peer: int, case: Case) -> Any:
+        """Return a connection to that rank, which must call it too. Raises RunFailed with the reason.
+
+        It has `close()`, and `facts()`: a mapping of texts for `versions`.
+        """
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Return None: connections are created per pair."""

@@ -31,7 +31,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.operations.case import Case
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
-from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.program import Call, PythonCall
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class TensorFlowBinding:
         self.recv = buffers.recv(0, slot).view(self._carried)
         self.send = self._over(buffers.send(0, slot).view(self._carried))
         self.redop = REDOPS[case.redop] if case.redop else ("", "")
-        self._instance = _instance(operation, case, self.count)
+        # The number of a collective is the same at all ranks and different for each shape: TensorFlow rejects mixed shapes.
+        words = (operation.name, case.dtype.name, case.redop, case.root, self.count)
+        self._instance = zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
 
     def _over(self, memory: Any) -> Any:
         """Return a tensor that shares its memory with the array, or None for an empty one. Raises RunFailed for unaligned memory."""
@@ -107,23 +109,9 @@ def _one_line(error: Any) -> str:
     return lines[0].rpartition("}} ")[2]
 
 
-def _instance(operation: Operation, case: Case, count: int) -> int:
-    """Return a number for a collective, the same at all ranks and different for each shape. TensorFlow rejects mixed shapes."""
-    words = (operation.name, case.dtype.name, case.redop, case.root, count)
-    return zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
-
-
 def _allreduce(x: TensorFlowBinding) -> Iterator[Call]:
     merge, final = x.redop
     yield x.call("CollectiveReduceV2", input=x.send, ordering_token=[], merge_op=merge, final_op=final)
-
-
-def _allgather(x: TensorFlowBinding) -> Iterator[Call]:
-    yield x.call("CollectiveGatherV2", input=x.send, ordering_token=[])
-
-
-def _alltoall(x: TensorFlowBinding) -> Iterator[Call]:
-    yield x.call("CollectiveAllToAllV2", input=x.tf.reshape(x.send, [x.n, x.count]), ordering_token=[])
 
 
 def _broadcast(x: TensorFlowBinding) -> Iterator[Call]:
@@ -133,19 +121,15 @@ def _broadcast(x: TensorFlowBinding) -> Iterator[Call]:
         yield x.call("CollectiveBcastRecvV2", T=x.type, shape=[x.count])
 
 
-def _never(x: TensorFlowBinding) -> Iterator[Call]:
-    raise AssertionError("refused before: it would end this process")
-
-
 STEPS: Mapping[str, Steps] = {
-    name: out_of_place_only(steps)
-    for name, steps in (("allreduce", _allreduce), ("allgather", _allgather), ("alltoall", _alltoall), ("broadcast", _broadcast))
-} | {"reducescatter": _never}
-
-
-def largest_message(operation: Operation, case: Case, ranks: int) -> int:
-    """Return the bytes of the largest message between two ranks: a whole broadcast, else one of n parts."""
-    return case.size_bytes if operation.name == "broadcast" else -(-case.size_bytes // group_size(operation, case, ranks))
+    "allreduce": out_of_place_only(_allreduce),
+    "allgather": out_of_place_only(lambda x: [x.call("CollectiveGatherV2", input=x.send, ordering_token=[])]),
+    "alltoall": out_of_place_only(
+        lambda x: [x.call("CollectiveAllToAllV2", input=x.tf.reshape(x.send, [x.n, x.count]), ordering_token=[])]
+    ),
+    "broadcast": out_of_place_only(_broadcast),
+    "reducescatter": lambda x: [],  # `supports` excludes it, since it would end this process
+}
 
 
 # The import of TensorFlow without log output. A filter removes messages printed before the log level can be set; errors remain.
@@ -222,7 +206,8 @@ class ParameterServers:
         self._tf, self._layout, self._rank = tf, layout, world.rank
         self._container = f"training{next(_number)}"
         self._servers = world.rank in layout.servers
-        self._begin(_cluster(world, layout))
+        places = free_ports(world, "starting tensorflow's servers: their ports")
+        self._begin({"ps": [places[rank] for rank in layout.servers], "worker": [places[rank] for rank in layout.workers]})
         graph = tf.Graph()
         with graph.as_default(), tf.compat.v1.container(self._container):
             self._lay(gradients)
@@ -245,7 +230,10 @@ class ParameterServers:
 
     def _lay(self, gradients: Sequence[NDArray[Any]]) -> None:
         """Create the variables, and the operations on them."""
-        self._variables = [self._of(server) for server in range(len(self._layout.servers))]
+        self._variables: list[list[Any]] = []
+        for server, counts in enumerate(self._layout.counts):
+            with self._tf.device(f"/job:ps/task:{server}"):
+                self._variables.append([self._variable(f"model{server}_{i}", n) for i, n in enumerate(counts)])
         if self._servers:
             own = self._variables[self._layout.servers.index(self._rank)]
             self._clear, self._read = [one.initializer for one in own], [one.read_value() for one in own]
@@ -257,10 +245,6 @@ class ParameterServers:
         pushes = [self._push(target, source) for target, source in both]
         with self._tf.control_dependencies([self._pass("pushed", pushes)]):
             self._pulls = [[self._pull(one) for one in of] for of in self._variables]
-
-    def _of(self, server: int) -> list[Any]:
-        with self._tf.device(f"/job:ps/task:{server}"):
-            return [self._variable(f"model{server}_{i}", n) for i, n in enumerate(self._layout.counts[server])]
 
     def _variable(self, name: str, elements: int) -> Any:
         kind = getattr(self._tf, self._layout.dtype)
@@ -350,11 +334,6 @@ def free_ports(world: World, what: str) -> list[str]:
     return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
 
 
-def _cluster(world: World, layout: ServerLayout) -> dict[str, list[str]]:
-    places = free_ports(world, "starting tensorflow's servers: their ports")
-    return {"ps": [places[rank] for rank in layout.servers], "worker": [places[rank] for rank in layout.workers]}
-
-
 _MAJOR = 2
 _CONFIG = "TF_CONFIG"
 _GET = "pip install -c constraints.txt 'collbench[tensorflow]'"
@@ -365,7 +344,10 @@ _ORDERED = ("allgather", "alltoall")
 
 
 class TensorFlowBackend(HostBackend):
-    """The backend tensorflow: raw collective operations between the tasks of one MultiWorkerMirroredStrategy."""
+    """The backend tensorflow: raw collective operations between the tasks of one MultiWorkerMirroredStrategy.
+
+    TensorFlow has no barrier for these operations, and ends pending work when the connection to a task ends.
+    """
 
     name = api = "tensorflow"
     local_path = "loopback"
@@ -426,20 +408,14 @@ class TensorFlowBackend(HostBackend):
         """Return why these groups, or messages of this size, are not supported; else None."""
         if operation.name in _ORDERED and case.split and any(sorted(group) != list(group) for group in case.split.groups(self.ranks)):
             return GroupOrderUnsupported("tensorflow", operation.name)
-        if largest_message(operation, case, self.ranks) >= _LARGEST:
+        parts = 1 if operation.name == "broadcast" else group_size(operation, case, self.ranks)  # of the largest message between two ranks
+        if -(-case.size_bytes // parts) >= _LARGEST:
             return LimitExceeded("gRPC of tensorflow", "per message", _LARGEST - 1, bytes=True)
         return None
 
     def parameter_servers(self, world: World, layout: ServerLayout, gradients: Sequence[Any]) -> ParameterServers:
         """Start TensorFlow's own servers and return this rank's part. All ranks must call it. Raises RunFailed if they do not start."""
         return ParameterServers(self._tf, world, layout, gradients)
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: TensorFlow has no barrier for these operations."""
-        return None
-
-    def abort(self, why: str) -> None:
-        """Do nothing: TensorFlow has no such function, and ends pending work when the connection to a task ends."""
 
     def versions(self) -> Mapping[str, str]:
         """Return TensorFlow's version, the algorithm and transport of its collectives, and its threads (0: one per core)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.clock import Clock, EventClock
 from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, ProcessPlace, no_gpu, trouble
 from collbench.backends.host import AnyBuffers, Buffers
+from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
 from collbench.machine.interfaces import first_family, interface_with
@@ -164,7 +165,7 @@ _REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in tor
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
-class TorchBinding:
+class TorchBinding(MessageSteps):
     """The binding for calls that block, or that follow torch's current stream. `posted` calls return a Work each."""
 
     def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
@@ -204,33 +205,11 @@ class TorchBinding:
         """Return the rank in the job, by which torch numbers ranks."""
         return self._group.ranks[rank]
 
-    def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.send."""
-        return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.recv."""
-        return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def together(self) -> Iterator[PythonCall]:
-        """Yield no call: overlapping messages need no start."""
-        return iter(())
-
-    def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.isend."""
-        return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of torch.distributed.irecv."""
-        return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
-
-    def signal_to(self, rank: int) -> PythonCall:
-        """Return a call that sends one byte."""
-        return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
-
-    def signal_from(self, rank: int) -> PythonCall:
-        """Return a call that receives one byte."""
-        return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
+    def message(self, kind: str, rank: int, part: Any, count: int, signal: bool = False) -> PythonCall:
+        """Return a call of torch.distributed's send, recv, isend or irecv."""
+        name = {"send": "send", "receive": "recv", "post_send": "isend", "post_receive": "irecv"}[kind]
+        make, end = self.post if kind.startswith("post") else self.call, "dst" if name.endswith("send") else "src"
+        return make(name, part[:count], **{end: self.peer(rank)}, group=self.comm, tag=_SIGNAL if signal else _MESSAGE)
 
     def unless_in_place(self, address: Any) -> Any:
         """Return `address`: torch has no constant for in-place calls."""
@@ -268,7 +247,7 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class GlooBackend(TorchBackend):
-    """The backend gloo: torch.distributed with Gloo."""
+    """The backend gloo: torch.distributed with Gloo. Ranks leave Gloo's barrier with a larger skew than collbench's synchronization."""
 
     name, local_path = "gloo", "loopback"
 
@@ -305,10 +284,6 @@ class GlooBackend(TorchBackend):
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why Gloo cannot reduce the case's type, else None."""
         return DtypeUnsupported("gloo", case.dtype.name) if operation.reduces and case.dtype.name in _UNREDUCED else None
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of torch, and Gloo's interface."""
@@ -382,8 +357,7 @@ class TorchNcclBackend(TorchBackend):
         self._store = join("nccl", world, settings, device_id=device)
 
     def _lagging(self) -> str | None:
-        """Return which ranks lag, from `ask_ras`, which is set after `open`."""
-        return self.ask_ras()
+        return self.ask_ras()  # which is set after `open`
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
         """Return the binding with tensors over the buffers."""
@@ -412,7 +386,7 @@ class TorchNcclBackend(TorchBackend):
 
     def fence(self, deadline_s: float) -> None:
         """Wait for the current stream. Raises RunFailed at the deadline."""
-        EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
+        EventClock(self._torch, deadline_s, self.ask_ras).wait(self._clock.stamp())
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of torch, its CUDA and its NCCL, which may differ from the one that the backend nccl loads."""

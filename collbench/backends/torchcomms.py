@@ -14,7 +14,6 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
@@ -25,7 +24,7 @@ from collbench.device.unavailable import Obstacle
 from collbench.machine.interfaces import interface_with
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
-from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.program import Call, PythonCall
 from collbench.operations.traffic import elements
 from collbench.operations.unsupported import DtypeUnsupported
 
@@ -59,57 +58,14 @@ class TorchCommsBinding(TorchBinding):
         """Return the rank within the TorchComm."""
         return self._group.name(rank)
 
-    def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of TorchComm.send."""
-        return self.call("send", part[:count], dst=self.peer(rank))
-
-    def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of TorchComm.recv."""
-        return self.call("recv", part[:count], src=self.peer(rank))
-
-    def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of TorchComm.send that does not wait."""
-        return self.post("send", part[:count], dst=self.peer(rank))
-
-    def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
-        """Return a call of TorchComm.recv that does not wait."""
-        return self.post("recv", part[:count], src=self.peer(rank))
-
-    def signal_to(self, rank: int) -> PythonCall:
-        """Return a call that sends one byte."""
-        return self.call("send", self.scratch, dst=self.peer(rank))
-
-    def signal_from(self, rank: int) -> PythonCall:
-        """Return a call that receives one byte."""
-        return self.call("recv", self.scratch, src=self.peer(rank))
+    def message(self, kind: str, rank: int, part: Any, count: int, signal: bool = False) -> PythonCall:
+        """Return a call of TorchComm.send or recv."""
+        name, end = ("send", "dst") if kind.endswith("send") else ("recv", "src")
+        return (self.post if kind.startswith("post") else self.call)(name, part[:count], **{end: self.peer(rank)})
 
     def has(self, name: str) -> bool:
         """Return whether a TorchComm has a method `name`."""
         return hasattr(self.comm, name)
-
-
-def _allreduce(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("all_reduce", x.recv, op=x.redop)
-
-
-def _broadcast(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("broadcast", x.recv, root=x.root)
-
-
-def _reduce(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("reduce", x.send, root=x.root, op=x.redop)
-
-
-def _allgather(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("all_gather_single", x.recv, x.send)
-
-
-def _reducescatter(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("reduce_scatter_single", x.recv, x.send, op=x.redop)
-
-
-def _alltoall(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("all_to_all_single", x.recv, x.send)
 
 
 def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
@@ -117,28 +73,23 @@ def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
     yield x.call("all_to_all_v_single", x.recv, x.send, of_all[:, x.rank].tolist(), of_all[x.rank].tolist())
 
 
-def _gather(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("gather", list(x.recv.chunk(x.n)) if x.rank == x.root else [], x.send, root=x.root)
+def _parts(x: TorchCommsBinding, whole: Any) -> list[Any]:
+    """Return the parts of all ranks at the root; [] at other ranks."""
+    return list(whole.chunk(x.n)) if x.rank == x.root else []
 
 
-def _scatter(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("scatter", x.recv, list(x.send.chunk(x.n)) if x.rank == x.root else [], root=x.root)
-
-
-def _barrier(x: TorchCommsBinding) -> Iterator[Call]:
-    yield x.call("barrier")
-
-
-STEPS: Mapping[str, Steps] = MappingProxyType(
-    {"allreduce": in_place_only(_allreduce), "broadcast": in_place_only(_broadcast), "reduce": in_place_only(_reduce)}
-    | {
-        "allgather": _allgather,
-        "alltoall": out_of_place_only(_alltoall),
-        "alltoallv": _alltoallv,
-        "reducescatter": in_place_only(_reducescatter),
-    }
-    | {"gather": _gather, "scatter": _scatter, "barrier": _barrier}
-)
+STEPS: Mapping[str, Steps] = {
+    "allreduce": in_place_only(lambda x: [x.call("all_reduce", x.recv, op=x.redop)]),
+    "broadcast": in_place_only(lambda x: [x.call("broadcast", x.recv, root=x.root)]),
+    "reduce": in_place_only(lambda x: [x.call("reduce", x.send, root=x.root, op=x.redop)]),
+    "allgather": lambda x: [x.call("all_gather_single", x.recv, x.send)],
+    "alltoall": out_of_place_only(lambda x: [x.call("all_to_all_single", x.recv, x.send)]),
+    "alltoallv": _alltoallv,
+    "reducescatter": in_place_only(lambda x: [x.call("reduce_scatter_single", x.recv, x.send, op=x.redop)]),
+    "gather": lambda x: [x.call("gather", _parts(x, x.recv), x.send, root=x.root)],
+    "scatter": lambda x: [x.call("scatter", x.recv, _parts(x, x.send), root=x.root)],
+    "barrier": lambda x: [x.call("barrier")],
+}
 
 
 PLACEHOLDER = "0.0.1"
@@ -152,7 +103,7 @@ _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # 
 
 
 class TorchCommsBackend(HostBackend):
-    """The backend torchcomms: a TorchComm of all ranks, and one for each other group."""
+    """The backend torchcomms: a TorchComm of all ranks, and one for each other group. Its barrier is Gloo's (see GlooBackend)."""
 
     name = api = "torchcomms"
     local_path = "loopback"
@@ -163,11 +114,8 @@ class TorchCommsBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported torchcomms with Gloo is installed. Imports neither it nor torch."""
         problem = obstacle()
-        return (
-            Unavailable.because(problem)
-            if problem
-            else Available(f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}")
-        )
+        about = f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}"
+        return Unavailable.because(problem) if problem else Available(about)
 
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and torchcomms, and join all ranks over a store on rank 0. Raises UsageError for a broken torchcomms."""
@@ -205,10 +153,6 @@ class TorchCommsBackend(HostBackend):
         """Return why its Gloo cannot reduce the case's type, else None."""
         unreduced = operation.reduces and case.dtype.name in _UNREDUCED
         return DtypeUnsupported("torchcomms over Gloo", case.dtype.name) if unreduced else None
-
-    def sync(self, group: Group) -> Program | None:
-        """Return None: ranks leave Gloo's barrier with a large skew; collbench's synchronization has less."""
-        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of torchcomms and torch, and Gloo's interface."""

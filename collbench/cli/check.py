@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,6 +42,8 @@ def add_health_check(commands: Any) -> None:
 
 def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure, print the verdict, and return the exit code. Raises CollbenchError."""
+    import subprocess
+
     from collbench.launch.explain import srun_line, waits_for_srun
     from collbench.launch.slurm import hosts_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench import __version__
-from collbench.cli.parser import actions_of, add_command
+from collbench.cli.parser import Parser, actions_of, add_command
 from collbench.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -40,8 +40,12 @@ complete -o bashdefault -F _collbench_or_inner collbench
 
 def add_completion(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "completion", "print the script that completes command lines in bash, zsh or fish", call_completion,
-                                 description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    about = "print the script that completes command lines in bash, zsh or fish"
+    formatter = argparse.RawDescriptionHelpFormatter
+    add_command(commands, "completion", about, call_completion, _add_shell, description=_DESCRIPTION, formatter_class=formatter)
+
+
+def _add_shell(parser: Parser) -> None:
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
 
 
@@ -57,9 +61,9 @@ def script(shell: str) -> str:
     """Return the script with which `shell` (one of SHELLS) completes collbench's command lines."""
     import shtab
 
-    from collbench.cli.main import _parsers
+    from collbench.cli.main import all_parsers
 
-    parser, commands = _parsers()
+    parser, commands = all_parsers()
     words = _words()
     for place, action in ((place, action) for name, each in commands.items() for place, action in _below(name, each)):
         if place in words:

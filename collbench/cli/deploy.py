@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.other_tools import command_named
 from collbench.cli.parser import Parser, add_command
 from collbench.errors import UsageError
 
@@ -21,7 +22,7 @@ _DESCRIPTION = (
     "Write a commented file that starts `collbench COMMAND …` on many nodes. The command follows --, and is the same for all kinds."
 )
 PARTITION = "partition"
-_INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
+_INNER = ("check", "run", "pairs", "hunt", "workload", "probe", "doctor")
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
@@ -109,10 +110,12 @@ def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
     from collbench.deploy.files import printable
     from collbench.operations.registry import commands
 
+    known = (*sorted(commands()), *_INNER)
     if not words:
         raise UsageError("missing command: write it after --, as in `collbench emit slurm --nodes 2 -- allreduce`")
-    if words[0] not in (*commands(), *_INNER):
-        raise UsageError(f"after --: '{words[0]}' cannot be started on many nodes: choose from {', '.join((*sorted(commands()), *_INNER))}")
+    words = [*command_named(words[0], known), *words[1:]]
+    if words[0] not in known:
+        raise UsageError(f"after --: '{words[0]}' cannot be started on many nodes: choose from {', '.join(known)}")
     try:
         found = parsed([printable(word) for word in words])
     except UsageError as error:

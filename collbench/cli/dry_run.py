@@ -1,10 +1,11 @@
-"""--dry-run of `run SUITE` and of the operations' commands: print the cases that would be measured, without starting ranks."""
+"""--dry-run of the measuring commands: print the cases, rounds or exchanges that would be measured, without starting ranks."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.request import check_options, local_ranks, node_ranks
@@ -13,11 +14,16 @@ from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweeps
+from collbench.units import format_duration, plural
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
-    from collbench.report.dry_run import Planned
+    from collbench.measure.tasks.places import HuntRequest, PairsRequest, Places
+    from collbench.measure.tasks.step import Training
+    from collbench.measure.tasks.training import WorkloadRequest
+    from collbench.report.dry_run import Planned, PlannedRounds
+    from collbench.report.training import PlannedStep
     from collbench.results.reader import Run
 
 
@@ -70,8 +76,11 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
 
 
-def _earlier(request: Request) -> Run | None:
-    """Return the run to resume, or None. Raises UsageError for a run of another request, or of another collbench."""
+def _earlier(request: Request, options: Mapping[str, Any] | None = None) -> Run | None:
+    """Return the run to resume, or None. Raises UsageError for a run of another request, or of another collbench.
+
+    options: of a kind of run other than cases
+    """
     from collbench.measure.resume import request_difference
     from collbench.results.reader import read_run
 
@@ -79,7 +88,7 @@ def _earlier(request: Request) -> Run | None:
     if earlier is None:
         return None
     run = read_run(earlier)
-    found = request_difference(run.info, request)
+    found = request_difference(run.info, request, options)
     if found:
         raise UsageError(f"{earlier} cannot be resumed: {found}; start a new run, without --resume")
     return run
@@ -122,3 +131,137 @@ def _time(text: Any) -> float | None:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
+
+
+# The rounds of pairs runs and hunts, and the steps of workloads.
+
+
+def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
+    from collbench.measure.resume import stored_order_seed
+    from collbench.measure.tasks.places import sampled, schedule_of
+    from collbench.report.dry_run import PlannedRounds
+    from collbench.results.rounds import read_pairs
+
+    run = _earlier(request.launch, request.options)
+    places, by_host = _places(request, arguments, info, env)
+    seed = stored_order_seed(run.path) if run else request.launch.order_seed
+    schedule = schedule_of(request, places, by_host, seed or 0)
+    stored = read_pairs(run) if run else None
+    met = {pair for one in stored.rounds for pair in one.pairs} if stored else set()
+    left = [(number, [pair for pair in pairs if pair not in met]) for number, pairs in enumerate(schedule.rounds())]
+    parts = [{"round": number + 1, "pairs": len(pairs), f"{places.by}s": pairs} for number, pairs in left if pairs]
+    sample = sampled(request, schedule, schedule.pairs)
+    notes = [
+        *([sample.render()] if sample else []), *([places.idle.render()] if places.idle else []),
+        *(["without --seed, which pairs meet in which round is drawn at the start"] if run is None and seed is None else []),
+        *([f"{run.path} has {plural(len(met), 'more pair')}"] if run and met else []),
+        "suspects are measured again in further rounds",
+    ]  # fmt: skip
+    pairs = sum(len(pairs) for _, pairs in left)
+    title = f"pairs of {places.n} {places.by}s: {plural(pairs, 'pair')} in {plural(len(parts), 'round')}"
+    return _show_rounds(PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes), arguments, info)
+
+
+def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Print the stages of a hunt, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
+    from collbench.analysis.hunt.strategy import stages
+    from collbench.cli.hunt_strategy import options_of
+    from collbench.report.dry_run import PlannedRounds
+    from collbench.results.rounds import read_hunt
+
+    places, _ = _places(request.pairs, arguments, info, env)
+    known = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width}
+    options, crossed = options_of(arguments, {**known, "no_groups": None, "nics": []})
+    run = _earlier(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
+    each = stages(places.n, options)
+    met = len(read_hunt(run).rounds) if run else 0
+    rounds = max(0, sum(each.values()) - met)
+    notes = [
+        *([places.idle.render()] if places.idle else []), *([f"{run.path} has {plural(met, 'more round')}"] if run and met else []),
+        *([] if places.by == "rank" else ["a confirmed node is also measured over each interface that all nodes have"]),
+        "most hunts end after far fewer rounds",
+    ]  # fmt: skip
+    title = f"hunt among {places.n} {places.by}s: at most {plural(rounds, 'round')}"
+    parts = [{"stage": stage, "most_rounds": most} for stage, most in each.items() if most]
+    return _show_rounds(PlannedRounds(title, parts, rounds, request.pairs.launch.budget.max_time_s, notes), arguments, info)
+
+
+def _show_rounds(planned: PlannedRounds, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
+    from collbench.report.dry_run import write_planned_rounds
+
+    if not (info and info.rank):
+        write_planned_rounds(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
+    return 0
+
+
+def _places(
+    request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
+) -> tuple[Places, list[list[int]]]:
+    """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
+    import socket
+
+    from collbench.measure.tasks.places import places_of
+
+    check_installed(request.launch)
+    host_of = planned_hosts(request.launch, arguments, info, env)
+    by_host = [[rank for rank, host in enumerate(host_of) if host == each] for each in range(max(host_of) + 1)]
+    names = [socket.gethostname()] if info is None else list(info.hosts)
+    hosts = names if len(names) == len(by_host) else [f"node {place}" for place in range(len(by_host))]
+    return places_of(request, hosts, by_host), by_host
+
+
+def planned_hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the host of each planned rank. The ranks fill one host after the other."""
+    if info is None:
+        processes = local_ranks(request, env)
+        per_host = arguments.ranks_per_node or processes
+    else:
+        each = arguments.ranks_per_node or node_ranks(request, info, env)
+        processes, per_host = info.ranks * each, info.local_ranks * each
+    return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
+
+
+def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Print the exchanges of each step and the estimated time, for ranks that fill one host after the other. Return 0.
+
+    Raises UsageError for a training that does not fit.
+    """
+    from collbench.report.screen import write_line
+    from collbench.report.training import write_plan
+    from collbench.results.steps import read_workload
+
+    if info and info.rank:
+        return 0
+    request = workload.launch
+    run = _earlier(request, workload.options)
+    planned, left_out = planned_steps(workload.trainings, planned_hosts(request, arguments, info, env))
+    backends = [name for name in request.backends if not missing_backend(name)]
+    stored = {(row.regime, row.backend) for row in read_workload(run)[1]} if run else set()
+    left = sum((step.regime.name, name) not in stored for step in planned for name in backends)
+    longest = format_duration(ceil(left * request.budget.max_time_s))
+    remarks = [
+        *left_out, *([f"{run.path} has {plural(len(stored), 'more row')}"] if run and stored else []),
+        f"at most {longest} of samples: {plural(left, 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references and "
+        "verification come on top",
+    ]  # fmt: skip
+    write_plan(planned, arguments.format, sys.stdout)
+    for sentence in () if arguments.quiet else remarks:
+        write_line(sys.stderr, sentence)
+    return 0
+
+
+def planned_steps(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
+    """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
+    from collbench.report.training import PlannedStep
+
+    planned, left_out = [], []
+    for training in trainings:
+        try:
+            shape = training.shape(hosts)
+            planned.append(PlannedStep(training.regime, shape, training.regime.step(shape), training.model))
+        except UsageError as error:
+            if not training.optional:
+                raise
+            left_out.append(f"{training.regime.name} is skipped: {error}")
+    return planned, left_out

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 def add_baseline(commands: Any) -> None:
     """Add the command."""
+    summary = "good allocations, which the gate compares others with"
     about = "stores good allocations as plain files, one each, and shows how small a slowdown the gate can detect with them"
-    parser = add_command(commands, "baseline", "good allocations, which the gate compares others with", None, description=about)
+    add_command(commands, "baseline", summary, None, _add_baseline_options, description=about)
+
+
+def _add_baseline_options(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     added = {}
     for name, summary, call in (
@@ -37,7 +41,7 @@ def add_baseline(commands: Any) -> None:
         ("drop", "take allocations out", _drop),
         ("diff", "compare two allocations, or two baselines, with what else changed", _diff),
     ):
-        added[name] = add_command(verbs, name, summary, call)
+        added[name] = add_command(verbs, name, summary, call).whole()
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
     for name in ("show", "diff"):
@@ -112,9 +116,11 @@ _HISTORY_ABOUT = (
 
 def add_history(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands, "history", "show how times changed from allocation to allocation", call_history, description=_HISTORY_ABOUT
-    )
+    about = "show how times changed from allocation to allocation"
+    add_command(commands, "history", about, call_history, _add_history_options, description=_HISTORY_ABOUT)
+
+
+def _add_history_options(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
@@ -153,7 +159,7 @@ _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def _add_self_test(tested: Any) -> None:
-    made_up = "simulate clusters and judge them: with --baseline clusters like that one, with --paired two stacks side by side"
+    made_up = "test the gate on simulated clusters: with --baseline clusters like that one, with --paired two stacks side by side"
     tested.add_argument("--self-test", action="store_true", help=made_up)
     tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
     tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters per line (default: 300)")
@@ -212,9 +218,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 _ABOUT = (
-    "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
-    "slower is what exceeds it in three. Without a history --paired sets an old stack against a new one. With --self-test nothing is "
-    "judged: made-up clusters show how often the rule alarms, and what it finds."
+    "Compare fresh allocations with a baseline of good ones (`collbench baseline`). A case or group above its limit in the first "
+    "allocation is a suspect; above it in three, it is a regression. Without a baseline, --paired compares an old stack with a new one. "
+    "--self-test simulates clusters: it prints how often the gate reports a slowdown that is not there, and which slowdowns it detects."
 )
 _RUNS = "the candidate's runs: of one allocation, or of three fresh ones; with --paired those of the old stack, then as many of the new"
 
@@ -224,15 +230,18 @@ _DRAINS_NOT = "no confirmed regression, so the exit code is 0 (--exit-style prol
 
 def add_gate(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "gate", "detect a cluster that is slower than its baseline", call_gate, description=_ABOUT)
+    add_command(commands, "gate", "detect a cluster that is slower than its baseline", call_gate, _add_gate_options, description=_ABOUT)
+
+
+def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
     parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
     parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
-        "a share of the ceiling asked of each case for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
-        "(operation, backend); may be given several times"
+        "least percentage of the expected bandwidth, for each case: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
+        "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))

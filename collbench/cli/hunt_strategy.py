@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundRequest, RoundResult
+from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundResult
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks.places import MEASUREMENTS
+from collbench.measure.tasks.places import MEASUREMENTS, RoundOrder
 from collbench.reason import as_json
 from collbench.report.progress import ProgressPrinter
 from collbench.report.screen import wants_color
@@ -38,26 +38,23 @@ class HuntProgressPrinter(ProgressPrinter):
         self._verdict: HuntVerdict | None = None
         self._options = Options()
         self._manager = ""
-        self._rounds = 0
         self._flags: set[str] = set()
         self._advice: list[str] = []
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
-        from collbench.analysis.hunt.strategy import promise
+        from collbench.analysis.hunt.strategy import hunt, promise
         from collbench.deploy.drain import check_apply
 
         self._manager = check_apply(os.environ) if self._arguments.apply else ""
         self._options, crossed = options_of(self._arguments, about)
+        self._hunt = hunt(about["places"], self._options, place_hosts(about))
         return {"promised": promise(len(about["places"]), self._options), "seed": self._options.seed, **crossed}
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Print the largest number of rounds."""
-        from collbench.analysis.hunt.strategy import hunt
-
-        self._about, self._folder = plan.facts["hunt"], folder
-        about = self._about
-        self._hunt = hunt(about["places"], self._options, place_hosts(about))
+        about = self._about = plan.facts["hunt"]
+        self._folder = folder
         longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
         rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
         self.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
@@ -66,7 +63,7 @@ class HuntProgressPrinter(ProgressPrinter):
         """Note the flags of a round."""
         self._flags |= set(record.flags)
 
-    def next(self, last: Sequence[HuntRound]) -> Mapping[str, Any] | None:
+    def next(self, last: Sequence[HuntRound]) -> RoundOrder | None:
         """Return the hunt's next request, given the result of the last round."""
         assert self._hunt is not None
         try:
@@ -74,16 +71,14 @@ class HuntProgressPrinter(ProgressPrinter):
         except StopIteration as stop:
             self._verdict = stop.value
             return None
-        self._show_round(request)
-        self._rounds += 1
-        return asdict(request)
+        return RoundOrder(**vars(request))
 
-    def _show_round(self, request: RoundRequest) -> None:
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or write a line to the log."""
         if self._live:
-            self._screen.progress(f"{request.stage}: {request.why}", self._rounds, self._about["promised"], None)
+            self._screen.progress(text, done, total or 0, None)
         else:
-            self.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {request.stage}: {request.why}")
+            self.note(f"round {done + 1} of at most {total}, {text}")
 
     def verdict(self, rounds: Sequence[HuntRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict for run.json."""
@@ -137,7 +132,10 @@ class HuntProgressPrinter(ProgressPrinter):
         self.close()
         if self._about.get("verdict"):
             from collbench.report.hunt import write_hunt
+            from collbench.report.stored import advice_of
 
+            if not self._advice:  # a complete run that was resumed has acted before
+                self._advice, _ = advice_of(Path(self._folder))
             format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
             write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name)
             sys.stdout.flush()

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
-from collbench.launch.info import number
-from collbench.launch.supervise import report_error
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
@@ -39,6 +37,8 @@ def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: 
     if request.launches == 1:
         return request
     if info.launcher == "local" and _INDEX in env:
+        from collbench.launch.info import number
+
         return replace(request, launch_index=number(env, _INDEX))
     refusal = UsageError(
         instead.format(launcher=info.launcher)
@@ -91,6 +91,8 @@ def in_turn(
     except Interrupted as error:  # no supervisor of ranks was running to handle it
         code = error.exit_code
     if code:
+        from collbench.launch.supervise import report_error
+
         report_error(_why_it_ended(code, one.title, left))
     return code
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
-from collbench.cli.parser import add_command, add_format, duration, factor, positive
+from collbench.cli.parser import Parser, add_command, add_format, duration, factor, positive
 from collbench.cli.request import default_backends, requested_tools
 from collbench.errors import FINE, RunFailed, UsageError
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 def add_backends(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "backends", "each backend: available, or why not and how to get it", call_backends)
+    add_command(commands, "backends", "each backend: available, or why not and how to get it", call_backends, _add_backends_options)
+
+
+def _add_backends_options(parser: Parser) -> None:
     add_format(parser, "table")
 
 
@@ -50,7 +53,11 @@ def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
 def add_explain(commands: Any) -> None:
     """Add the command."""
     about = "explain a word that collbench prints: a column, flag, outcome, reason, exit code, term, or the code of a finding (CB2105)"
-    parser = add_command(commands, "explain", "what a column, flag, outcome, exit code or finding means", call_explain, description=about)
+    summary = "what a column, flag, outcome, exit code or finding means"
+    add_command(commands, "explain", summary, call_explain, _add_explain_options, description=about)
+
+
+def _add_explain_options(parser: Parser) -> None:
     parser.add_argument(
         "word", metavar="WORD", nargs="*", help="for example busbw, drift, inconclusive, 3 or CB2105 (default: list all words)"
     )
@@ -120,7 +127,12 @@ _MOST_GPUS = 1024
 
 def add_peak(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "peak", "what an operation could reach on hardware that is probed, read from files or typed", call_peak)
+    add_command(
+        commands, "peak", "what an operation could reach on hardware that is probed, read from files or typed", call_peak, _add_peak_options
+    )
+
+
+def _add_peak_options(parser: Parser) -> None:
     parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read the nodes from these: one machine for all, or one each"
@@ -142,7 +154,7 @@ def add_peak(commands: Any) -> None:
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
     )
     parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
-    parser.add_argument("--measured", metavar="GB/s", help="a busbw to set beside the ceilings")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth")
     parser.add_argument(
         "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
     )
@@ -256,9 +268,11 @@ _MEASURE = (
 
 def add_probe(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands, "probe", "what this node is, or every node of the launch, and how they differ", call_probe, description=_PROBE_ABOUT
-    )
+    summary = "what this node is, or every node of the launch, and how they differ"
+    add_command(commands, "probe", summary, call_probe, _add_probe_options, description=_PROBE_ABOUT)
+
+
+def _add_probe_options(parser: Parser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
     what.add_argument(
@@ -344,7 +358,11 @@ _LAUNCH = (
 
 def add_doctor(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(commands, "doctor", "what is wrong with the nodes, worst first; exit 1 if severe", call_doctor, description=_ABOUT)
+    summary = "what is wrong with the nodes, worst first; exit 1 if severe"
+    add_command(commands, "doctor", summary, call_doctor, _add_doctor_options, description=_ABOUT)
+
+
+def _add_doctor_options(parser: Parser) -> None:
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
     )
@@ -352,6 +370,7 @@ def add_doctor(commands: Any) -> None:
     parser.add_argument("--launch", action="store_true", help=_LAUNCH)
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
+    add_some(parser, "verbose", verbose={"help": "print what each finding means and how to check it by hand, and name all hosts"})
     _add_color_and_timeout(parser)
 
 
@@ -457,4 +476,4 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
     if here:
         hostname = machines[0].hostname if machines else None
         found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
-    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)
+    return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)

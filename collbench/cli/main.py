@@ -107,13 +107,13 @@ _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a faile
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_streams()
-    code = _guarded(sys.argv[1:])
+    code = guarded(sys.argv[1:])
     _leave(code)
 
 
 def run(argv: list[str]) -> int:
     """Run one command; return its exit code. Raises CollbenchError."""
-    parser, added = _parsers()
+    parser, added = all_parsers()
     argv = canonical(argv, added)
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
@@ -141,9 +141,9 @@ def _print_version(details: bool) -> int:
 
 def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     """Return the parsed command line with the values of the configuration file, of which `argv`, for other ranks, has none."""
-    from collbench.cli.configuration import check_keys, parse_configured, read_configuration
-
     if argv[:1] and argv[0] in added and not {"-h", "--help", "--help-all"} & set(split_rest(argv)[0]):
+        from collbench.cli.configuration import check_keys, parse_configured, read_configuration
+
         found = read_configuration(argv[1:], os.environ)
         if found:
             check_keys(found, argv[0], added)
@@ -153,7 +153,7 @@ def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
 
 def parsed(argv: list[str]) -> Namespace:
     """Return the parsed command line, without the environment, and without running it. Raises UsageError as `run` does."""
-    parser, added = _parsers()
+    parser, added = all_parsers()
     return _read(canonical(argv, added), parser, added)
 
 
@@ -164,7 +164,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 
-def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
+def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the whole command line, and the parser of each command."""
     from collbench.cli.check import add_health_check
     from collbench.cli.completion import add_completion
@@ -177,7 +177,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
 
     reserve(COMMANDS)
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
-                    epilog=_EPILOG)  # fmt: skip
+                    epilog=_EPILOG).whole()  # fmt: skip
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -205,7 +205,8 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _guarded(argv: list[str]) -> int:
+def guarded(argv: list[str]) -> int:
+    """Run a command line and return its exit code. An error is printed; `gate` maps its codes by --exit-style."""
     signals.handle(os.environ)
     try:
         return run(argv)
@@ -246,17 +247,19 @@ def _code_of(error: BaseException) -> int:
 
 def _leave(code: int) -> NoReturn:
     """End the process at once. Python's clean-up and threads of failed libraries must not delay a finished rank."""
-    from collbench.launch.shared_memory import remove_mapped
-    from collbench.launch.spawn import await_exits, record_exit
-
     signals.settle()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    record_exit(code, os.environ)
-    if code == USAGE:
-        await_exits(os.environ)
+    if "COLLBENCH_LOCAL" in os.environ:  # a rank of a start on this host
+        from collbench.launch.spawn import await_exits, record_exit
+
+        record_exit(code, os.environ)
+        if code == USAGE:
+            await_exits(os.environ)
     if code:
+        from collbench.launch.shared_memory import remove_mapped
+
         remove_mapped()
     if "mpi4py.MPI" in sys.modules:
         _run_exit_handlers(code)

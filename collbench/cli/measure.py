@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from collbench.cli import launches
 from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command, add_format
-from collbench.cli.request import collective_request, hunt_request, local_ranks, node_ranks, pairs_request, workload_request
+from collbench.cli.request import collective_request, hunt_request, pairs_request, workload_request
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
-    from collbench.measure.tasks.step import Training
-    from collbench.measure.tasks.training import WorkloadRequest
     from collbench.operations.operation import Operation
-    from collbench.report.training import PlannedStep
 
 
 # collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
@@ -142,14 +138,18 @@ def add_pairs(commands: Any) -> None:
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    pairs = pairs_request(arguments, argv)
+    pairs, info = pairs_request(arguments, argv), launch_of(arguments, argv)
+    if arguments.dry_run:
+        from collbench.cli.dry_run import show_pairs
+
+        return show_pairs(pairs, arguments, info, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.rounds import run_pairs
 
         return run_pairs(replace(pairs, launch=request), *rank)
 
-    return begin(pairs.launch, Command(arguments, argv, measure), launch_of(arguments, argv))
+    return begin(pairs.launch, Command(arguments, argv, measure), info)
 
 
 # collbench hunt: find the slow node, NIC, rank or link, and clear those that are slow only because of it.
@@ -169,14 +169,18 @@ def add_hunt(commands: Any) -> None:
 
 def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Hunt in the launch of this process, or start ranks on this host. Return the exit code."""
-    hunt = hunt_request(arguments, argv)
+    hunt, info = hunt_request(arguments, argv), launch_of(arguments, argv)
+    if arguments.dry_run:
+        from collbench.cli.dry_run import show_hunt
+
+        return show_hunt(hunt, arguments, info, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.rounds import run_hunt
 
         return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
 
-    return begin(hunt.pairs.launch, Command(arguments, argv, measure), launch_of(arguments, argv))
+    return begin(hunt.pairs.launch, Command(arguments, argv, measure), info)
 
 
 # collbench workload: the exchanges of training steps.
@@ -199,11 +203,13 @@ def add_workload(commands: Any) -> None:
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
+    from collbench.cli.dry_run import planned_hosts, planned_steps, show_workload
+
     workload, info = workload_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
-        return 0 if info and info.rank else _show(workload, arguments, info)
+        return show_workload(workload, arguments, info, os.environ)
     if info is None:
-        _planned(workload.trainings, (0,) * len(_hosts(workload.launch, arguments, None)))
+        planned_steps(workload.trainings, (0,) * len(planned_hosts(workload.launch, arguments, None, os.environ)))
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.training import run_workload
@@ -211,45 +217,6 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
         return run_workload(replace(workload, launch=request), *rank)
 
     return begin(workload.launch, Command(arguments, argv, measure), info)
-
-
-def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
-    """Return the hosts of the planned ranks, which fill one host after the other."""
-    if info is None:
-        processes = local_ranks(request, os.environ)
-        per_host = arguments.ranks_per_node or processes
-    else:
-        each = arguments.ranks_per_node or node_ranks(request, info, os.environ)
-        processes, per_host = info.ranks * each, info.local_ranks * each
-    return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
-
-
-def _show(workload: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """--dry-run: print the exchanges of a step, for ranks that fill one host after the other. Return 0. Raises UsageError."""
-    from collbench.report.screen import write_line
-    from collbench.report.training import write_plan
-
-    planned, left_out = _planned(workload.trainings, _hosts(workload.launch, arguments, info))
-    for sentence in [] if arguments.quiet else left_out:
-        write_line(sys.stderr, sentence)
-    write_plan(planned, arguments.format, sys.stdout)
-    return 0
-
-
-def _planned(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
-    """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
-    from collbench.report.training import PlannedStep
-
-    planned, left_out = [], []
-    for training in trainings:
-        try:
-            shape = training.shape(hosts)
-            planned.append(PlannedStep(training.regime, shape, training.regime.step(shape), training.model))
-        except UsageError as error:
-            if not training.optional:
-                raise
-            left_out.append(f"{training.regime.name} is skipped: {error}")
-    return planned, left_out
 
 
 # collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.

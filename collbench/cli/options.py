@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.parser import Parser, duration, factor, format_settings, hertz, natural, percent, positive, rate, skew, streams, words
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
+from collbench.report.formats import FORMATS
 
 if TYPE_CHECKING:
     from collbench.workloads.step import Regime
@@ -24,6 +24,7 @@ _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second o
 _STEP_MAX_TIME_S = 10.0
 _BUDGET_S = 600.0
 ALL = "all"  # the name of all trainings
+ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ _TABLE = (
     Option("--out", "run folder (default: runs/<time>-<operation>-<id>)", "DIR", Path, fills="out"),
     Option("--resume", "continue an incomplete run: measure only the cases that its folder lacks", "RUN", Path, fills="resume"),
     Option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued", fills="resume_if_exists"),
-    Option("--format", **format_settings("table", "nccl-tests", "csv")),
+    Option("--format", **format_settings(*ROW_FORMATS)),
     Option("--color", "colored output (default: auto)", choices=("auto", "always", "never"), default="auto"),
     Option("--quiet", "print only data and errors"),
     Option("--columns", "columns of the table, such as size,time,p99; +p95,max adds to the usual ones", "NAMES", _known_columns),
@@ -186,15 +187,21 @@ def add_some(group: Any, names: str, **changes: Mapping[str, Any]) -> None:
 
 
 def _in_folder(command: str, names: str) -> list[Option]:
-    """Return the launch and output options of a command with records of its own, which cannot be resumed."""
+    """Return the launch and output options of a command with records of its own."""
     return some(
-        names, out={"help": f"run folder (default: runs/<time>-{command}-<id>)"}, resume={"help": argparse.SUPPRESS},
-        format=format_settings("table", "csv"),
+        names, out={"help": f"run folder (default: runs/<time>-{command}-<id>)"},
+        resume={"help": "continue an incomplete run: measure only what its folder lacks"},
+        dry_run={"help": _DRY_RUNS[command]}, format=format_settings("table", "csv"),
     )  # fmt: skip
 
 
 _RANKS = "ranks oversubscribe gpus_per_process ranks_per_node"
-_OUTPUT = "timeout allocation out resume format color quiet verbose"
+_OUTPUT = "timeout allocation out resume resume_if_exists dry_run format color quiet verbose"
+_DRY_RUNS = {
+    "pairs": "print the rounds, their pairs and the estimated time, and exit",
+    "hunt": "print the stages, their most rounds and the estimated time, and exit",
+    "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
+}
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split skew traffic"),
     "how to measure": some(
@@ -315,10 +322,7 @@ def workload_options() -> Layout:
                 seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
             ),
         ],
-        "launch and output": [
-            each if each.name != "dry_run" else replace(each, help="print the exchanges of a step and their bytes, and exit")
-            for each in _in_folder("workload", f"{_RANKS} dry_run {_OUTPUT}")
-        ],
+        "launch and output": _in_folder("workload", f"{_RANKS} {_OUTPUT}"),
     }
 
 

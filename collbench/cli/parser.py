@@ -21,17 +21,13 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._later: Callable[[Parser], object] | None = None
+        self._later: list[Callable[[Parser], object]] = [_add_common]
         self._rest = ""
-        super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, **settings})
-        if " " in self.prog:
-            self.add_argument("--no-config", action="store_true", help="ignore the configuration file, ~/.config/collbench/config.toml")
-            self.set_defaults(configuration=None)
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, "add_help": False, **settings})
 
     def later(self, fill: Callable[[Parser], object]) -> None:
         """Register a function that adds the options to this parser when they are needed."""
-        self._later = fill
+        self._later.append(fill)
 
     def keep_rest(self, name: str) -> None:
         """Store the arguments after a bare `--` in the namespace under `name` (None: there is no `--`)."""
@@ -39,9 +35,8 @@ class Parser(argparse.ArgumentParser):
 
     def whole(self) -> Parser:
         """Return the parser with all of its options."""
-        fill, self._later = self._later, None
-        if fill:
-            fill(self)
+        while self._later:
+            self._later.pop(0)(self)
         return self
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -65,6 +60,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with one sentence: what is wrong, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def _add_common(parser: Parser) -> None:
+    parser.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="show this help message and exit")
+    if " " in parser.prog:
+        parser.add_argument("--no-config", action="store_true", help="ignore the configuration file, ~/.config/collbench/config.toml")
+        parser.set_defaults(configuration=None)
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 class _HelpAll(argparse.Action):
@@ -164,9 +167,9 @@ def skew(text: str) -> float:
 
 
 def format_settings(*formats: str) -> dict[str, Any]:
-    """Return the settings of --format, the format of rows on stdout; the first is the default. Commands that print rows have JSON lines."""
-    text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: {formats[0]})"
-    return {"metavar": "FORMAT", "choices": (*formats, "jsonl", "json"), "default": formats[0], "help": text}
+    """Return the settings of --format, the format of rows on stdout. Commands that print rows have JSON lines."""
+    text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: table)"
+    return {"metavar": "FORMAT", "choices": (*formats, "jsonl", "json"), "default": "table", "help": text}
 
 
 def add_format(group: argparse._ActionsContainer, *formats: str) -> None:

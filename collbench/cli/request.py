@@ -63,7 +63,7 @@ def collective_request(arguments: argparse.Namespace, operations: Sequence[Opera
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
     """Return the sweep, which makes the cases. Raises UsageError for invalid options."""
-    sizes, step = _sizes(arguments)
+    sizes, step, span = _sizes(arguments)
     traffic = read_traffic(arguments.traffic) if arguments.traffic else skewed(arguments.skew) if arguments.skew else None
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
         sizes = (traffic.own_bytes() or 0,)
@@ -80,6 +80,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         buffers=arguments.buffers,
         window=arguments.window,
         streams=arguments.streams,
+        span=span,
         seed=arguments.seed or 0,
         step=step,
         algorithms=_known("algorithm", arguments.algorithms, ALGORITHMS),
@@ -124,23 +125,25 @@ def _root(text: str) -> int:
     return int(text)
 
 
-def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
-    """Return the sizes (None: each backend has its own), and the step between the defaults."""
+def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str, tuple[int, int] | None]:
+    """Return the sizes (None: each backend has its own), the step between the defaults, and the requested smallest and largest size."""
     short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
     if arguments.sizes is not None and any(value is not None for value in short):
         raise UsageError("--sizes and -b/-e/-f/-i both set sizes: use one of them")
     if arguments.sizes is not None:
-        return tuple(parse_sizes(arguments.sizes)), "x2"
+        sizes = tuple(parse_sizes(arguments.sizes))
+        ends = [parse_size(end) for part in arguments.sizes.split(",") for end in part.partition(":")[0].split("-")]
+        return sizes, "x2", (min(ends), max(ends))
     step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
     if arguments.minimum is None and arguments.maximum is None:
         size_steps(SMALLEST, CPU.largest, step)  # rejects a bad step before ranks start
-        return None, step
+        return None, step, None
     least = str(SMALLEST) if arguments.minimum is None else arguments.minimum
     most = least if arguments.maximum is None else arguments.maximum
     first, last = parse_size(least), parse_size(most)
     if first > last:
         raise UsageError(f"-b {least} is larger than -e {most}: swap them")
-    return tuple(size_steps(first, last, step)), step
+    return tuple(size_steps(first, last, step)), step, (first, last)
 
 
 # The requests of check, pairs, hunt and workload.
@@ -162,11 +165,9 @@ def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request
 
 
 def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
-    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options, and for --resume."""
+    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options."""
     from collbench.measure.tasks.places import PairsRequest
 
-    if arguments.resume:
-        raise UsageError("pairs runs cannot be resumed, because all rounds are compared: start a new run, without --resume")
     if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
         raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
     # Bytes, of any number, and fixed buffers, since every round creates new ones.
@@ -192,13 +193,10 @@ def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
-    """Return the request of a hunt. Raises UsageError for invalid options, and for --resume."""
+    """Return the request of a hunt. Raises UsageError for invalid options."""
     from collbench.deploy.drain import node_here, parse_cap
     from collbench.measure.tasks.places import HuntRequest
 
-    if arguments.resume:
-        raise UsageError("hunt cannot be resumed: each round follows from those before it, and one launch measures them; start a new run, "
-                         "without --resume")  # fmt: skip
     parse_cap(arguments.max_drain)
     return HuntRequest(
         pairs_request(arguments, argv), arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation,
@@ -207,11 +205,9 @@ def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequ
 
 
 def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
-    """Return the request of `collbench workload`. Raises UsageError for invalid options, those that no training has, and --resume."""
+    """Return the request of `collbench workload`. Raises UsageError for invalid options, and for those that no training has."""
     from collbench.measure.tasks.training import WorkloadRequest
 
-    if arguments.resume:
-        raise UsageError("workload runs cannot be resumed: start a new run, without --resume")
     trainings = _trainings(arguments)
     dtype = dtype_named(trainings[0].shape((0,)).dtype)
     sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)

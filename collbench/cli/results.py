@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_some
-from collbench.cli.parser import add_command, positive
+from collbench.cli.options import ROW_FORMATS, add_some
+from collbench.cli.parser import Parser, add_command, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 def add_compare(commands: Any) -> None:
     """Add the command."""
     about = "ratio of time and bandwidth of two runs, case by case, and what else differs"
-    parser = add_command(commands, "compare", about, call_compare, description=about)
+    add_command(commands, "compare", about, call_compare, _add_compare_options, description=about)
+
+
+def _add_compare_options(parser: Parser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
     parser.add_argument(
@@ -61,7 +64,10 @@ def _margin(text: str) -> float:
 def add_report(commands: Any) -> None:
     """Add the command."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
-    parser = add_command(commands, "report", about, call_report, description=about)
+    add_command(commands, "report", about, call_report, _add_report_options, description=about)
+
+
+def _add_report_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path,
                         help="a run's folder, or a folder of launches (default: the newest run in runs/)")  # fmt: skip
     page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
@@ -72,7 +78,7 @@ def add_report(commands: Any) -> None:
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
-    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or jsonl (default: table)")
+    parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
 
@@ -97,7 +103,10 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 def add_runs(commands: Any) -> None:
     """Add the command."""
     about = "list stored runs, newest first: when, command, ranks, cases and the best figure"
-    parser = add_command(commands, "runs", about, call_runs, description=about)
+    add_command(commands, "runs", about, call_runs, _add_runs_options, description=about)
+
+
+def _add_runs_options(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
     parser.add_argument("--format", default="table", help="table, csv or json (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
@@ -126,9 +135,17 @@ _STDIN = Path("-")
 
 def add_import(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands, "import", "make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", call_import, description=_ABOUT
+    add_command(
+        commands,
+        "import",
+        "make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed",
+        call_import,
+        _add_import_options,
+        description=_ABOUT,
     )
+
+
+def _add_import_options(parser: Parser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="output of a tool, with other lines in between; -: stdin")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
@@ -139,7 +156,7 @@ def add_import(commands: Any) -> None:
     group.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
     group.add_argument("--dtype", metavar="NAME", help="element type")
     group.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
-                      help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
+                      help="files that describe the nodes, as for `peak`: rows get the expected bandwidth of these")  # fmt: skip
     group.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     group.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
 

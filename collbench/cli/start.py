@@ -17,6 +17,7 @@ from collbench.cli.launches import placed, repeat
 from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
+from collbench.operations.registry import failed_plugin
 from collbench.units import plural
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collbench.report.progress import ProgressPrinter
 
 
-# Unexpected errors: the traceback, and a request to report it.
+# Unexpected errors: the traceback, and whether a plug-in or collbench has to be repaired.
 
 
 def write_error(text: str) -> None:
@@ -50,7 +51,13 @@ def report_exception(error: BaseException) -> None:
     if getattr(error, "reported", False):
         return
     write_error("".join(traceback.format_exception(error)))
-    write_error("collbench: this is a bug of collbench, not of your network: please report the lines above\n")
+    plugin = failed_plugin(error)
+    told = (
+        f"{plugin}: report the lines above to its authors"
+        if plugin
+        else ("this is a bug of collbench, not of your network: please report the lines above")
+    )
+    write_error(f"collbench: {told}\n")
     error.reported = True  # type: ignore[attr-defined]
 
 
@@ -252,7 +259,8 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     except BaseException as caught:
         signals.settle()
         error = world.explained(out_of_files(caught) or caught)
-        why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
+        unknown = failed_plugin(error) or f"{type(error).__name__}: {error}"
+        why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(unknown)
         if isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError):  # unexpected; OSError: a closed output, too
             report_exception(error)
         if world.rank == 0 and why is error:

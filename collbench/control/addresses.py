@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import select
+import selectors
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import Any
 
 from collbench.addresses import (
     LOOPBACK,
@@ -92,32 +94,19 @@ _PORT = 9  # the discard port, usually unused: a host that is up refuses the con
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:
     """Return the first address with a host that accepts or refuses a connection within `within_s` seconds; None if none does."""
-    knocking = {}
-    try:
+    refused, end = (0, errno.ECONNREFUSED), time.monotonic() + within_s
+    with ExitStack() as stack, selectors.DefaultSelector() as waiting, suppress(OSError):
         for address in addresses:
-            knock = tcp_socket(address, socket.SOCK_NONBLOCK)
-            knocking[knock.fileno()] = knock, address
-            if knock.connect_ex((address, _PORT)) in (0, errno.ECONNREFUSED):
+            attempt = stack.enter_context(tcp_socket(address, socket.SOCK_NONBLOCK))
+            if attempt.connect_ex((address, _PORT)) in refused:
                 return address
-        return _first(knocking, time.monotonic() + within_s)
-    except OSError:
-        return None
-    finally:
-        for knock, _ in knocking.values():
-            knock.close()
-
-
-def _first(knocking: dict[int, tuple[socket.socket, str]], until: float) -> str | None:
-    poll, left = select.poll(), len(knocking)
-    for descriptor in knocking:
-        poll.register(descriptor, select.POLLOUT)
-    while left and (more := until - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(int(more * 1000) + 1):
-            knock, address = knocking[descriptor]
-            if knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNREFUSED):
-                return address
-            poll.unregister(descriptor)
-            left -= 1
+            waiting.register(attempt, selectors.EVENT_WRITE, address)
+        while waiting.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in waiting.select(left):
+                tried: Any = key.fileobj
+                if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in refused:
+                    return str(key.data)
+                waiting.unregister(tried)
     return None
 
 
@@ -181,9 +170,9 @@ _FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the kernel's range of ephem
 _SHORT = 24  # characters of the hash in the socket's name, which other users cannot guess
 
 
-def candidate_ports(secret: Secret) -> list[int]:
-    """Return the ports that all ranks of a launch derive from its secret."""
-    seed = int.from_bytes(secret.derived("ports")[:8], "big")
+def candidate_ports(secret: Secret, purpose: str = "ports") -> list[int]:
+    """Return the ports that all ranks of a launch derive from its secret for one purpose."""
+    seed = int.from_bytes(secret.derived(purpose)[:8], "big")
     return [_FIRST + (seed + _APART * k) % _COUNT for k in range(_CANDIDATES)]
 
 

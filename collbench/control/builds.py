@@ -15,33 +15,55 @@ call that repeats rank 0's own nonce, so a replayed call has no effect. Rank 0 l
 from __future__ import annotations
 
 import hmac
-import json
-import re
 import secrets
 import select
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from collbench.control.addresses import hub_places
+from msgspec import DecodeError, Meta, Struct, json
+
+from collbench.addresses import LOOPBACK
+from collbench.control.addresses import candidate_ports, hub_places
 from collbench.control.security import Secret, secret_of
 from collbench.launch import software
-from collbench.launch import software as build
 from collbench.launch.info import LaunchInfo
-from collbench.launch.software import Build, read_build
+from collbench.launch.software import Build, own, read_build
 
 _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32
 _MOST_BYTES = 1200  # of JSON; with its header it stays below the MTU of any path
-_FIRST_PORT, _PORTS, _APART, _CANDIDATES = 20000, 12000, 1237, 8
+_LONGEST_BYTES = len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1  # one more than the limit, so that a longer datagram is detected
+_CALL, _ANSWER = "build call", "build answer"  # one key for each direction, so that a returned call is not a valid reply
 _AGAIN_S, _LOOK_S = 0.25, 0.2
-_HOST = re.compile(r"[0-9A-Za-z._:-]{1,255}")
-_NONCE = re.compile(r"[0-9a-f]{32}")
+_Host = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z._:-]{1,255}\Z")]
+_Nonce = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+
+
+class _Call(Struct):
+    """The JSON of a rank's datagram."""
+
+    rank: Annotated[int, Meta(gt=0, lt=1 << 24)]
+    host: _Host
+    nonce: _Nonce
+    build: Any = None
+    echo: str = ""
+    about: dict[str, Any] = {}
+
+
+class _Answer(Struct):
+    """The JSON of rank 0's datagram."""
+
+    host: _Host
+    nonce: _Nonce
+    echo: _Nonce
+    build: Any = None
+    noted: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,11 @@ class BuildRequest:
     host: str
     build: Build | None
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def build_json(self) -> list[Any]:
+        """Return the build as datagrams carry it."""
+        return self.build.as_json() if self.build else []
 
 
 @dataclass(frozen=True)
@@ -74,8 +101,7 @@ class BuildAddresses:
     @property
     def ports(self) -> list[int]:
         """Return the UDP ports at which rank 0 may listen, the most likely first."""
-        seed = int.from_bytes(self.secret.derived("build ports")[:8], "big")
-        drawn = [_FIRST_PORT + (seed + _APART * k) % _PORTS for k in range(_CANDIDATES)]
+        drawn = candidate_ports(self.secret, "build ports")
         return [self.fixed, *drawn] if self.fixed else drawn
 
 
@@ -83,7 +109,7 @@ class BuildServer:
     """Rank 0's end: it answers every rank of the launch from its own thread, and passes each rank's call to `take` once."""
 
     def __init__(self, place: BuildAddresses, me: BuildRequest, take: Callable[[BuildRequest], None]) -> None:
-        self._keys, self._me, self._take = _Keys.of(place.secret), me, take
+        self._secret, self._me, self._take = place.secret, me, take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
         self._stop = threading.Event()
@@ -99,25 +125,20 @@ class BuildServer:
                 waiting.register(stack.enter_context(one), selectors.EVENT_READ, one)
             while not self._stop.is_set():
                 for key, _ in waiting.select(_LOOK_S):
-                    own: socket.socket = key.data
+                    listening: socket.socket = key.data
                     with suppress(OSError):  # the answer cannot be sent
-                        datagram, sender = own.recvfrom(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1)
-                        answer = self._answer(datagram)
-                        if answer:
-                            own.sendto(answer, sender)
+                        datagram, sender = listening.recvfrom(_LONGEST_BYTES)
+                        if call := _opened(datagram, self._secret.derived(_CALL), _Call):
+                            listening.sendto(self._answer(call), sender)
 
-    def _answer(self, datagram: bytes) -> bytes | None:
-        """Return the reply to a call; None if it is not from a rank of this launch."""
-        request = _opened(datagram, self._keys.call)
-        call = _call_of(request) if request else None
-        if request is None or call is None:
-            return None
-        fresh = hmac.compare_digest(str(request.get("echo", "")), self._nonce)
+    def _answer(self, call: _Call) -> bytes:
+        """Return the reply to a call of a rank of this launch."""
+        fresh = hmac.compare_digest(call.echo.encode(), self._nonce.encode())
         if fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
-            self._take(call)
-        known = {"host": self._me.host, "build": _build_of(self._me), "nonce": request["nonce"], "echo": self._nonce, "noted": fresh}
-        return _sealed(known, self._keys.answer)
+            self._take(BuildRequest(call.rank, call.host, read_build(call.build), call.about))
+        answer = _Answer(self._me.host, call.nonce, self._nonce, self._me.build_json, fresh)
+        return _sealed(answer, self._secret.derived(_ANSWER))
 
     def close(self) -> None:
         """Stop listening."""
@@ -137,90 +158,58 @@ def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, s
 
     Ends early when `stop` is set.
     """
-    keys, end = _Keys.of(place.secret), time.monotonic() + seconds
-    nonce, echo, last = secrets.token_hex(16), "", None
-    with _sockets(place.addresses) as open_at:
-        while not stop.is_set() and time.monotonic() < end:
-            known = {"rank": me.rank, "host": me.host, "build": _build_of(me), "nonce": nonce, "echo": echo, "about": dict(me.about)}
-            _send(_sealed(known, keys.call), open_at, place.ports)
-            heard = _heard(open_at, keys.answer, nonce, min(end, time.monotonic() + _AGAIN_S))
-            if heard:
-                last, echo = heard
-                if last.noted:
-                    break
+    end, key = time.monotonic() + seconds, place.secret.derived(_ANSWER)
+    call = _Call(me.rank, me.host, secrets.token_hex(16), me.build_json, "", dict(me.about))
+    last: BuildReply | None = None
+    with ExitStack() as stack:
+        open_at = {address: stack.enter_context(_udp_socket(address)) for address in place.addresses}
+        while not (stop.is_set() or (last and last.noted)) and time.monotonic() < end:
+            datagram = _sealed(call, place.secret.derived(_CALL))
+            for address, sending in open_at.items():
+                for port in place.ports:
+                    with suppress(OSError):  # no route, or a firewall that rejects it
+                        sending.sendto(datagram, (address, port))
+            answer = _heard(list(open_at.values()), key, call.nonce, min(end, time.monotonic() + _AGAIN_S))
+            if answer:
+                last, call.echo = BuildReply(answer.host, read_build(answer.build), answer.noted), answer.echo
     return last
 
 
-def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequence[int]) -> None:
-    for address, own in open_at.items():
-        for port in targets:
-            with suppress(OSError):  # no route, or a firewall that rejects it
-                own.sendto(datagram, (address, port))
-
-
-def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[BuildReply, str] | None:
-    """Return the first reply to this nonce, with rank 0's own nonce; None if none arrives in time."""
+def _heard(listening: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> _Answer | None:
+    """Return the first reply to this nonce; None if none arrives in time."""
     while (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select(list(open_at.values()), [], [], left)
-        for one in ready:
+        for one in select.select(listening, [], [], left)[0]:
             with suppress(OSError):
-                reply = _opened(one.recv(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1), key)
-                if reply and reply.get("nonce") == nonce and _fits(_NONCE, reply.get("echo")) and _fits(_HOST, reply.get("host")):
-                    return BuildReply(reply["host"], read_build(reply.get("build")), reply.get("noted") is True), reply["echo"]
+                answer = _opened(one.recv(_LONGEST_BYTES), key, _Answer)
+                if answer and answer.nonce == nonce:
+                    return answer
     return None
 
 
-@dataclass(frozen=True, repr=False)
-class _Keys:
-    """The keys of the datagrams, one for each direction, so that a returned call is not a valid reply."""
-
-    call: bytes
-    answer: bytes
-
-    @classmethod
-    def of(cls, secret: Secret) -> _Keys:
-        return cls(secret.derived("build call"), secret.derived("build answer"))
-
-
-def _sealed(value: Mapping[str, Any], key: bytes) -> bytes:
-    text = json.dumps(value, separators=(",", ":")).encode()
+def _sealed(value: Any, key: bytes) -> bytes:
+    text = json.encode(value)
     if len(text) > _MOST_BYTES:
         raise ValueError(f"a datagram of {len(text)} bytes exceeds the limit of {_MOST_BYTES}")
     return _MAGIC + hmac.digest(key, text, "sha256") + text
 
 
-def _opened(datagram: bytes, key: bytes) -> dict[str, Any] | None:
-    """Return the content of a datagram; None if this launch's key did not seal it."""
+T = TypeVar("T")
+
+
+def _opened(datagram: bytes, key: bytes, kind: type[T]) -> T | None:
+    """Return the content of a datagram; None if it is not of this kind, or this launch's key did not seal it."""
     mac, text = datagram[len(_MAGIC) :][:_MAC_BYTES], datagram[len(_MAGIC) + _MAC_BYTES :]
     if not datagram.startswith(_MAGIC) or len(text) > _MOST_BYTES or not hmac.compare_digest(mac, hmac.digest(key, text, "sha256")):
         return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _call_of(request: Mapping[str, Any]) -> BuildRequest | None:
-    rank, host, about = request.get("rank"), request.get("host"), request.get("about", {})
-    sound = (
-        type(rank) is int and 0 < rank < 1 << 24 and _fits(_HOST, host) and _fits(_NONCE, request.get("nonce")) and isinstance(about, dict)
-    )
-    return BuildRequest(int(rank or 0), str(host), read_build(request.get("build")), about) if sound else None
-
-
-def _build_of(one: BuildRequest) -> list[Any]:
-    return one.build.as_json() if one.build else []
-
-
-def _fits(pattern: re.Pattern[str], value: Any) -> bool:
-    return isinstance(value, str) and bool(pattern.fullmatch(value))
+    with suppress(DecodeError, UnicodeDecodeError, RecursionError):
+        return json.decode(text, type=kind)
+    return None
 
 
 def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
     """Return a socket bound to the first free port, or None. Without a socket only the control plane compares the builds."""
     for port in candidates:
-        bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+        bound = _udp_socket(address)
         try:
             if address == "::":
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -232,28 +221,18 @@ def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
     return None
 
 
-@contextmanager
-def _sockets(addresses: Sequence[str]) -> Iterator[Mapping[str, socket.socket]]:
-    """Open one socket for each address; yield them by address."""
-    families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses}
-    with ExitStack() as stack:
-        yield {address: stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for address, family in families.items()}
+def _udp_socket(address: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def addresses_of(places: Sequence[str]) -> list[str]:
     """Return the addresses in "tcp://10.0.0.1:20000" and the like; loopback if all ranks are on one host."""
-    return list(dict.fromkeys(_addresses(places))) or ["127.0.0.1"]
-
-
-def _addresses(places: Sequence[str]) -> Iterator[str]:
-    for place in places:
-        if place.startswith("tcp://"):
-            yield place.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    found = (place.removeprefix("tcp://").rpartition(":")[0].strip("[]") for place in places if place.startswith("tcp://"))
+    return list(dict.fromkeys(found)) or [LOOPBACK]
 
 
 # The software of all hosts, collected before any rank joins: the command that uses it diagnoses builds that cannot join.
 
-T = TypeVar("T")
 _HOSTS_LOOK_S = 0.05
 _OLDER = "an older build"
 
@@ -267,7 +246,7 @@ def send_build(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str
     """Send this host's software to rank 0. Only the first rank of a host calls it. Raises UsageError without a secret."""
     secret = secret_of(info, env)
     place = BuildAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
-    ask_rank_0(place, BuildRequest(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)
+    ask_rank_0(place, BuildRequest(info.rank, socket.gethostname(), own(), about), threading.Event(), seconds)
 
 
 def collect(
@@ -280,7 +259,7 @@ def collect(
     """
     calls: list[BuildRequest] = []
     any_address = "::" if any(":" in one for one in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
-    me = BuildRequest(0, socket.gethostname(), build.own())
+    me = BuildRequest(0, socket.gethostname(), own())
     with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), me, calls.append):
         found = meanwhile()
         end = time.monotonic() + seconds
@@ -288,9 +267,6 @@ def collect(
             time.sleep(_HOSTS_LOOK_S)
     known = [(me.host, {"collbench": str(me.build), **own_texts(found)})]
     for call in sorted(calls, key=lambda call: call.rank):
-        known.append((call.host, {**_texts(call.about), "collbench": str(call.build or _OLDER)}))
+        texts = {name: value for name, value in call.about.items() if isinstance(value, str)}
+        known.append((call.host, {**texts, "collbench": str(call.build or _OLDER)}))
     return found, software.grouped(known), hosts_of(info) - 1 - len(calls)
-
-
-def _texts(about: Mapping[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in about.items() if isinstance(value, str)}

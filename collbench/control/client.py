@@ -7,14 +7,12 @@ The first rank of a node also forwards the messages of the node's other ranks. S
 from __future__ import annotations
 
 import math
-import os
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -23,6 +21,7 @@ from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
+from collbench.control import wire
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
 from collbench.control.diagnosis import (
@@ -33,21 +32,18 @@ from collbench.control.diagnosis import (
     RankState,
     is_stopped,
     own_stack,
-    rank_states,
-    stack,
     tool_here,
 )
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, Entry, RankRestarted, bundles, other_step, size_of
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, bundles, other_step
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Malformed, Message, MessageKind, entries, parsed
+from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import mismatch, own
-from collbench.reason import as_json
 
 # The connection of a rank to the first rank of its node, or of that rank to rank 0.
 
@@ -73,7 +69,7 @@ class Uplink:
         self._due: dict[str, float] = {}  # addresses to try, and when
         self._saying_hello: dict[Any, Any] = {}  # sockets that try to connect, each with its monitor
         self._places: dict[Any, str] = {}  # by monitor
-        self._hello: Message | None = None
+        self._hello: wire.Hello | None = None
         self._waiting: list[Message] = []
         self.socket: zmq.Socket[Any] | None = None
         self.refused: list[str] = []
@@ -94,20 +90,23 @@ class Uplink:
 
     def open_second(self, ranks: Sequence[int]) -> None:
         """Open one more connection to the same place, because a lost packet may block the first one."""
-        socket = self._context.socket(zmq.DEALER)
+        self._second = self._socket(self.place)
+        self._second.setsockopt(zmq.LINGER, 0)
+        self._second.connect(self.place)
+        self.send_second(wire.Aside(list(ranks)))
+
+    def _socket(self, place: str) -> zmq.Socket[Any]:
+        socket: zmq.Socket[Any] = self._context.socket(zmq.DEALER)
         self._keys.secure_caller(socket)
-        socket.setsockopt(zmq.IPV6, int("[" in self.place))
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self.place)
-        socket.send_multipart(Message(MessageKind.ASIDE, 0, list(ranks)).frames())
-        self._second = socket
+        socket.setsockopt(zmq.IPV6, int("[" in place))
+        return socket
 
     def send_second(self, message: Message) -> None:
         """Send through the second connection, if there is one."""
         if self._second:
-            self._second.send_multipart(message.frames(), copy=False)
+            self._second.send_multipart(frames(message), copy=False)
 
-    def send_hello(self, hello: Message, now: float) -> float:
+    def send_hello(self, hello: wire.Hello, now: float) -> float:
         """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
         if self._hello is None:
             self._hello, at = hello, now
@@ -118,53 +117,44 @@ class Uplink:
             self._open(place, hello)
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
 
-    def _open(self, place: str, hello: Message) -> None:
-        socket = self._context.socket(zmq.DEALER)
-        self._keys.secure_caller(socket)
-        socket.setsockopt(zmq.IPV6, int("[" in place))
+    def _open(self, place: str, hello: wire.Hello) -> None:
+        socket = self._socket(place)
         socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
         monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
         self._saying_hello[socket], self._places[monitor] = monitor, place
         socket.connect(place)
-        socket.send_multipart(hello.frames())
+        socket.send_multipart(frames(hello))
 
     def send(self, message: Message) -> None:
         """Send to the address that accepted this rank. Before that, store the message."""
         if self.socket:
-            self.socket.send_multipart(message.frames(), copy=False)
+            self.socket.send_multipart(frames(message), copy=False)
         else:
             self._waiting.append(message)
 
     def read(self, ready: Any) -> Message | None:
         """Return the message at a polled socket; None for an invalid message, and for events of the connection."""
-        if ready is self._second:
-            return self._from_second(ready)
         if ready in self._places:
             self._event(ready)
-        if ready not in self._saying_hello:
+        if ready is not self._second and ready not in self._saying_hello:
             return None
-        frames = ready.recv_multipart(copy=False)
-        self.descriptor = frames[0].get(zmq.SRCFD)
+        pieces = ready.recv_multipart(copy=False)
+        if ready is not self._second:
+            self.descriptor = pieces[0].get(zmq.SRCFD)
         try:
-            message = parsed([frame.buffer for frame in frames])
+            message = parsed([piece.buffer for piece in pieces])
         except Malformed:
             return None
-        if message.kind is MessageKind.WELCOME and self.socket is None:
+        if isinstance(message, wire.Welcome) and self.socket is None:
             self._keep(ready)
         return message
-
-    def _from_second(self, socket: Any) -> Message | None:
-        try:
-            return parsed([frame.buffer for frame in socket.recv_multipart(copy=False)])
-        except Malformed:
-            return None
 
     def _keep(self, found: Any) -> None:
         assert self._hello
         self.place = self._places[self._saying_hello[found]]
         for other in [one for one in self._saying_hello if one is not found]:
-            other.send_multipart(Message(MessageKind.MOVED, 0, self._hello.body[0][0]).frames())
+            other.send_multipart(frames(wire.Moved(self._hello.ranks[0].member.rank)))
             self._drop(other)
         self.socket = found
         self._due.clear()
@@ -199,15 +189,7 @@ class Uplink:
             self._second.close()
 
 
-_ANSWERS = (
-    MessageKind.HERE,
-    MessageKind.PATHS,
-    MessageKind.STALLED,
-    MessageKind.WHERE,
-    MessageKind.STACKED,
-    MessageKind.PROBED,
-    MessageKind.ABORT,
-)
+_URGENT = (wire.Here, wire.Paths, wire.Stalled, wire.Where, wire.Stack, wire.Probed, wire.Abort)
 _SECOND_S = 0.6  # without a reply, or without an acknowledgement of this rank's reply, before a second connection is opened
 _STEP_S = 0.05
 _LOST_S = 0.05  # seconds from the loss of the connection to the end of this rank: time to read rank 0's last message
@@ -237,13 +219,13 @@ class NodeAgent:
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
         self.above = "rank 0"
         self.or_else: HostKilled | None = None
-        self._hello: Message | None = None
+        self._hello: wire.Hello | None = None
         self._values: dict[int, dict[int, Entry]] = {}
         self._sent = 0
-        self._offered: dict[int, deque[Message]] = {}
-        self._partings: list[Message] = []
+        self._offered: dict[int, deque[wire.Values]] = {}
+        self._partings: list[wire.Bye | wire.Moved] = []
         self._states: dict[int, RankState] = {}
-        self._about: dict[int, Any] = {}
+        self._joined: dict[int, Member] = {}
         self._beat_at = 0.0
         self.address = ""
         self._connections = ConnectionMonitor()
@@ -258,18 +240,14 @@ class NodeAgent:
         """Return the sockets to poll: to rank 0, to the node's ranks, and the node's processes."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
 
-    def present(self, about: Any, build: Any = 0) -> None:
-        """Begin to connect. build: this rank's build as JSON; 0 from versions of collbench that do not compare builds."""
-        self._hello = Message(MessageKind.HELLO, 0, [[self.rank, about, build]])
-
-    def offer(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
-        """Send this rank's value of a step."""
-        self._take(step, [(self.rank, value, raw)])
+    def present(self, hello: wire.Hello) -> None:
+        """Begin to connect."""
+        self._hello = hello
 
     def send(self, message: Message) -> None:
         """Send a message towards rank 0. Urgent messages also use the second connection if there is one."""
         self.up.send(message)
-        if message.kind in _ANSWERS:
+        if isinstance(message, _URGENT):
             self.up.send_second(message)
 
     def query(self, question: Message) -> None:
@@ -282,13 +260,14 @@ class NodeAgent:
         if self.address and self._takes_probes is None:
             self._takes_probes = listener(self.address)
         port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
-        self.send(Message(MessageKind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
+        self.send(wire.Paths(self.rank, port, self._connections.reports()))
 
     def _answer(self) -> None:
-        """Send rank 0 the states of this node's ranks."""
+        """Send rank 0 this rank's state, and the last known states of the stopped ranks of this node."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        self.send(Message(MessageKind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
+        held = [structs.replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
+        self.send(wire.Here([self._stand(), *held]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
@@ -301,26 +280,25 @@ class NodeAgent:
         if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
-            self.up.send_second(Message(MessageKind.WHERE))
+            self.up.send_second(wire.Where())
         return math.inf
 
     def _step_probes(self, now: float) -> float:
         for address, probe in list(self._probes.items()):
             if result := probe.step():
                 del self._probes[address]
-                self.send(Message(MessageKind.PROBED, 0, [self.rank, address, list(result.passed), list(result.failed)]))
+                self.send(wire.Probed(self.rank, address, list(result.passed), list(result.failed)))
         return now + _STEP_S if self._probes else math.inf
 
     def read(self, ready: Any) -> None:
         """Handle a ready socket: a message from either side, or the end of a process of this node."""
         if ready in self.node.descriptors:
-            rank, end = self.node.ended(ready)
-            self.up.send(Message(MessageKind.GONE, 0, [rank, as_json(end)]))
+            self.up.send(wire.Gone(*self.node.ended(ready)))
         elif self.down and ready in self.down.sockets:
             try:
                 came = self.down.read(ready)
                 if came:
-                    self._from_below(*came)
+                    self._from_below(self.down, *came)
             except Malformed as error:
                 if self._begun:
                     why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
@@ -331,27 +309,31 @@ class NodeAgent:
                 self._from_above(message)
 
     def _from_above(self, message: Message) -> None:
-        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE) and self.down:
+        if self.down and isinstance(message, wire.StepAnswer | wire.Where | wire.Here | wire.Abort | wire.Bye):
             self.down.broadcast(message)
-        if message.kind in (MessageKind.ANSWER, MessageKind.WHERE, MessageKind.HERE):
+        if isinstance(message, wire.StepAnswer | wire.Where | wire.Here):
             self.hub_heard.set()
             self._queried_at = None
-        if message.kind is MessageKind.ANSWER or (message.kind is MessageKind.WELCOME and not self._welcomed):
-            self._begun = self._begun or message.kind is MessageKind.ANSWER
-            self._welcomed = True
-            self.inbox.put(message)
-        elif message.kind is MessageKind.WHERE:
-            self._answer()
-        elif message.kind is MessageKind.PROBE:
-            self._probes.setdefault(message.body[0], Probe(*message.body))
-        elif message.kind is MessageKind.GRANT:
-            self._granted(message.step)
-        elif message.kind is MessageKind.STACK:
-            self._stack(message)
-        elif message.kind is MessageKind.ABORT:
-            self._abort(message)
-        elif message.kind is MessageKind.BYE:
-            self.farewell.set()
+        match message:
+            case wire.StepAnswer():
+                self._begun = self._welcomed = True
+                self.inbox.put(message)
+            case wire.Welcome() if not self._welcomed:
+                self._welcomed = True
+                self.inbox.put(message)
+            case wire.Where():
+                self._answer()
+            case wire.SendProbe():
+                self._probes.setdefault(message.address, Probe(message.address, message.port))
+            case wire.Grant():
+                self._granted(message.step)
+            case wire.TakeStack():
+                self._stack(message)
+            case wire.Abort():
+                self.inbox.put(PeerFailed(message.sentence, message.code))
+                self.ending.begin(message.sentence, message.code, self.node)
+            case wire.Bye():
+                self.farewell.set()
 
     def _granted(self, step: int) -> None:
         offered = self._offered.get(step)
@@ -360,70 +342,61 @@ class NodeAgent:
         if not offered:
             self._offered.pop(step, None)
 
-    def _abort(self, message: Message) -> None:
-        sentence, code = message.body
-        self.inbox.put(PeerFailed(sentence, code))
-        self.ending.begin(sentence, code, self.node)
-
-    def _held(self) -> list[RankState]:
-        """Return the stopped ranks of this node, with their last known state."""
-        return [replace(self._states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-
-    def _stack(self, message: Message) -> None:
+    def _stack(self, request: wire.TakeStack) -> None:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
-        rank, child = message.body, self.down.with_rank(message.body) if self.down else None
+        rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
         if rank == self.rank:
-            self._send_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
+            self.send(wire.Stack(rank, own_stack(native=True)))
         elif self.node.has(rank) and (tool_here() or child is None):
-            self._send_stack(rank, self.node.stack_of(rank))
+            self.send(wire.Stack(rank, self.node.stack_of(rank)))
         elif child and self.down:
-            self.down.send(child, message)
+            self.down.send(child, request)
 
-    def _send_stack(self, rank: int, text: str) -> None:
-        self.send(Message(MessageKind.STACKED, 0, [rank, text]))
+    def _from_below(self, down: Downlinks, child: ChildConnection, message: Message) -> None:
+        match message:
+            case wire.Hello():
+                self._admit(down, child, message)
+            case wire.Values():
+                check_ranks((entry.rank for entry in message.entries), child.ranks)
+                self.take(message.step, message.entries)
+            case wire.Beat():
+                check_ranks((one.rank for one in message.states), child.ranks)
+                self._states |= {one.rank: one for one in message.states}
+            case wire.Offer():
+                down.send(child, wire.Grant(message.step))  # grants room for the values of all ranks of a node
+            case wire.Bye() | wire.Moved():
+                self._leave(down, child, message)
+            case _:
+                self.send(message)
 
-    def _from_below(self, child: ChildConnection, message: Message) -> None:
-        if message.kind is MessageKind.HELLO:
-            self._admit(child, message)
-        elif message.kind is MessageKind.VALUES:
-            self._take(message.step, list(entries(message, child.ranks)))
-        elif message.kind is MessageKind.BEAT:
-            self._states |= {one.rank: one for one in rank_states(message.body, child.ranks)}
-        elif message.kind is MessageKind.OFFER and self.down:
-            self.down.send(child, Message(MessageKind.GRANT, message.step))  # grants room for the values of all ranks of a node
-        elif message.kind in (MessageKind.BYE, MessageKind.MOVED):
-            self._leave(child, message)
-        else:
-            self.send(message)
-
-    def _admit(self, child: ChildConnection, message: Message) -> None:
-        assert self.down
-        for rank, about, _ in message.body:
-            if self._begun and self._about.get(rank) != about:
-                self.down.refuse(child, RankRestarted.of(rank, about).render(), FAILED)
+    def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
+        for member in (one.member for one in hello.ranks):
+            if self._begun and self._joined.get(member.rank) != member:
+                down.refuse(child, RankRestarted(member.rank, member.host, member.pid).render(), FAILED)
                 break
-            child.ranks.add(rank)
-            self._about[rank] = about
-            self.node.watch(rank, about)
-            self.down.send(child, Message(MessageKind.WELCOME))
-        self.up.send(message)
+            child.ranks.add(member.rank)
+            self._joined[member.rank] = member
+            self.node.watch(member)
+            down.send(child, wire.Welcome())
+        self.up.send(hello)
 
-    def _leave(self, child: ChildConnection, message: Message) -> None:
+    def _leave(self, down: Downlinks, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
         """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
-        assert self.down
-        child.ranks.discard(message.body)
-        self._states.pop(message.body, None)
-        if message.kind is MessageKind.BYE:
-            self.node.forget(message.body)
+        rank = message.rank or 0
+        child.ranks.discard(rank)
+        self._states.pop(rank, None)
+        if isinstance(message, wire.Bye):
+            self.node.forget(rank)
         if not child.ranks:
-            self.down.forget(child)
+            down.forget(child)
         self._partings.append(message)
         for step in sorted(self._values):  # a step may have waited for this rank only
-            self._take(step, [])
+            self.take(step, [])
 
-    def _take(self, step: int, entries: Sequence[Entry]) -> None:
+    def take(self, step: int, entries: Sequence[Entry]) -> None:
+        """Store values of a step, of this rank or the node's others, and send them when they are complete."""
         waiting = self._values.setdefault(step, {})
-        waiting.update({entry[0]: entry for entry in entries})
+        waiting.update({entry.rank: entry for entry in entries})
         if step <= self._sent or waiting.keys() >= {self.rank, *self._mates()}:
             del self._values[step]
             self._pass_on(step, list(waiting.values()))
@@ -434,13 +407,12 @@ class NodeAgent:
     def _pass_on(self, step: int, entries: Sequence[Entry]) -> None:
         self._sent = max(self._sent, step)
         for bundle in bundles(entries):
-            raw = [part for _, _, parts in bundle for part in parts]
-            message = Message(MessageKind.VALUES, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
-            if size_of(raw) <= LARGE_BYTES:
-                self.up.send(message)
+            values = wire.Values(step, bundle)
+            if values.size_bytes <= LARGE_BYTES:
+                self.up.send(values)
             else:
-                self._offered.setdefault(step, deque()).append(message)
-                self.up.send(Message(MessageKind.OFFER, step, size_of(raw)))
+                self._offered.setdefault(step, deque()).append(values)
+                self.up.send(wire.Offer(step, values.size_bytes))
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
@@ -454,7 +426,7 @@ class NodeAgent:
             self._beat_at = now + self._beat_s
             self._states[self.rank] = own = self._stand()
             self._connections.note(own.still_s, now)
-            self.up.send(Message(MessageKind.BEAT, 0, [one.as_json() for one in self._states.values()]))
+            self.up.send(wire.Beat(list(self._states.values())))
         return min(due, self._beat_at)
 
     def _part(self) -> None:
@@ -467,7 +439,7 @@ class NodeAgent:
         last = empty and not self._mates()
         if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
-            self.up.send(Message(MessageKind.BYE, 0, self.rank))
+            self.up.send(wire.Bye(self.rank))
 
     def _without(self, now: float, cut: float) -> float:
         """Handle a lost connection to rank 0; return when to check again."""
@@ -493,7 +465,7 @@ class NodeAgent:
         self.inbox.put(Orphaned(sentence))
         self.ending.begin(sentence, FAILED, self.node)
         if self.down:
-            self.down.broadcast(Message(MessageKind.ABORT, 0, [sentence, FAILED]))
+            self.down.broadcast(wire.Abort(sentence, FAILED))
 
     def leave(self) -> None:
         """Report to rank 0 that this rank leaves. `released` is set as soon as it may end."""
@@ -564,22 +536,22 @@ class Client:
             other_candidates.get(first.rank) if first.host != me.host else None
         )  # this rank runs, so its host was not killed
 
-    def join(self, about: Any, deadline_s: float) -> None:
+    def join(self, me: Member, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
 
         Raises WaitExpired if rank 0 does not reply within the deadline, UsageError or PeerFailed if rank 0 has another build.
         """
         compares = self._info.launcher != "local"
-        build = own().as_json() if compares else 0
-        self._keeper.do(lambda: self._part.present(about, build))
+        hello = wire.Hello([Joining(me, own().as_json() if compares else 0)])
+        self._keeper.do(lambda: self._part.present(hello))
         end, found = time.monotonic() + deadline_s, threading.Event()
         try:
             try:
-                self._next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+                self._keeper.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
             except Empty:
                 if compares:
                     threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
-                self._next(end)
+                self._keeper.next(end)
         except Empty:
             raise WaitExpired(self._describe_no_answer(deadline_s)) from None
         finally:
@@ -612,9 +584,10 @@ class Client:
             "to an address of that host in the network between the hosts"
         )
 
-    def send(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+    def send(self, step: int, what: str, value: Any, arrays: Sequence[bytes] = ()) -> None:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
-        self._keeper.see_done(lambda: self._part.offer(step, [what, value], raw))
+        entry = Entry(self._info.rank, what, encoded(value), [memoryview(array) for array in arrays])
+        self._keeper.see_done(lambda: self._part.take(step, [entry]))
 
     def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
@@ -629,22 +602,25 @@ class Client:
             message = self._later(what, end, deadline_s)
         if message.step != step:
             raise other_step(what, message.step, step)
-        return message.body
+        try:
+            return decoded(message.value)
+        except Malformed as error:
+            raise RunFailed(f"{what}: rank 0 sent an invalid answer ({error}): install the same version on all nodes", phase=what) from None
 
     def _first(self, end: float) -> Any:
         """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
         with suppress(Empty):
-            return self._next(end - _QUERY_BEFORE_S)
-        self._keeper.do(lambda: self._part.query(Message(MessageKind.WHERE)))
-        return self._next(end)
+            return self._keeper.next(end - _QUERY_BEFORE_S)
+        self._keeper.do(lambda: self._part.query(wire.Where()))
+        return self._keeper.next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
-            if not self._is_hub_there(Message(MessageKind.WHERE)):
+            if not self._is_hub_there(wire.Where()):
                 self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
             with suppress(Empty):
-                return self._next(time.monotonic() + _QUERY_EVERY_S)
+                return self._keeper.next(time.monotonic() + _QUERY_EVERY_S)
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
@@ -665,19 +641,13 @@ class Client:
         cause = HangCause.UNREACHABLE if info and info.unacked else HangCause.NO_ANSWER
         return structs.replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
-    def _next(self, end: float) -> Any:
-        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
-        if isinstance(one, BaseException):
-            raise one
-        return one
-
     def abort(self, sentence: str, code: int) -> CollbenchError | None:
         """Report to rank 0 why this rank ends. Return why rank 0 ends, Orphaned if it has ended, or None if it does not reply."""
         self.interrupt(sentence, code)
         end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # rank 0 does not know a rank that has not joined
         try:
             while True:
-                self._next(end)
+                self._keeper.next(end)
         except Empty:
             return None
         except CollbenchError as reason:
@@ -685,7 +655,7 @@ class Client:
 
     def interrupt(self, sentence: str, code: int) -> None:
         """Report to rank 0 why the launch ends, and return at once. Any thread may call."""
-        self._keeper.do(lambda: self._part.send(Message(MessageKind.ABORT, 0, [sentence, code])))
+        self._keeper.do(lambda: self._part.send(wire.Abort(sentence, code)))
 
     def farewell(self) -> None:
         """Wait briefly until rank 0 has ended: some launchers end all ranks when one ends, and rank 0 must report first."""
@@ -697,7 +667,7 @@ class Client:
 
         Any thread may call.
         """
-        return None if self._is_hub_there(Message(MessageKind.STALLED, 0, what)) else self._silence(what)
+        return None if self._is_hub_there(wire.Stalled(what)) else self._silence(what)
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import shutil
@@ -12,30 +11,21 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from msgspec import structs
+from msgspec import Meta, Struct, structs
 
-from collbench.addresses import own_addresses
-from collbench.control.addresses import answering
-from collbench.control.members import HostKilled
-from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, Probe, ProbeResult, directions, tcp_info
-from collbench.control.wire import Malformed, Message, MessageKind
-from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
-from collbench.reason import Fact, as_json
+from collbench.control.members import HostKilled, Member, Rank
+from collbench.control.path import PathFault, PathProblem
+from collbench.reason import Fact
 from collbench.units import listed, plural
-
-if TYPE_CHECKING:
-    from collbench.control.server import Coordinator
 
 _MOST_NAMED = 4
 _BETWEEN = "work between two phases"
@@ -232,8 +222,20 @@ _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|
 
 def stack(pid: int) -> str:
     """Return the stack as py-spy or gdb prints it, or the reason why it is missing. Never raises; takes at most 2.5 seconds."""
-    tool = tool_here()
-    return _output_of([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "no stack: neither py-spy nor gdb is installed"
+    path = tool_here()
+    if path is None:
+        return "no stack: neither py-spy nor gdb is installed"
+    tool = Path(path).name
+    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
+    try:
+        done = subprocess.run(
+            [path, *_TOOLS[tool], str(pid)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env
+        )
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
+    except OSError as error:
+        return f"{tool} failed ({type(error).__name__})"
+    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 def tool_here() -> str | None:
@@ -241,10 +243,14 @@ def tool_here() -> str | None:
     return next((path for path in map(shutil.which, _TOOLS) if path), None)
 
 
-def own_stack() -> str:
-    """Return the Python stack of this process's main thread, the innermost call last. Other threads call it."""
+def own_stack(*, native: bool = False) -> str:
+    """Return the Python stack of this process's main thread, the innermost call last. Other threads call it.
+
+    native: the stack by py-spy or gdb follows, if one of them is installed. It stops this process for a moment.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+    own = "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+    return own + stack(os.getpid()) if native and tool_here() else own
 
 
 def innermost(text: str) -> str:
@@ -256,18 +262,6 @@ def innermost(text: str) -> str:
     section = itertools.takewhile(str.strip, lines[begin + 1 :])
     names = (match[1] for line in section if (match := _FRAME.match(line)))
     return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
-
-
-def _output_of(line: Sequence[str]) -> str:
-    tool = Path(line[0]).name
-    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
-    try:
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
-    except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
-    except OSError as error:
-        return f"{tool} failed ({type(error).__name__})"
-    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 # The processes of this node's ranks: which have ended, which are stopped, and in which call one of them is.
@@ -288,15 +282,15 @@ class NodeProcesses:
         """The descriptors of the watched processes."""
         return list(self._ranks)
 
-    def watch(self, rank: int, about: Any) -> None:
+    def watch(self, member: Member) -> None:
         """Watch a rank's process, if it runs on this host and matches its description. This process itself is never watched.
 
         The host's name must match too, since processes in two containers may have the same PID and start time.
         """
-        if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
+        rank, pid = member.rank, member.pid
+        if rank in self._pids or member.host != socket.gethostname() or pid in (0, 1, os.getpid()):
             return
-        pid, began = about.get("pid"), about.get("began")
-        if isinstance(pid, int) and pid not in (0, 1, os.getpid()) and isinstance(began, int) and began == began_of(pid):
+        if 0 <= member.began == began_of(pid):
             with suppress(OSError):
                 self._ranks[os.pidfd_open(pid)] = rank
                 self._pids[rank] = pid
@@ -390,12 +384,12 @@ def _stat(pid: int) -> list[str]:
 
 # The state of a rank. Its I/O thread sends it to the coordinator regularly, and immediately on request.
 
-_LONGEST = 300  # characters of a phase's name
-_LARGEST = 2**53  # a larger number, or NaN, is not a valid count or time
+LONGEST_PHASE = 300  # characters of a phase's name
+_Number = Annotated[int, Meta(gt=-(1 << 53), lt=1 << 53)]
+_Seconds = Annotated[float, Meta(gt=-(2.0**53), lt=2.0**53)]  # neither NaN nor infinite
 
 
-@dataclass(frozen=True)
-class RankState:
+class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state of a rank, as it sends it to rank 0.
 
     rank
@@ -408,49 +402,19 @@ class RankState:
     held       whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
     """
 
-    rank: int
-    phase: str = ""
+    rank: Rank
+    phase: Annotated[str, Meta(max_length=LONGEST_PHASE)] = ""
     waits: bool = False
-    iteration: int = -1
-    still_s: float = 0.0
-    step: int = 0
-    paused_s: float = 0.0
+    iteration: _Number = -1
+    still_s: _Seconds = 0.0
+    step: _Number = 0
+    paused_s: _Seconds = 0.0
     held: bool = False
-
-    def as_json(self) -> list[Any]:
-        """Return the state as messages carry it."""
-        return list(astuple(self))
 
     @property
     def place(self) -> tuple[int, int]:
         """Return the rank's progress for comparison: of two ranks the one with the smaller value is behind."""
         return self.step, self.iteration
-
-
-_TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float), int, (int, float), bool)
-
-
-def rank_states(body: Any, ranks: set[int]) -> list[RankState]:
-    """Return the states in a message about these ranks. Raises Malformed for an invalid message."""
-    if not isinstance(body, list):
-        raise Malformed("not a valid list of states")
-    return [_standing(one, ranks) for one in body]
-
-
-def _standing(one: Any, ranks: set[int]) -> RankState:
-    if not (isinstance(one, list) and len(one) == len(_TYPES)):
-        raise Malformed("not a valid state of a rank")
-    if not all(_is(value, expected) for value, expected in zip(one, _TYPES, strict=True)):
-        raise Malformed("not a valid state of a rank")
-    if one[0] not in ranks:
-        raise Malformed("the state of a rank of another connection")
-    return RankState(one[0], one[1][:_LONGEST], *one[2:])
-
-
-def _is(value: Any, expected: type | tuple[type, ...]) -> bool:
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        return False
-    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
 # The diagnosis of a hang from the states of all ranks.
@@ -518,17 +482,15 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
 
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
     where = seen.what or (_majority(seen)[1] if seen.answers else "") or _BETWEEN
-    return HangDiagnosis(HangCause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
+    return _hang(seen, HangCause.PATH, (), where, waiting=0, path=path)
 
 
 def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
     first = ended[0]
     end = seen.how.get(first, ProcessEnd())
-    return HangDiagnosis(
-        HangCause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), end=end,
-        others=None if end.known else seen.other_candidates.get(first), more=len(ended) - 1, members=len(seen.members),
-        timeout_s=seen.timeout_s,
-    )  # fmt: skip
+    others = None if end.known else seen.other_candidates.get(first)
+    more = {"end": end, "others": others, "more": len(ended) - 1}
+    return _hang(seen, HangCause.ENDED, (first,), _where(seen, ended), waiting=0, doing="", **more)
 
 
 def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
@@ -564,9 +526,7 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
     odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
         return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
-    return HangDiagnosis(
-        HangCause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=majority[1]
-    )  # fmt: skip
+    return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
 
 
 def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
@@ -590,378 +550,8 @@ def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
 
 
 def _hang(seen: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
-    others = len(seen.answers.keys() - set(ranks) - set(seen.held))
-    found = HangDiagnosis(
-        cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
-        doing=next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), ""),
-    )  # fmt: skip
+    names = tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
+    waiting = len(seen.answers.keys() - set(ranks) - set(seen.held))
+    doing = next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), "")
+    found = HangDiagnosis(cause, where or _where(seen, ranks), ranks, names, waiting, len(seen.members), seen.timeout_s, doing=doing)
     return structs.replace(found, **more)
-
-
-def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
-    return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
-
-
-# An inquiry requests the state of every rank, and derives one diagnosis from the replies and from the missing replies.
-#
-# 1. Request    every rank replies immediately, even if its main thread is busy; the first rank of a node replies for stopped ranks.
-# 2. Examine    the ranks that may be the cause: their stacks, whether their hosts answer, what the libraries report.
-
-_SETTLE_S = 0.01  # time for rank 0 to enter the wait for an ended rank: the diagnosis names that phase
-_ANSWER_S = 1.5  # time for a reply, and for the report of a process that has ended on another node
-_LOOK_S = 2.8
-_PROBE_S = 1.0
-_MOST_LOOKED_AT = 2
-_LOOK_AGAIN_S = 0.05
-_MOST_PROBED = 3
-_REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
-_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
-
-
-@dataclass(frozen=True)
-class SecondaryError:
-    """An error of a rank that another rank's end or silence may have caused. own: it is rank 0's error."""
-
-    sentence: str
-    code: int
-    own: bool
-
-
-@dataclass(frozen=True)
-class InquiryOutcome:
-    """The result of an inquiry.
-
-    facts  state and stack of every rank, for events.jsonl
-    echo   the error of a rank, if that error itself is the cause
-    """
-
-    sentence: str
-    code: int
-    facts: dict[str, Any]
-    echo: SecondaryError | None = None
-
-
-class HangInquiry:
-    """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
-
-    what      the phase without progress; "" if a process has ended or a rank has reported an error
-    echo      that error
-    patient   ends without a result if all ranks make progress
-    """
-
-    def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
-        self.answers: dict[int, RankState] = {}
-        self.held: dict[int, RankState] = {}
-        self.stacks: dict[int, str] = {}
-        self._unreachable: set[int] = set()
-        self._own_paths: list[PathReport] = []
-        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
-        self._probed: dict[tuple[str, str], ProbeResult] = {}
-        self._elsewhere: dict[int, str] = {}
-        self._remarks: list[str] = []
-        self._stacks_requested: set[int] = set()
-        self._helpers: list[threading.Thread] = []
-        self._called_at, self._looked_at = time.monotonic(), 0.0
-        self._call()
-
-    def heard(self, one: RankState) -> None:
-        """Store a state. It is from its own rank, or from the first rank of that rank's node."""
-        (self.held if one.held else self.answers)[one.rank] = one
-
-    def tick(self, now: float) -> float | None:
-        """Continue. Return when to call again; None when all evidence is complete.
-
-        If a process was killed, it is complete at once, since a launcher may be about to kill all others.
-        """
-        if self._hub.gone.keys() - self.held.keys():
-            return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
-        if not self._looked_at:
-            if (self._missing() or self._hub.in_doubt) and now - self._called_at < _ANSWER_S:
-                return now + _LOOK_AGAIN_S
-            self._look(now)
-        self._step_probes()
-        busy = any(helper.is_alive() for helper in self._helpers) or not (
-            self._stacks_requested <= self.stacks.keys() and self._probes.keys() <= self._probed.keys()
-        )
-        return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
-
-    def _call(self) -> None:
-        self._own = self._hub.stand()
-        self.heard(self._own)
-        if self._is_certain:
-            return
-        for rank in self._hub.node.stopped():
-            self.held[rank] = self._hub.heard.get(rank, (RankState(rank), 0.0))[0]
-        self._hub.down.broadcast(Message(MessageKind.WHERE))
-
-    @property
-    def _is_certain(self) -> bool:
-        """Return whether a process was killed. Then the inquiry does not wait."""
-        return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
-
-    def _missing(self) -> set[int]:
-        return set(self._hub.expected) - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
-
-    def _look(self, now: float) -> None:
-        self._looked_at, hub = now, self._hub
-        for rank in self._missing():
-            child = hub.down.with_rank(rank)
-            info = tcp_info(child.descriptor) if child and child.cut is None else None
-            if info and info.unacked:
-                self._unreachable.add(rank)
-        if self.patient and self._all_work:
-            return
-        self._own_paths = hub.connections.reports()
-        self._probe_paths()
-        if self._names_no_rank:
-            return
-        found = diagnose(self._seen())
-        if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
-            for rank in found.ranks[:_MOST_LOOKED_AT]:
-                self._look_at(rank)
-            if not found.ranks:
-                self.stacks[self._own.rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
-        for inform in hub.informants:
-            self._help(partial(self._inform, inform))
-
-    def _look_at(self, rank: int) -> None:
-        if rank in self._unreachable:
-            self._help(partial(self._probe, rank))
-        elif rank == self._own.rank:
-            self._help(self._look_at_self)
-        elif self._hub.node.has(rank) and tool_here():
-            self._help(partial(self._take_stack, rank))
-        elif child := self._hub.down.with_rank(rank):
-            self._hub.down.send(child, Message(MessageKind.STACK, 0, rank))
-            self._stacks_requested.add(rank)
-
-    def _help(self, work: Callable[[], None]) -> None:
-        """Run slow work in a thread, so that the I/O thread continues to read."""
-        self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
-        self._helpers[-1].start()
-
-    def _look_at_self(self) -> None:
-        self.stacks[self._own.rank] = own_stack() + (stack(os.getpid()) if tool_here() else "")
-
-    def _probe(self, rank: int) -> None:
-        found = answering(self._hub.addresses.get(rank, ()), _PROBE_S)
-        if found:
-            self._elsewhere[rank] = found
-
-    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """Store the result of probes that a rank has sent to an address."""
-        source, target = self._host_of(rank), self._hosts_by_address().get(address, "")
-        if (source, target) in self._probes:
-            self._probed[source, target] = ProbeResult(tuple(passed), tuple(failed))
-
-    def _probe_paths(self) -> None:
-        """Request probes of several packet sizes on the paths where connections lose packets."""
-        for one in self._paths().suspects[:_MOST_PROBED]:
-            where = self._takes_probes(one.source, one.target)
-            sender = next((member.rank for member in self._hub.members if member.host == one.source), None)
-            if where is None or sender is None:
-                continue
-            if sender == self._own.rank:
-                self._probes[one.source, one.target] = Probe(*where)
-            else:
-                self._probes[one.source, one.target] = None
-                for child in self._hub.down.children.values():
-                    if sender in child.ranks | child.also:
-                        self._hub.down.send(child, Message(MessageKind.PROBE, 0, list(where)))
-
-    def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
-        """Return the address and port at which the host `target` accepts probes from `source`; None without one."""
-        hub, home = self._hub, self._host_of(self._own.rank)
-        if target == home:
-            return (hub.members[0].address, hub.down.port) if hub.members and hub.down.port else None
-        for member in hub.members:
-            port = hub.reported.get(member.rank, (0, [], 0.0))[0]
-            if member.host == target and port:
-                return member.address, port
-        return None
-
-    def _step_probes(self) -> None:
-        for way, probe in self._probes.items():
-            if probe and way not in self._probed and (result := probe.step()):
-                self._probed[way] = result
-
-    def _paths(self) -> PathEvidence:
-        recent = {rank: found for rank, (_, found, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
-        recent[self._own.rank] = self._own_paths
-        reports = [(self._host_of(rank), report) for rank, found in recent.items() for report in found]
-        answering_hosts = {self._host_of(rank) for rank in self.answers}
-        return PathEvidence(directions(reports, self._hosts_by_address()), self._probed, answering_hosts)
-
-    def _host_of(self, rank: int) -> str:
-        return next((member.host for member in self._hub.members if member.rank == rank), "")
-
-    def _hosts_by_address(self) -> dict[str, str]:
-        """Return the name of each host, by each address at which other hosts may reach it."""
-        if not self._hub.members:
-            return {}
-        home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
-        return home | {address: member.host for member in self._hub.members for address in (*member.addresses, member.address)}
-
-    def _take_stack(self, rank: int) -> None:
-        self.stacks[rank] = self._hub.node.stack_of(rank)
-
-    def _inform(self, inform: Callable[[], str | None]) -> None:
-        if remark := inform():
-            self._remarks.append(remark)
-
-    @property
-    def _names_no_rank(self) -> bool:
-        """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
-        signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
-        silent = not signal and (self._missing() or self.held)
-        return self.echo is not None and not (self._hub.gone or silent)
-
-    def outcome(self) -> InquiryOutcome | None:
-        """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
-        if self.patient and self._all_work:
-            return None
-        path = self._paths().fault()
-        if self.echo and self._names_no_rank and not (path and self.echo.code == FAILED):
-            return InquiryOutcome(self.echo.sentence, self.echo.code, {}, self.echo)
-        self.heard(self._hub.stand())
-        if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
-            return self._hang_outcome(self._paused())
-        return self._hang_outcome(diagnose(self._seen()))
-
-    def _hang_outcome(self, hang: HangDiagnosis | RankPaused) -> InquiryOutcome:
-        return InquiryOutcome("; ".join([hang.render(), *self._remarks]), FAILED, {"diagnosis": as_json(hang), **self._facts()})
-
-    def _paused(self) -> RankPaused:
-        """Return the fact that rank 0 itself was stopped for longer than the others' deadline."""
-        own, hub = self._own, self._hub
-        return RankPaused(hub.expected.get(own.rank, "rank 0"), own.phase, hub.woke_after_s, hub.timeout_s)
-
-    @property
-    def _all_work(self) -> bool:
-        """Return whether every rank makes progress.
-
-        No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
-        """
-        still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
-        return not (self._hub.gone or self.held or self._missing() or still)
-
-    def _seen(self) -> HangEvidence:
-        hub = self._hub
-        here = {rank: name for rank, name in hub.expected.items() if rank not in hub.left}
-        children = list(hub.down.children.values())
-        return HangEvidence(
-            what=self.what,
-            timeout_s=hub.timeout_s,
-            members={**hub.names, **here} if hub.gone else here,
-            answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in hub.gone},
-            heard={rank: one for rank, (one, _) in hub.heard.items()},
-            gone=list(hub.gone),
-            how=hub.how,
-            other_candidates=hub.other_candidates,
-            held=frozenset(self.held),
-            unreachable=frozenset(self._unreachable - self.answers.keys()),
-            elsewhere=self._elsewhere,
-            spokesmen={rank: min(child.ranks) for child in children for rank in child.ranks},
-            doing={rank: innermost(text) for rank, text in self.stacks.items()},
-            hosts={member.rank: member.host for member in hub.members},
-            path=self._paths().fault(),
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        standing = [one.as_json() for _, one in sorted({**self.answers, **self.held}.items())]
-        met = {"met": self.echo.sentence} if self.echo else {}
-        return {"standing": standing, "stacks": {str(rank): text for rank, text in self.stacks.items()}, **met}
-
-
-class HangInquiries:
-    """Rank 0's inquiries, one at a time, and their results. All methods run in the I/O thread.
-
-    Rank 0 reports before the other ranks are informed that the launch ends. After that a launcher may kill rank 0 at any time.
-    """
-
-    def __init__(self, hub: Coordinator) -> None:
-        self._hub = hub
-        self._now: HangInquiry | None = None
-        self._due = math.inf
-        self._reason: tuple[str, int] | None = None
-        self._report_at = math.inf
-
-    def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
-        """Request the state of every rank, to derive the cause from it.
-
-        patient: the inquiry ends without a result if all ranks make progress.
-        """
-        if self._reason or self._hub.ending.begun:
-            return
-        if self._now is None:
-            self._now, self._due = HangInquiry(self._hub, what, echo, patient=patient), 0.0
-        self._now.echo = self._now.echo or echo
-        self._now.patient = self._now.patient and patient
-
-    def met(self, sentence: str, code: int, *, own: bool = False) -> None:
-        """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end may be.
-
-        Another rank's end, which is not known yet, may also have caused a launcher's signal.
-        """
-        if own and self._hub.ending.begun:
-            self._hub.inbox.put(NoOtherCause())
-        elif own or code in (FAILED, INTERRUPTED, TERMINATED):
-            self.begin("", SecondaryError(sentence, code, own))
-        else:
-            self.conclude(sentence, code)
-
-    def heard(self, one: RankState) -> None:
-        """Store the reply of a rank, or of the first rank of its node for it."""
-        if self._now:
-            self._now.heard(one)
-
-    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
-        """Store the result of probes that a rank has sent to an address."""
-        if self._now:
-            self._now.probed(rank, address, passed, failed)
-
-    def stacked(self, rank: int, text: str) -> None:
-        """Store the stack of a rank."""
-        if self._now:
-            self._now.stacks[rank] = text
-
-    def conclude(self, sentence: str, code: int) -> None:
-        """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
-        if self._reason is None and not self._hub.ending.begun:
-            self._now, self._reason = None, (sentence, code)
-            waits = self._hub.stand().waits and not self._hub.gone
-            self._report_at = time.monotonic() + _MAIN_S if waits else 0.0
-            self._hub.inbox.put(PeerFailed(sentence, code))
-
-    def tick(self, now: float) -> float:
-        """Continue the inquiry; return when to call again."""
-        if self._hub.ending.begun:
-            if self._now and self._now.echo and self._now.echo.own:  # the main thread still waits for a result
-                self._hub.inbox.put(NoOtherCause())
-            self._now = None
-            return math.inf
-        if self._now and now >= self._due:
-            due = self._now.tick(now)
-            self._due = math.inf if due is None else due
-            if due is None:
-                self._settle(self._now.outcome())
-        if self._reason and now >= self._report_at:
-            self._hub.ending.report(*self._reason)
-            self._hub.abort_others(*self._reason)
-        return min(self._due, self._report_at)
-
-    def _settle(self, outcome: InquiryOutcome | None) -> None:
-        if outcome is None:
-            self._now = None
-            return
-        self._hub.facts = outcome.facts
-        if outcome.echo and outcome.echo.own:
-            self._now = None
-            self._hub.inbox.put(NoOtherCause())
-        else:
-            self.conclude(outcome.sentence, outcome.code)
-
-
-class NoOtherCause:
-    """The message to rank 0's main thread that its own error is the cause."""

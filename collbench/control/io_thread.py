@@ -74,6 +74,13 @@ class IOThread:
         while not done.wait(_LOOK_S) and self._thread.is_alive():
             pass
 
+    def next(self, end: float) -> Any:
+        """Return the next item of the handler's inbox. Raises an error that it contains, and Empty at `end`, on CLOCK_MONOTONIC."""
+        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
     def _run(self) -> None:
         try:
             self._keep()
@@ -88,8 +95,11 @@ class IOThread:
         while not (self._stop and self._actions.empty()):
             sockets = [self._wake, *self._part.sockets]
             if sockets != polled:
-                poller, polled = _poller(sockets), sockets
-            for ready, _ in poller.poll(_until(due)):
+                poller, polled = zmq.Poller(), sockets
+                for one in sockets:
+                    poller.register(one, zmq.POLLIN)
+            longest_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
+            for ready, _ in poller.poll(max(0, int(longest_s * 1000) + 1)):
                 if ready == self._wake:
                     self._act()
                 else:
@@ -111,15 +121,3 @@ class IOThread:
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             os.close(self._wake)
-
-
-def _until(due: float) -> int:
-    """Return the milliseconds until `due`, at most an hour."""
-    return max(0, int(min(due - time.monotonic(), _LONGEST_SLEEP_S) * 1000) + 1)
-
-
-def _poller(sockets: Sequence[Any]) -> zmq.Poller:
-    poller = zmq.Poller()
-    for one in sockets:
-        poller.register(one, zmq.POLLIN)
-    return poller

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from collbench.addresses import LOOPBACK, Family, family_of
 from collbench.errors import UsageError
 from collbench.reason import Fact
 from collbench.units import listed
+
+Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Member:
     began        when its process began, in clock ticks since its host's boot; -1 where unknown
     """
 
-    rank: int
+    rank: Rank
     host: str
     local_rank: int
     pid: int
@@ -69,25 +74,23 @@ def addressed(members: Sequence[Member]) -> list[Member]:
     home = members[0].host
     away = [member for member in members if member.host != home]
     family = _common_family(away)
-    hub = next((_route(member, family)[1] for member in away), LOOPBACK)
-    return [replace(member, address=hub if member.host == home else _route(member, family)[0], routes=()) for member in members]
+    routes = {member.rank: _route_by_family(member)[family] for member in away}
+    hub = next((hub for _, hub in routes.values()), LOOPBACK)
+    return [replace(member, address=routes.get(member.rank, (hub, hub))[0], routes=()) for member in members]
 
 
 def _common_family(away: Sequence[Member]) -> Family:
-    lacking = {family: next((member for member in away if not _families(member) & {family}), None) for family in Family}
-    for family, member in lacking.items():
+    lacking = []
+    for family in Family:
+        member = next((member for member in away if family not in _route_by_family(member)), None)
         if member is None:
             return family
-    sentences = [f"{member} cannot reach rank 0 over {family.value}" for family, member in lacking.items()]
-    raise UsageError(f"the hosts have no address family in common: {', and '.join(sentences)}; give every host addresses of one family")
+        lacking.append(f"{member} cannot reach rank 0 over {family.value}")
+    raise UsageError(f"the hosts have no address family in common: {', and '.join(lacking)}; give every host addresses of one family")
 
 
-def _families(member: Member) -> set[Family]:
-    return {family_of(hub) for _, hub in member.routes}
-
-
-def _route(member: Member, family: Family) -> tuple[str, str]:
-    return next((own, hub) for own, hub in member.routes if family_of(hub) is family)
+def _route_by_family(member: Member) -> dict[Family, tuple[str, str]]:
+    return {family_of(hub): (own, hub) for own, hub in member.routes}
 
 
 class HostKilled(Fact, frozen=True):

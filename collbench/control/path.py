@@ -12,11 +12,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from collbench.reason import Fact
 
@@ -31,7 +33,7 @@ _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
 _QUIET_S = 1.0  # seconds without progress; retransmissions after that belong to the stall
 _EVERY_S = 0.5
-_LARGEST = 2**53
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class TcpInfo:
         return self.retransmitted > 0 or self.out_of_order > 0
 
 
-@dataclass(frozen=True)
-class PathReport:
+class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The combined state of one rank's connections to one address.
 
     stalled              how many are stalled; retransmits: the most consecutive timeouts among them
@@ -95,25 +96,17 @@ class PathReport:
     """
 
     peer: str
-    stalled: int
-    retransmits: int
-    packet_bytes: int
-    retransmitted: int
-    sent: int
-    received_ms: int
+    stalled: Count
+    retransmits: Count
+    packet_bytes: Count
+    retransmitted: Count
+    sent: Count
+    received_ms: Count
 
-    def as_json(self) -> list[Any]:
-        """Return the report as messages carry it."""
-        return list(astuple(self))
-
-
-def path_report(value: Any) -> PathReport | None:
-    """Return the report in a JSON value; None for an invalid value."""
-    if not (isinstance(value, list) and len(value) == 7 and isinstance(value[0], str)):
-        return None
-    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < _LARGEST for one in value[1:]):
-        return None
-    return PathReport(*value)
+    @property
+    def suspect(self) -> bool:
+        """Return whether packets to that address are lost."""
+        return self.stalled > 0 or self.retransmitted >= _FEWEST_LOST
 
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
@@ -124,23 +117,16 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
     """Return (the address at the other end, the kernel's data). The descriptor is neither copied nor closed."""
-    try:
+    with suppress(OSError, ValueError):
         one = socket.socket(fileno=descriptor)
-    except (OSError, ValueError):
-        return None
-    try:
-        return _facts(one)
-    except OSError:
-        return None
-    finally:
-        one.detach()
-
-
-def _facts(one: socket.socket) -> tuple[str, TcpInfo] | None:
-    if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
-        return None
-    info, peer = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)), _address(one.getpeername())
-    return (peer, info) if info.state in _STATES and peer != _address(one.getsockname()) else None
+        try:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                info = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
+                peer, own = _address(one.getpeername()), _address(one.getsockname())
+                return (peer, info) if info.state in _STATES and peer != own else None
+        finally:
+            one.detach()
+    return None
 
 
 def _address(name: Any) -> str:
@@ -162,19 +148,17 @@ def own_connections() -> dict[str, tuple[str, TcpInfo]]:
 
 def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[str, TcpInfo]]) -> list[PathReport]:
     """Return one report per address, from two readings of the same process's connections."""
-    by_peer: dict[str, list[tuple[TcpInfo, TcpInfo]]] = {}
+    by_peer: dict[str, list[PathReport]] = {}
     for name, (peer, info) in now.items():
-        by_peer.setdefault(peer, []).append((info, before.get(name, (peer, TcpInfo()))[1]))
-    return [_report(peer, pairs) for peer, pairs in list(by_peer.items())[:_MOST_PEERS]]
+        by_peer.setdefault(peer, []).append(_report(peer, info, before.get(name, (peer, TcpInfo()))[1]))
+    return [_combined(each) for each in list(by_peer.values())[:_MOST_PEERS]]
 
 
-def _report(peer: str, pairs: Iterable[tuple[TcpInfo, TcpInfo]]) -> PathReport:
-    infos = list(pairs)
-    stalled = [info for info, _ in infos if info.stalled]
+def _report(peer: str, info: TcpInfo, old: TcpInfo) -> PathReport:
+    """Return the report about one connection."""
     return PathReport(
-        peer, len(stalled), max((info.retransmits for info in stalled), default=0), max(info.pmtu for info, _ in infos),
-        sum(max(0, info.retransmitted - old.retransmitted) for info, old in infos),
-        sum(max(0, info.sent - old.sent) for info, old in infos), min(info.last_received_ms for info, _ in infos),
+        peer, int(info.stalled), info.retransmits if info.stalled else 0, info.pmtu, max(0, info.retransmitted - old.retransmitted),
+        max(0, info.sent - old.sent), info.last_received_ms,
     )  # fmt: skip
 
 
@@ -368,77 +352,57 @@ class PathFault(Fact, frozen=True):
 
 
 @dataclass(frozen=True)
-class Direction:
-    """The combined reports about packets from one host to another. heard_ms: milliseconds since data arrived in the other direction."""
-
-    source: str
-    target: str
-    stalled: int = 0
-    retransmits: int = 0
-    packet_bytes: int = 0
-    retransmitted: int = 0
-    sent: int = 0
-    heard_ms: int = 2**31
-
-    def with_report(self, one: PathReport) -> Direction:
-        """Return the direction with one more report."""
-        return replace(
-            self, stalled=self.stalled + one.stalled, retransmits=max(self.retransmits, one.retransmits),
-            packet_bytes=max(self.packet_bytes, one.packet_bytes), retransmitted=self.retransmitted + one.retransmitted,
-            sent=self.sent + one.sent, heard_ms=min(self.heard_ms, one.received_ms),
-        )  # fmt: skip
-
-    @property
-    def suspect(self) -> bool:
-        """Return whether packets are lost in this direction."""
-        return self.stalled > 0 or self.retransmitted >= _FEWEST_LOST
-
-
-@dataclass(frozen=True)
 class PathEvidence:
     """The evidence about paths by (source, target) host names: reports, probe results, and the hosts with ranks that reply."""
 
-    directions: Mapping[tuple[str, str], Direction] = field(default_factory=dict)
+    directions: Mapping[tuple[str, str], PathReport] = field(default_factory=dict)
     probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
     answering: Collection[str] = ()
 
     @property
-    def suspects(self) -> list[Direction]:
+    def suspects(self) -> list[tuple[str, str]]:
         """Return the directions in which packets are lost, the worst first."""
-        found = [one for one in self.directions.values() if one.suspect]
-        return sorted(found, key=lambda one: (-one.stalled, -one.retransmitted, one.source, one.target))
+        found = [(-one.stalled, -one.retransmitted, way) for way, one in self.directions.items() if one.suspect]
+        return [way for _, _, way in sorted(found)]
 
     def fault(self) -> PathFault | None:
         """Return the most certain problem of any direction; None if no packet is lost."""
         order = list(PathProblem)
-        faults = [fault for one in self.suspects if (fault := self._of(one))]
+        faults = [fault for way in self.suspects if (fault := self._of(*way, self.directions[way]))]
         return min(faults, key=lambda fault: order.index(fault.problem), default=None)
 
-    def _of(self, one: Direction) -> PathFault | None:
-        probe = self.probes.get((one.source, one.target), ProbeResult())
-        facts: dict[str, Any] = {
-            "packet_bytes": one.packet_bytes, "retransmitted": one.retransmitted, "sent": one.sent, "retransmits": one.retransmits,
-            "stalled": one.stalled,
-        }  # fmt: skip
-        if probe.limit is not None:
-            return PathFault(PathProblem.MTU, one.source, one.target, limit_bytes=probe.limit, **facts)
+    def _of(self, source: str, target: str, one: PathReport) -> PathFault | None:
+        probe = self.probes.get((source, target), ProbeResult())
+        known = one.received_ms < _RECENT_MS or target in self.answering
         beyond = one.retransmitted - one.stalled * one.retransmits  # retries of one packet do not count
-        if beyond >= _FEWEST_LOST and one.retransmitted <= _MOST_LOST * one.sent:
-            return PathFault(PathProblem.LOSS, one.source, one.target, **facts)
-        if one.stalled and not probe.connected and one.heard_ms < _RECENT_MS and one.target not in self.answering:
-            return PathFault(PathProblem.ONE_WAY, one.source, one.target, **facts)
-        if not one.stalled:
+        if probe.limit is not None:
+            problem = PathProblem.MTU
+        elif beyond >= _FEWEST_LOST and one.retransmitted <= _MOST_LOST * one.sent:
+            problem = PathProblem.LOSS
+        elif one.stalled and not probe.connected and one.received_ms < _RECENT_MS and target not in self.answering:
+            problem = PathProblem.ONE_WAY
+        elif one.stalled:
+            problem = PathProblem.STALLED
+        else:
             return None
-        known = one.heard_ms < _RECENT_MS or one.target in self.answering
-        return PathFault(PathProblem.STALLED, one.source, one.target, **facts, direction_known=known)
+        return PathFault(
+            problem, source, target, probe.limit or 0, one.packet_bytes, one.retransmitted, one.sent, one.retransmits, one.stalled,
+            known or problem is not PathProblem.STALLED,
+        )  # fmt: skip
 
 
-def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], Direction]:
-    """Return the directions by (source, target), from (host, report) pairs; host_of: hosts by address."""
-    found: dict[tuple[str, str], Direction] = {}
+def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], PathReport]:
+    """Return the combined reports by (source, target), from (host, report) pairs; host_of: hosts by address."""
+    found: dict[tuple[str, str], list[PathReport]] = {}
     for source, report in reports:
         target = host_of.get(report.peer)
         if target and target != source:
-            one = found.get((source, target), Direction(source, target))
-            found[source, target] = one.with_report(report)
-    return found
+            found.setdefault((source, target), []).append(report)
+    return {way: _combined(each) for way, each in found.items()}
+
+
+def _combined(each: Sequence[PathReport]) -> PathReport:
+    return PathReport(
+        each[0].peer, sum(one.stalled for one in each), max(one.retransmits for one in each), max(one.packet_bytes for one in each),
+        sum(one.retransmitted for one in each), sum(one.sent for one in each), min(one.received_ms for one in each),
+    )  # fmt: skip

@@ -35,6 +35,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
+from collbench.addresses import is_numeric
 from collbench.control.wire import PIECE_BYTES
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
@@ -465,7 +466,4 @@ class PendingConnections:
 
 def is_remote(address: str | None) -> bool:
     """Return whether the address is an IP address. Ranks of this host use a Unix socket, which has none."""
-    try:
-        return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
-    except ValueError:
-        return False
+    return address is not None and is_numeric(address)

@@ -10,30 +10,31 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
-from msgspec import ValidationError
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
+from collbench.control import wire
 from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
 from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
-from collbench.control.diagnosis import HangInquiries, NodeProcesses, NoOtherCause, ProcessEnd, RankState, rank_states
+from collbench.control.diagnosis import NodeProcesses, ProcessEnd, RankState
+from collbench.control.inquiry import HangInquiries, NoOtherCause
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
-from collbench.control.path import ConnectionMonitor, PathReport, path_report
+from collbench.control.path import ConnectionMonitor, PathReport
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, Entry, RankRestarted, allow_connections, other_step, size_of
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Malformed, Message, MessageKind, entries
+from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.software import Build, mismatch, own, read_build
-from collbench.reason import Fact, decode
+from collbench.reason import Fact
 
 _ROOM_BYTES = 64 << 20  # of large messages in transit: limits rank 0's memory, however many nodes there are
 _MOST_LATE = 16  # restarted ranks that are reported at most
@@ -44,61 +45,38 @@ _AWAKE_S = 3.0  # seconds after this process was stopped: a missed deadline with
 _LOST_S = 0.1  # seconds without a node's connection before its process counts as ended
 
 
-@dataclass(frozen=True)
-class StepArrival:
-    """The values of ranks in a step, for the main thread; `room_bytes` are released when it has been taken."""
-
-    step: int
-    entries: list[Entry]
-    room_bytes: int
-
-
-@dataclass(frozen=True)
-class JoinRequest:
-    """A rank that asked to join, and its connection."""
-
-    rank: int
-    about: Any
-    child: ChildConnection
-    build: Build | None = None
-
-
 class Coordinator:
     """The I/O handler of rank 0. All methods run in its I/O thread. The main thread reads `inbox`.
 
-    The inbox has JoinRequest, StepArrival, or an error to raise.
+    The inbox has ranks that join (`Joining`), `Values` of a step, or an error to raise.
 
-    heard   the last state of each rank, and when it arrived
-    gone    ranks that have ended unexpectedly; left: those that left in order
-    parted  set when all ranks that joined have left or ended
-    late    facts about processes that joined as a rank that had joined already
-    how     by rank how its process ended, if known
-    woke_after_s   seconds for which this process was stopped, if it has just continued; else 0
-
-    names, addresses   by rank its name in messages, and the address of its host
-    members            the ranks that have joined
-    reported           by rank: the port for probes, its connections, and when it reported them
-    beside             by rank which others may have ended, if the launcher kills all ranks of a host together
-    informants         functions that return a library's view of a hang; each runs in its own thread, for at most 3 s
-    unreadable         why the last message could not be read, "" if all could
-    facts              for events.jsonl: the states of all ranks when an inquiry found the cause
+    joined   the ranks that have joined; members: all ranks in their order, empty until all have joined
+    heard    the last state of each rank
+    gone     ranks that have ended unexpectedly, and when; left: those that left in order
+    parted   set when all ranks that joined have left or ended
+    late     facts about processes that joined as a rank that had joined already
+    how      by rank how its process ended, if known
+    woke_after_s      seconds for which this process was stopped, if it has just continued; else 0
+    reported          by rank: the port for probes, its connections, and when it reported them
+    other_candidates  by rank which others may have ended, if the launcher kills all ranks of a host together
+    informants        functions that return a library's view of a hang; each runs in its own thread, for at most 3 s
+    unreadable        why the last message could not be read, "" if all could
+    facts             for events.jsonl: the states of all ranks when an inquiry found the cause
     """
 
     def __init__(self, down: Downlinks, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
-        self.expected: Mapping[int, str] = {}
+        self.joined: dict[int, Member] = {}
         self.members: Sequence[Member] = ()
+        self.other_candidates: Mapping[int, HostKilled] = {}
         self.reported: dict[int, tuple[int, list[PathReport], float]] = {}
         self.connections = ConnectionMonitor()
-        self.names: dict[int, str] = {}
-        self.addresses: Mapping[int, Sequence[str]] = {}
-        self.other_candidates: Mapping[int, HostKilled] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.unreadable = ""
         self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.heard: dict[int, tuple[RankState, float]] = {}
+        self.heard: dict[int, RankState] = {}
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
@@ -107,7 +85,6 @@ class Coordinator:
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # by rank with an ended process: when it ended
         self.inquiries = HangInquiries(self)
-        self._about: dict[int, Any] = {}
         self._offers: dict[int, deque[tuple[ChildConnection, int]]] = {}  # by step: announced large messages, in bytes
         self._requested_step = 0
         self._under_way = 0
@@ -127,75 +104,71 @@ class Coordinator:
             if came:
                 self._from_below(*came)
         except Malformed as error:
-            if self.expected:
+            if self.members:
                 self.inbox.put(RunFailed(unreadable(str(error))))
             self.unreadable = str(error)  # while ranks join, the comparison of builds gives a better error
 
     def _from_below(self, child: ChildConnection, message: Message) -> None:
-        if message.kind is MessageKind.HELLO:
-            self._hello(child, message)
-        elif message.kind is MessageKind.VALUES:
-            self._take_values(child, message)
-        elif message.kind is MessageKind.OFFER:
-            self._offers.setdefault(message.step, deque()).append((child, message.body))
-            self._grant()
-        elif message.kind in (MessageKind.BEAT, MessageKind.HERE):
-            self._note(child, message)
-        elif message.kind in (MessageKind.STALLED, MessageKind.WHERE):
-            self._answer_query(child, message)
-        elif message.kind is MessageKind.STACKED:
-            self.inquiries.stacked(*message.body)
-        elif message.kind in (MessageKind.ASIDE, MessageKind.PATHS):
-            self._about_paths(child, message)
-        elif message.kind is MessageKind.PROBED:
-            self.inquiries.probed(*message.body)
-        else:
-            self._of_an_end(child, message)
+        match message:
+            case wire.Hello():
+                self._hello(child, message)
+            case wire.Values():
+                check_ranks((entry.rank for entry in message.entries), child.ranks)
+                self.inbox.put(message)
+            case wire.Offer():
+                self._offers.setdefault(message.step, deque()).append((child, message.size_bytes))
+                self._grant()
+            case wire.Beat() | wire.Here():
+                self._note(child, message)
+            case wire.Stalled() | wire.Where():
+                self._answer_query(child, message)
+            case wire.Stack() if self.inquiries.now:
+                self.inquiries.now.stacks[message.rank] = message.text
+            case wire.Probed() if self.inquiries.now:
+                self.inquiries.now.note_probes(message)
+            case wire.Aside():
+                check_ranks(message.ranks, self.joined)
+                child.also |= set(message.ranks)
+                self.down.send(child, wire.Where())
+            case wire.Paths():
+                check_ranks([message.rank], child.ranks | child.also)
+                self.reported[message.rank] = message.port, message.reports, time.monotonic()
+            case _:
+                self._of_an_end(child, message)
 
     def _of_an_end(self, child: ChildConnection, message: Message) -> None:
-        if message.kind is MessageKind.GONE:
-            self._end_of(_one_of(message.body[0], self._about), _process_end(message.body[1]))
-        elif message.kind is MessageKind.BYE:
-            self._bye(child, _one_of(message.body, child.ranks))
-        elif message.kind is MessageKind.MOVED:
-            self._without(child, message.body)
-        elif message.kind is MessageKind.ABORT:
-            self.inquiries.met(*message.body)
+        match message:
+            case wire.Gone():
+                check_ranks([message.rank], self.joined)
+                self._end_of(message.rank, message.end)
+            case wire.Bye():
+                check_ranks([message.rank], child.ranks)
+                self._bye(child, message.rank or 0)
+            case wire.Moved():
+                self._without(child, message.rank)
+            case wire.Abort():
+                self.inquiries.met(message.sentence, message.code)
 
-    def _about_paths(self, child: ChildConnection, message: Message) -> None:
-        """Add a second connection of ranks, or store a rank's report about its connections."""
-        if message.kind is MessageKind.ASIDE:
-            child.also |= {_one_of(rank, self._about) for rank in message.body}
-            self.down.send(child, Message(MessageKind.WHERE))
-        else:
-            rank, port, found = message.body
-            reports = [one for value in found if (one := path_report(value))]
-            self.reported[_one_of(rank, child.ranks | child.also)] = port, reports, time.monotonic()
-
-    def _hello(self, child: ChildConnection, message: Message) -> None:
-        for rank, about, build in message.body:
-            if self.expected and self._about.get(rank) != about:
-                self._again(child, rank, about)
+    def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
+        for one in hello.ranks:
+            member = one.member
+            if self.members and self.joined.get(member.rank) != member:
+                self._again(child, member)
                 continue
-            self._about[rank] = about
-            self.names[rank] = f"rank {rank} ({about.get('host')}, pid {about.get('pid')})"
-            child.ranks.add(rank)
-            self.inbox.put(JoinRequest(rank, about, child, read_build(build)))
-            self.node.watch(rank, about)
+            self.joined[member.rank] = member
+            child.ranks.add(member.rank)
+            self.inbox.put(one)
+            self.node.watch(member)
         if child.ranks:
-            self.down.send(child, Message(MessageKind.WELCOME))
+            self.down.send(child, wire.Welcome())
 
-    def _again(self, child: ChildConnection, rank: int, about: Any) -> None:
+    def _again(self, child: ChildConnection, member: Member) -> None:
         """Refuse another process that joins as a rank that has joined. Only that process ends."""
-        restarted = RankRestarted.of(rank, about)
+        restarted = RankRestarted(member.rank, member.host, member.pid)
         if len(self.late) < _MOST_LATE:
             self.late.append(restarted)
         if not child.ranks:
             self.down.refuse(child, restarted.render(), FAILED)
-
-    def _take_values(self, child: ChildConnection, message: Message) -> None:
-        size = size_of(message.raw)
-        self.inbox.put(StepArrival(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
 
     def request(self, step: int) -> None:
         """Accept the values of this step for the main thread. Large messages of later steps wait at their ranks."""
@@ -213,17 +186,17 @@ class Coordinator:
             while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
                 child, size = offers.popleft()
                 self._under_way += size
-                self.down.send(child, Message(MessageKind.GRANT, step))
+                self.down.send(child, wire.Grant(step))
             if not offers:
                 del self._offers[step]
 
-    def _note(self, child: ChildConnection, message: Message) -> None:
-        now = time.monotonic()
-        for one in rank_states(message.body, child.ranks | child.also):
+    def _note(self, child: ChildConnection, message: wire.Beat | wire.Here) -> None:
+        check_ranks((one.rank for one in message.states), child.ranks | child.also)
+        for one in message.states:
             if not one.held:
-                self.heard[one.rank] = one, now
-            if message.kind is MessageKind.HERE:
-                self.inquiries.heard(one)
+                self.heard[one.rank] = one
+            if isinstance(message, wire.Here) and self.inquiries.now:
+                self.inquiries.now.heard(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """Handle the end of a process. Unless it was killed, its last message may still arrive."""
@@ -235,12 +208,12 @@ class Coordinator:
         else:
             self._ended.setdefault(rank, time.monotonic())
 
-    def _answer_query(self, child: ChildConnection, message: Message) -> None:
+    def _answer_query(self, child: ChildConnection, message: wire.Stalled | wire.Where) -> None:
         """Handle the question of a rank that makes no progress, or has waited long. Rank 0 itself may be the cause."""
         own = self.stand()
-        self.down.send(child, Message(MessageKind.HERE, 0, [own.as_json()]))
-        if message.kind is MessageKind.STALLED:
-            self.inquiries.begin(message.body)
+        self.down.send(child, wire.Here([own]))
+        if isinstance(message, wire.Stalled):
+            self.inquiries.begin(message.what)
         elif own.still_s > self.timeout_s and not own.waits:
             self.inquiries.begin("")
 
@@ -282,24 +255,22 @@ class Coordinator:
         return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
 
     def _forget_closed(self) -> None:
-        many = len(self.left) + len(self.gone) >= len(self._about)  # avoids a count for each of thousands of ranks that leave
+        many = len(self.left) + len(self.gone) >= len(self.joined)  # avoids a count for each of thousands of ranks that leave
         if many and not self.still_there():
             self.parted.set()
 
     def still_there(self) -> list[int]:
         """Return the ranks that have joined and have not ended."""
-        return sorted(set(self._about) - self.left - set(self.gone))
+        return sorted(set(self.joined) - self.left - set(self.gone))
 
     def see_off(self) -> None:
         """Inform the other ranks that this rank leaves."""
         self._forget_closed()
-        self.down.broadcast(Message(MessageKind.BYE))
+        self.down.broadcast(wire.Bye())
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
-        """Store the members once all have joined. beside: by rank the ranks that may have ended instead of it."""
+        """Store the members, in their order, once all have joined."""
         self.members, self.other_candidates, self.down.complete = members, other_candidates, True
-        self.expected = {one.rank: str(one) for one in members}
-        self.addresses = {one.rank: one.addresses for one in members}
 
     def signalled(self, sentence: str, code: int) -> None:
         """Handle a signal that asks rank 0 to end, unless it follows from the end of a rank."""
@@ -309,7 +280,7 @@ class Coordinator:
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
         if not self.ending.begun:
-            self.down.broadcast(Message(MessageKind.ABORT, 0, [sentence, code]))
+            self.down.broadcast(wire.Abort(sentence, code))
             self.ending.begin(sentence, code, self.node)
 
     def tick(self, now: float) -> float:
@@ -348,25 +319,12 @@ def unreadable(why: str) -> str:
     return f"a rank sent a message that cannot be read ({why}): install the same build on all nodes"
 
 
-def _process_end(value: Any) -> ProcessEnd:
-    try:
-        return decode(value, ProcessEnd)
-    except ValidationError as error:
-        raise Malformed(str(error)) from None
-
-
-def _one_of(rank: Any, ranks: Container[int]) -> int:
-    if rank not in ranks:
-        raise Malformed("the rank of another connection")
-    return int(rank)
-
-
 # Rank 0's end of the control plane, as its main thread uses it. Every wait has a deadline, and ends with a result or an error.
 
 _QUERY_EVERY_S = 2.0
 _LONGEST = 200  # characters of a phase's name in a rank's message
 _INQUIRY_S = 8.0  # longer than any inquiry takes
-Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
+Take = Callable[[int, Any, Sequence[memoryview]], None]
 
 
 class Server:
@@ -391,7 +349,7 @@ class Server:
         self.part = Coordinator(down, stand, ending, timeout_s)
         self._keeper = IOThread(self.part)
         self._builds = self._build_server(info, secret, addresses) if self._build else None
-        self._early: dict[int, list[StepArrival]] = {}
+        self._early: dict[int, list[wire.Values]] = {}
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """Return the server that compares builds until all ranks have joined."""
@@ -406,21 +364,21 @@ class Server:
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
 
-    def admit(self, deadline_s: float) -> dict[int, Any]:
+    def admit(self, deadline_s: float) -> dict[int, Member]:
         """Wait until every other rank has joined; return their descriptions by rank.
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
-        joined: dict[int, Any] = {}
+        joined: dict[int, Member] = {}
         end = time.monotonic() + deadline_s
         while len(joined) < self._size - 1:
             try:
-                one = self._next(end)
+                one = self._keeper.next(end)
             except Empty:
                 missing = [rank for rank in range(1, self._size) if rank not in joined]
                 late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
-            if isinstance(one, JoinRequest):
+            if isinstance(one, Joining):
                 self._admit_one(one, joined)
         if self._builds:
             self._builds.close()
@@ -437,15 +395,14 @@ class Server:
         why += [rejected.render()] if rejected else []
         return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
 
-    def _admit_one(self, one: JoinRequest, joined: dict[int, Any]) -> None:
-        rank, about = one.rank, one.about
-        if self._build and one.build != self._build:
-            raise self._other_build(rank, str(about.get("host")), one.build)
+    def _admit_one(self, one: Joining, joined: dict[int, Member]) -> None:
+        member, rank = one.member, one.member.rank
+        if self._build and read_build(one.build) != self._build:
+            raise self._other_build(rank, member.host, read_build(one.build))
         if not 0 < rank < self._size:
             raise RunFailed(f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time")
-        if rank in joined and joined[rank] != about:
-            raise RunFailed(f"the launcher started rank {rank} twice: {joined[rank]} and {about}")
-        joined[rank] = about
+        if joined.setdefault(rank, member) != member:
+            raise RunFailed(f"the launcher started rank {rank} twice: {joined[rank]} and {member}")
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
@@ -462,10 +419,10 @@ class Server:
             self._taken(came, what, missing, take)
         while missing:
             try:
-                came = self._next(end)
+                came = self._keeper.next(end)
             except Empty:
                 came = self._expired(what, end + patience_s)
-            if not isinstance(came, StepArrival):
+            if not isinstance(came, wire.Values):
                 continue
             if came.step < step:
                 raise other_step(what, came.step, step)
@@ -473,42 +430,40 @@ class Server:
                 self._early.setdefault(came.step, []).append(came)
             else:
                 self._taken(came, what, missing, take)
-            if came.room_bytes:
-                self._free_room(came.room_bytes)
+            if came.size_bytes > LARGE_BYTES:
+                self._keeper.do(partial(self.part.made_room, came.size_bytes))
 
-    def _taken(self, came: StepArrival, what: str, missing: set[int], take: Take) -> None:
-        for rank, value, raw in came.entries:
-            if rank not in missing or not isinstance(value, list) or len(value) != 2:
-                raise RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
-            if value[0] != what:
-                raise _other_phase(what, self.part.expected.get(rank, f"rank {rank}"), value[0])
-            missing.discard(rank)
-            take(rank, value[1], raw)
+    def _taken(self, came: wire.Values, what: str, missing: set[int], take: Take) -> None:
+        for entry in came.entries:
+            if entry.rank not in missing:
+                raise self._invalid(what, entry.rank)
+            if entry.what != what:
+                raise _other_phase(what, str(self.part.joined[entry.rank]), entry.what)
+            try:
+                value = decoded(entry.value)
+            except Malformed:
+                raise self._invalid(what, entry.rank) from None
+            missing.discard(entry.rank)
+            take(entry.rank, value, entry.arrays)
 
-    def _free_room(self, room_bytes: int) -> None:
-        self._keeper.do(lambda: self.part.made_room(room_bytes))
+    def _invalid(self, what: str, rank: int) -> RunFailed:
+        return RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
 
     def _expired(self, what: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
         while time.monotonic() < end:
             self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
             with suppress(Empty):
-                return self._next(min(end, time.monotonic() + _QUERY_EVERY_S))
+                return self._keeper.next(min(end, time.monotonic() + _QUERY_EVERY_S))
         self.stalled(what)
         try:
-            return self._next(time.monotonic() + _INQUIRY_S)
+            return self._keeper.next(time.monotonic() + _INQUIRY_S)
         except Empty:
             raise WaitExpired(f"{what}: some ranks did not answer") from None
 
-    def _next(self, end: float) -> Any:
-        one = self.part.inbox.get(timeout=max(0.0, end - time.monotonic()))
-        if isinstance(one, BaseException):
-            raise one
-        return one
-
     def send(self, step: int, value: Any) -> None:
         """Send the same value to every other rank."""
-        message = Message(MessageKind.ANSWER, step, value)
+        message = wire.StepAnswer(step, encoded(value))
         self._keeper.see_done(lambda: self.part.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
@@ -535,7 +490,7 @@ class Server:
         end = time.monotonic() + _INQUIRY_S
         while True:
             try:
-                if isinstance(self._next(end), NoOtherCause):
+                if isinstance(self._keeper.next(end), NoOtherCause):
                     return None
             except PeerFailed as told:
                 return told
@@ -567,9 +522,9 @@ def _bind_here(down: Downlinks, place: str) -> None:
         ) from None
 
 
-def _other_phase(what: str, name: str, phase: Any) -> RunFailed:
+def _other_phase(what: str, name: str, phase: str) -> RunFailed:
     return RunFailed(
-        f"{what}: {name} is in another phase, '{str(phase)[:_LONGEST]}': an error occurred on that rank alone, or it was started with "
+        f"{what}: {name} is in another phase, '{phase[:_LONGEST]}': an error occurred on that rank alone, or it was started with "
         "other arguments",
         phase=what,
     )

@@ -25,7 +25,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
 from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
-from collbench.control.wire import MOST_RAW_PARTS, Message, MessageKind, parsed
+from collbench.control.wire import Abort, Aside, Bye, Entry, Hello, Here, Message, Where, frames, parsed
 from collbench.errors import RunFailed, UsageError
 from collbench.reason import Fact
 
@@ -33,23 +33,17 @@ from collbench.reason import Fact
 
 LARGE_BYTES = 64 << 10  # of arrays: larger messages are announced before they are sent
 BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more
-Entry = tuple[int, Any, Sequence[bytes | memoryview]]  # rank, value, raw arrays
-
-
-def size_of(raw: Sequence[bytes | memoryview]) -> int:
-    """Return the bytes of these arrays."""
-    return sum(memoryview(part).nbytes for part in raw)
 
 
 def bundles(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Yield the entries in their order, in groups that fit into one message."""
-    bundle, size, parts = list[Entry](), 0, 0
+    bundle, size_bytes = list[Entry](), 0
     for entry in entries:
-        if bundle and (size + size_of(entry[2]) > BUNDLE_BYTES or parts + len(entry[2]) > MOST_RAW_PARTS):
+        if bundle and size_bytes + entry.size_bytes > BUNDLE_BYTES:
             yield bundle
-            bundle, size, parts = [], 0, 0
+            bundle, size_bytes = [], 0
         bundle.append(entry)
-        size, parts = size + size_of(entry[2]), parts + len(entry[2])
+        size_bytes += entry.size_bytes
     yield bundle
 
 
@@ -59,12 +53,6 @@ class RankRestarted(Fact, frozen=True):
     rank: int
     host: str
     pid: int
-
-    @classmethod
-    def of(cls, rank: int, about: Any) -> RankRestarted:
-        """Return the fact. about: the description that the process sent."""
-        pid = about.get("pid") if isinstance(about, dict) else 0
-        return cls(rank, str(about.get("host")) if isinstance(about, dict) else "?", pid if isinstance(pid, int) else 0)
 
     def render(self) -> str:
         """Return the sentence."""
@@ -148,7 +136,7 @@ _BACKLOG = 4096  # connections that the kernel queues: thousands of nodes connec
 _HANDSHAKE_S = 2.0  # an unfinished handshake from another host is dropped after that
 _FOR_EACH_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
 _SLOW_SHARE = 0.9  # of the handshake's time limit: a connection that closed later was dropped because of it
-_URGENT = (MessageKind.WHERE, MessageKind.HERE, MessageKind.ABORT, MessageKind.BYE)
+_URGENT = (Where, Here, Abort, Bye)
 _AT_ONCE = 4096  # events handled in one call: a flood of connections must not delay the ranks
 
 
@@ -233,12 +221,12 @@ class Downlinks:
         return self._message() if ready is self.router else None
 
     def _message(self) -> tuple[ChildConnection, Message] | None:
-        name, *frames = self.router.recv_multipart(copy=False)
-        descriptor = frames[0].get(zmq.SRCFD) if frames else _NO_DESCRIPTOR
+        name, *pieces = self.router.recv_multipart(copy=False)
+        descriptor = pieces[0].get(zmq.SRCFD) if pieces else _NO_DESCRIPTOR
         self._known(descriptor)
-        message = parsed([frame.buffer for frame in frames])
+        message = parsed([piece.buffer for piece in pieces])
         child = self.children.get(name.bytes)
-        if child is None and message.kind not in (MessageKind.HELLO, MessageKind.ASIDE):
+        if child is None and not isinstance(message, Hello | Aside):
             return None
         child = child or self.children.setdefault(name.bytes, ChildConnection(name.bytes))
         child.descriptor, self._at[descriptor] = descriptor, child
@@ -246,18 +234,18 @@ class Downlinks:
 
     def send(self, child: ChildConnection, message: Message) -> None:
         """Send to one connection. If the connection is lost, the message is lost too."""
-        self._send(child, message.frames())
+        self._send(child, frames(message))
 
     def broadcast(self, message: Message) -> None:
         """Send the same message to all. A second connection gets only urgent messages, which the first one may deliver too late."""
-        frames = [zmq.Frame(frame) for frame in message.frames()]  # encoded once for all connections
+        pieces = [zmq.Frame(piece) for piece in frames(message)]  # encoded once for all connections
         for child in self.children.values():
-            if not child.also or message.kind in _URGENT:
-                self._send(child, frames)
+            if not child.also or isinstance(message, _URGENT):
+                self._send(child, pieces)
 
-    def _send(self, child: ChildConnection, frames: list[Any]) -> None:
+    def _send(self, child: ChildConnection, pieces: Sequence[Any]) -> None:
         with suppress(zmq.ZMQError):
-            self.router.send_multipart([child.name, *frames], copy=False)
+            self.router.send_multipart([child.name, *pieces], copy=False)
 
     def with_rank(self, rank: int) -> ChildConnection | None:
         """Return the connection that a rank uses."""
@@ -273,7 +261,7 @@ class Downlinks:
 
     def refuse(self, child: ChildConnection, sentence: str, code: int) -> None:
         """End the process at the other end of a connection, and ignore it from now on."""
-        self.send(child, Message(MessageKind.ABORT, 0, [sentence, code]))
+        self.send(child, Abort(sentence, code))
         self.forget(child)
 
     def _answer(self) -> None:

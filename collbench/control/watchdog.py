@@ -169,15 +169,9 @@ class Watchdog:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Require progress within the timeout during the block. Errors contain `name`."""
-        before = self._phase
-        self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
-        try:
+        self.progress.value = -1
+        with self._in_phase(name, self._waiting, name):
             yield
-        except BaseException:
-            self._failed = self._failed or name
-            raise
-        finally:
-            self._since, self._phase = time.monotonic(), before
 
     @contextmanager
     def elsewhere(self, what: str = "") -> Iterator[None]:
@@ -185,15 +179,20 @@ class Watchdog:
 
         what: the phase for which it waits.
         """
-        before, self._phase, self._waiting = self._phase, None, what
-        self._since, self._failed = time.monotonic(), ""
+        with self._in_phase(None, what, what):
+            yield
+
+    @contextmanager
+    def _in_phase(self, phase: str | None, waiting: str | None, name: str) -> Iterator[None]:
+        before = self._phase, self._waiting
+        self._since, self._phase, self._waiting, self._failed = time.monotonic(), phase, waiting, ""
         try:
             yield
         except BaseException:
-            self._failed = self._failed or what
+            self._failed = self._failed or name
             raise
         finally:
-            self._since, self._phase, self._waiting = time.monotonic(), before, None
+            self._since, (self._phase, self._waiting) = time.monotonic(), before
 
     @property
     def at(self) -> str:

@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from msgspec import convert
+
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import RankState, began_of, is_stopped
+from collbench.control.diagnosis import LONGEST_PHASE, RankState, began_of, is_stopped
 from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import EndProcess, Watchdog, end_process
@@ -33,7 +35,6 @@ from collbench.errors import (
 from collbench.launch.detect import LAUNCHER as KUBERNETES
 from collbench.launch.info import LaunchInfo
 from collbench.launch.shared_memory import remove_abandoned
-from collbench.launch.software import mismatch, own, read_build
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import report_error
 from collbench.reason import Fact, Text
@@ -102,7 +103,7 @@ class RankExchange(Members):
         """
         import numpy as np
 
-        def taken(rank: int, shape: Any, raw: Sequence[bytes | memoryview]) -> None:
+        def taken(rank: int, shape: Any, raw: Sequence[memoryview]) -> None:
             try:
                 one = np.frombuffer(raw[0], np.float64).reshape(shape)
             except (ValueError, TypeError, IndexError) as error:
@@ -114,7 +115,7 @@ class RankExchange(Members):
 
         self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy, since the caller may change its array
 
-    def _gather(self, value: Any, raw: Sequence[bytes | memoryview], what: str, take: Callable[..., None]) -> None:
+    def _gather(self, value: Any, raw: Sequence[bytes], what: str, take: Callable[..., None]) -> None:
         self._step += 1
         if self._hub:
             with self.watchdog.elsewhere(what):
@@ -205,10 +206,9 @@ class World(RankExchange):
             self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
             with self.watchdog.elsewhere("joining"):
                 joined = self._hub.admit(self.timeout_s)
-            self.members = tuple(addressed([self.me, *(Member(**joined[rank]) for rank in range(1, self.size))]))
+            self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
             self._hub.expect(self.members, self._other_candidates())
-            first, *others = [asdict(member) for member in self.members]
-            self._hub.send(0, [{**first, "build": self._build}, *others])
+            self._hub.send(0, [asdict(member) for member in self.members])
         else:
             from collbench.control.client import Client
 
@@ -216,24 +216,11 @@ class World(RankExchange):
             routes = routes_to(info.meeting)
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
-                self._spoke.join(asdict(replace(self.me, routes=routes, addresses=addresses)), self.timeout_s)
-                found = self._spoke.receive(0, "joining", self.timeout_s, self.longest_s)
-            self._check_build(found[0])
-            self.members = tuple(Member(**one) for one in found)
+                self._spoke.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
+                self.members = convert(self._spoke.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
             self._spoke.set_members(self.members[info.rank], self.members, self._other_candidates())
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
-
-    @property
-    def _build(self) -> list[Any] | None:
-        """This rank's build as JSON; None in a local start, where all ranks are one build."""
-        return own().as_json() if self.info.launcher != "local" else None
-
-    def _check_build(self, rank_0: dict[str, Any]) -> None:
-        """Remove rank 0's build from its description. Raises UsageError for an older version, which does not compare builds."""
-        build = rank_0.pop("build", None)
-        if build != self._build:
-            raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
 
     def _await_name(self, meeting: str) -> None:
         """Wait for the name of rank 0's pod, which may appear late. Raises WaitExpired if it does not appear."""
@@ -255,7 +242,7 @@ class World(RankExchange):
     def _standing(self) -> RankState:
         """Return this rank's state; called by the I/O thread."""
         dog = self.watchdog
-        return RankState(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
+        return RankState(self.rank, dog.at[:LONGEST_PHASE], dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""

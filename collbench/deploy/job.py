@@ -83,8 +83,11 @@ class LaunchJob:
     @property
     def resumes(self) -> bool:
         """Return whether the command can continue in its run folder when the scheduler restarts the job."""
-        whole = ("probe", "doctor", "pairs", "hunt", "workload")
-        return self.command[0] not in whole and self.option("--resume") is None and "--resume-if-exists" not in self.command
+        return (
+            self.command[0] not in ("check", "probe", "doctor")
+            and self.option("--resume") is None
+            and "--resume-if-exists" not in self.command
+        )
 
     @property
     def nodes(self) -> int:

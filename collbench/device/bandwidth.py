@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.device.buffers import checker_of, kernels_of, prove
-from collbench.device.gpu import GpuMemory, OpenGpu, Stream, open_peer
+from collbench.device.gpu import OpenGpu, Stream, open_peer
 from collbench.device.kernels import Kernels
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
@@ -197,21 +197,26 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Kernel:
-    """How to run a kernel: how often it moves N bytes, the contents of array `a` afterwards (from the tables of b and c), and the type."""
+    """How GPU `x` moves N bytes, in its own memory or to and from that of a peer `y`.
+
+    Arrays b and c of both hold the same tables. `expected` has from these the contents of array `a` afterwards: of the `targets`.
+    moves: how often it moves N bytes in its own memory.
+    """
 
     name: str
-    moves: int
-    run: Callable[[Arrays], None]
-    expected: Callable[[Values, Values], Values]
-    dtype: str = "u8"
+    run: Callable[[Arrays, Arrays], None]
+    expected: Callable[[Values, Values], Values] = lambda b, c: b
+    moves: int = 1
+    dtype: str = "f4"
+    targets: Callable[[Arrays, Arrays], tuple[Arrays, ...]] = lambda x, y: (x,)
 
 
 _KERNELS = (
-    _Kernel("write_memory", 1, lambda t: t.kernels.write(t.stream, t.a, t.size, _WORD),
-            lambda b, c: np.array([_WORD, _WORD ^ (2**64 - 1)], np.uint64)),
-    _Kernel("copy", 2, lambda t: t.kernels.copy(t.stream, t.a, t.b, t.size), lambda b, c: b),
-    _Kernel("triad", 3, lambda t: t.kernels.triad(t.stream, t.a, t.b, t.c, t.size, scale=_SCALE), lambda b, c: b + _SCALE * c, "f8"),
-    _Kernel("reduce_copy", 3, lambda t: t.kernels.reduce_copy(t.stream, t.a, t.b, t.c, t.size), lambda b, c: b + c, "f4"),
+    _Kernel("write_memory", lambda x, _: x.kernels.write(x.stream, x.a, x.size, _WORD),
+            lambda b, c: np.array([_WORD, _WORD ^ (2**64 - 1)], np.uint64), 1, "u8"),
+    _Kernel("copy", lambda x, _: x.kernels.copy(x.stream, x.a, x.b, x.size), moves=2, dtype="u8"),
+    _Kernel("triad", lambda x, _: x.kernels.triad(x.stream, x.a, x.b, x.c, x.size, scale=_SCALE), lambda b, c: b + _SCALE * c, 3, "f8"),
+    _Kernel("reduce_copy", lambda x, _: x.kernels.reduce_copy(x.stream, x.a, x.b, x.c, x.size), lambda b, c: b + c, 3),
 )  # fmt: skip
 
 
@@ -221,8 +226,16 @@ def memory_figures(arrays: Arrays) -> Iterator[KernelFigure]:
     yield from _fill_and_verify(arrays)
     yield _read(arrays)
     for kernel in _KERNELS:
-        yield _measured(arrays, kernel)
-    yield from (_flush(arrays), _chase(arrays), _delay(arrays))
+        yield _figure(arrays, kernel.name, kernel.moves, *_measured(kernel, arrays, arrays))
+    size = max(GRAIN, min(arrays.size, arrays.gpu.l2_bytes) // GRAIN * GRAIN)
+    seconds = arrays.watch.samples(lambda: arrays.kernels.flush(arrays.stream, arrays.a, size))
+    yield KernelFigure("flush", (arrays.gpu.index,), size, 2 * size, seconds, *_floor(arrays, size))
+    chain = chain_over(min(arrays.size, _BEYOND_CACHE * arrays.gpu.l2_bytes or arrays.size))  # in the cache if it fits there
+    arrays.gpu.upload(arrays.a, chain, arrays.stream)
+    yield chased(arrays, arrays.a, chain, (arrays.gpu.index,))
+    seconds = arrays.watch.samples(lambda: arrays.kernels.delay(arrays.stream, _DELAY_NS))
+    asked = f"{_DELAY_NS // 1000} µs were asked for: so true is the clock of events"
+    yield KernelFigure("delay", (arrays.gpu.index,), seconds=seconds, floor=asked)
 
 
 def _figure(arrays: Arrays, kernel: str, moves: int, seconds: tuple[float, ...], wrong: int | None) -> KernelFigure:
@@ -240,15 +253,26 @@ def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
     return arrays.gpu.memory_rate, "memory clock × width × 2"
 
 
-def _measured(arrays: Arrays, kernel: _Kernel) -> KernelFigure:
+def _measured(kernel: _Kernel, x: Arrays, y: Arrays) -> tuple[tuple[float, ...], int]:
+    """Return the seconds of a kernel, and its number of wrong elements."""
+    both = tuple(dict.fromkeys((x, y)))
     b, c = digits(kernel.dtype, 1), digits(kernel.dtype, 2)
-    arrays.checker.fill(arrays.b, arrays.size, b)
-    arrays.checker.fill(arrays.c, arrays.size, c)
-    seconds = arrays.watch.samples(lambda: kernel.run(arrays))
-    arrays.checker.poison(arrays.a, arrays.size)
-    kernel.run(arrays)
-    wrong, _ = arrays.checker.verify(arrays.a, arrays.size, kernel.expected(b, c), 0)
-    return _figure(arrays, kernel.name, kernel.moves, seconds, wrong)
+    for arrays in both:
+        arrays.checker.fill(arrays.b, arrays.size, b)
+        arrays.checker.fill(arrays.c, arrays.size, c)
+    _settle(*both)
+    seconds = x.watch.samples(lambda: kernel.run(x, y))
+    for arrays in both:
+        arrays.checker.poison(arrays.a, arrays.size)
+    _settle(*both)
+    kernel.run(x, y)
+    _settle(*both)
+    return seconds, sum(arrays.checker.verify(arrays.a, arrays.size, kernel.expected(b, c), 0)[0] for arrays in kernel.targets(x, y))
+
+
+def _settle(*all_arrays: Arrays) -> None:
+    for arrays in all_arrays:
+        arrays.checker.settle()
 
 
 def _fill_and_verify(arrays: Arrays) -> Iterator[KernelFigure]:
@@ -258,7 +282,9 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[KernelFigure]:
     seconds = arrays.watch.samples(lambda: arrays.kernels.fill(arrays.stream, arrays.a, arrays.size, table.address, table.n_bytes))
     wrong, _ = arrays.checker.verify(arrays.a, arrays.size, values, 0)
     yield _figure(arrays, "fill", 1, seconds, wrong)
-    seconds = _verify_times(arrays, table)
+    result = arrays.gpu.allocate(16)
+    where = (arrays.stream, arrays.a, arrays.size, table.address, table.n_bytes)
+    seconds = arrays.watch.samples(lambda: arrays.kernels.verify(*where, width=8, tolerance=0, result_address=result.address))
     arrays.checker.corrupt(arrays.a, arrays.size - 1, 0x80)
     if (found := arrays.checker.verify(arrays.a, arrays.size, values, 0)) != (wrong + 1, arrays.size // 8 - 1):
         raise RunFailed(
@@ -267,38 +293,12 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[KernelFigure]:
     yield _figure(arrays, "verify", 1, seconds, wrong)
 
 
-def _verify_times(arrays: Arrays, table: GpuMemory) -> tuple[float, ...]:
-    result = arrays.gpu.allocate(16)
-    where = (arrays.stream, arrays.a, arrays.size, table.address, table.n_bytes)
-    return arrays.watch.samples(lambda: arrays.kernels.verify(*where, width=8, tolerance=0, result_address=result.address))
-
-
 def _read(arrays: Arrays) -> KernelFigure:
     values, sums = digits("u8", 1), arrays.gpu.allocate(arrays.kernels.sums_bytes)
     arrays.checker.fill(arrays.b, arrays.size, values)
     seconds = arrays.watch.samples(lambda: arrays.kernels.read(arrays.stream, arrays.b, arrays.size, sums.address))
     found = int(arrays.checker.read(sums.address, sums.n_bytes).view(np.uint64).sum())
     return _figure(arrays, "read_memory", 1, seconds, int(found != _sum(values, arrays.size // 8)))
-
-
-def _flush(arrays: Arrays) -> KernelFigure:
-    size = max(GRAIN, min(arrays.size, arrays.gpu.l2_bytes) // GRAIN * GRAIN)
-    seconds = arrays.watch.samples(lambda: arrays.kernels.flush(arrays.stream, arrays.a, size))
-    return KernelFigure("flush", (arrays.gpu.index,), size, 2 * size, seconds, *_floor(arrays, size))
-
-
-def _chase(arrays: Arrays) -> KernelFigure:
-    """Return the latency of the memory, or of the cache if the chain fits into it."""
-    chain = chain_over(min(arrays.size, _BEYOND_CACHE * arrays.gpu.l2_bytes or arrays.size))
-    arrays.gpu.upload(arrays.a, chain, arrays.stream)
-    return chased(arrays, arrays.a, chain, (arrays.gpu.index,))
-
-
-def _delay(arrays: Arrays) -> KernelFigure:
-    seconds = arrays.watch.samples(lambda: arrays.kernels.delay(arrays.stream, _DELAY_NS))
-    return KernelFigure(
-        "delay", (arrays.gpu.index,), seconds=seconds, floor=f"{_DELAY_NS // 1000} µs were asked for: so true is the clock of events"
-    )
 
 
 def digits(dtype: str, seed: int) -> Values:
@@ -319,30 +319,17 @@ _TIMEOUT_NS = 2 * 10**9
 _CHAIN = 64 << 20  # bytes of a peer's memory that a chase visits
 
 
-@dataclass(frozen=True)
-class _PeersKernel:
-    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold the expected data, from the tables of b and c.
-
-    (Both GPUs' arrays b and c hold the same tables; a is the target.)
-    """
-
-    name: str
-    run: Callable[[Arrays, Arrays], None]
-    results: Callable[[Arrays, Arrays], tuple[Arrays, ...]]
-    expected: Callable[[Values, Values], Values] = lambda b, c: b
-
-
 def _copy_engine(x: Arrays, y: Arrays) -> None:
     with x.gpu.use():
         cupy_runtime().memcpyPeerAsync(x.a, x.gpu.index, y.b, y.gpu.index, x.size, x.stream.address)
 
 
 _PEERS_KERNELS = (
-    _PeersKernel("peer_read", lambda x, y: x.kernels.peer_read(x.stream, x.a, y.b, x.size), lambda x, y: (x,)),
-    _PeersKernel("peer_write", lambda x, y: x.kernels.peer_write(x.stream, y.a, x.b, x.size), lambda x, y: (y,)),
-    _PeersKernel("peer_both", lambda x, y: x.kernels.peer_both(x.stream, x.a, y.b, y.a, x.b, n_bytes=x.size), lambda x, y: (x, y)),
-    _PeersKernel("reduce_copy", lambda x, y: x.kernels.reduce_copy(x.stream, x.a, x.b, y.c, x.size), lambda x, y: (x,), lambda b, c: b + c),
-    _PeersKernel("copy_engine", _copy_engine, lambda x, y: (x,)),
+    _Kernel("peer_read", lambda x, y: x.kernels.peer_read(x.stream, x.a, y.b, x.size)),
+    _Kernel("peer_write", lambda x, y: x.kernels.peer_write(x.stream, y.a, x.b, x.size), targets=lambda x, y: (y,)),
+    _Kernel("peer_both", lambda x, y: x.kernels.peer_both(x.stream, x.a, y.b, y.a, x.b, n_bytes=x.size), targets=lambda x, y: (x, y)),
+    _Kernel("reduce_copy", lambda x, y: x.kernels.reduce_copy(x.stream, x.a, x.b, y.c, x.size), lambda b, c: b + c),
+    _Kernel("copy_engine", _copy_engine),
 )
 _LATENCIES = ("pingpong", "pointer_chase")
 
@@ -355,36 +342,17 @@ def peer_figures(x: Arrays, y: Arrays) -> Iterator[KernelFigure]:
         yield from without_peer(why, gpus)
         return
     for kernel in _PEERS_KERNELS:
-        yield _measured_peers(kernel, x, y)
+        seconds, wrong = _measured(kernel, x, y)
+        yield KernelFigure(kernel.name, gpus, x.size, x.size, seconds, wrong=wrong)
     yield pingpong(x, y)
-    yield _chase_peers(x, y)
+    chain = chain_over(min(y.size, _CHAIN))
+    y.gpu.upload(y.a, chain, y.stream)
+    yield chased(x, y.a, chain, gpus)
 
 
 def without_peer(why: str, gpus: tuple[int, ...]) -> Iterator[KernelFigure]:
     """Yield the same results as not measured, with the reason."""
     yield from (KernelFigure(name, gpus, why=why) for name in (*(kernel.name for kernel in _PEERS_KERNELS), *_LATENCIES))
-
-
-def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> KernelFigure:
-    b, c = digits("f4", 1), digits("f4", 2)
-    for arrays in (x, y):
-        arrays.checker.fill(arrays.b, arrays.size, b)
-        arrays.checker.fill(arrays.c, arrays.size, c)
-    _settle(x, y)
-    seconds = x.watch.samples(lambda: kernel.run(x, y))
-    for arrays in (x, y):
-        arrays.checker.poison(arrays.a, arrays.size)
-    _settle(x, y)
-    kernel.run(x, y)
-    _settle(x, y)
-    wrong = sum(arrays.checker.verify(arrays.a, arrays.size, kernel.expected(b, c), 0)[0] for arrays in kernel.results(x, y))
-    return KernelFigure(kernel.name, (x.gpu.index, y.gpu.index), x.size, x.size, seconds, wrong=wrong)
-
-
-def _settle(*all_arrays: Arrays) -> None:
-    for arrays in all_arrays:
-        with arrays.gpu.use():
-            arrays.stream.synchronize()
 
 
 def pingpong(x: Arrays, y: Arrays) -> KernelFigure:
@@ -416,9 +384,3 @@ def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, 
             stream.synchronize()
     rounds, elapsed_ns = x.gpu.download(results[0], 16).view(np.uint64).tolist()
     return rounds, elapsed_ns
-
-
-def _chase_peers(x: Arrays, y: Arrays) -> KernelFigure:
-    chain = chain_over(min(y.size, _CHAIN))
-    y.gpu.upload(y.a, chain, y.stream)
-    return chased(x, y.a, chain, (x.gpu.index, y.gpu.index))

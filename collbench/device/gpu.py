@@ -9,7 +9,6 @@ import ctypes
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,42 +79,32 @@ def _free(gpu: OpenGpu, address: int) -> None:
         cupy_runtime().free(address)
 
 
-@dataclass(frozen=True)
-class GpuFacts:
-    """Properties that a GPU's driver reports; None for those that it does not report.
-
-    memory_clock_hz, memory_bus_bits   what the data sheet's memory rate is made of: two transfers per clock
-    """
-
-    name: str
-    bus_id: str
-    arch: str
-    memory_bytes: int
-    l2_bytes: int
-    compute_mode: str
-    memory_clock_hz: int | None
-    memory_bus_bits: int | None
-
-
 class OpenGpu:
-    """The GPU at `index` among those that CUDA shows this process. Raises UsageError if it cannot be used."""
+    """The GPU at `index` among those that CUDA shows this process. Raises UsageError if it cannot be used.
+
+    compute_mode   "default", "exclusive", "prohibited" or "unknown"
+    memory_rate    the memory bandwidth in bytes per second, from clock and bus width: two transfers per clock, as in data sheets;
+                   None if the driver does not report them
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
         runtime = cupy_runtime()
         if index >= gpu_count():
             raise UsageError(f"GPU {index} is not there: CUDA shows this process {gpu_count()}")
-        self.facts = _facts(runtime, index)
-        self.name, self.bus_id, self.arch = self.facts.name, self.facts.bus_id, self.facts.arch
-        self.memory_bytes, self.l2_bytes = self.facts.memory_bytes, self.facts.l2_bytes
-        self.compute_mode = self.facts.compute_mode
-        self._claim()
 
-    @property
-    def memory_rate(self) -> float | None:
-        """Return the memory bandwidth from the clock and the bus width, in bytes per second; None if the driver does not report them."""
-        clock, bits = self.facts.memory_clock_hz, self.facts.memory_bus_bits
-        return 2.0 * clock * bits / 8 if clock and bits else None
+        def attribute_of(attribute: int) -> int:
+            return int(runtime.deviceGetAttribute(attribute, index))
+
+        properties = runtime.getDeviceProperties(index)
+        name = properties["name"]
+        self.name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        self.bus_id = str(runtime.deviceGetPCIBusId(index)).lower()
+        self.arch = f"sm_{attribute_of(_MAJOR)}{attribute_of(_MINOR)}"
+        self.memory_bytes, self.l2_bytes = int(properties["totalGlobalMem"]), attribute_of(_L2_BYTES)
+        self.compute_mode = _MODES.get(attribute_of(COMPUTE_MODE), "unknown")
+        self.memory_rate = 2.0 * 1000 * attribute_of(_MEMORY_CLOCK_KHZ) * attribute_of(_MEMORY_BUS_BITS) / 8 or None
+        self._claim()
 
     def _claim(self) -> None:
         """Create this process's context on the GPU. Raises UsageError with the reason if that fails."""
@@ -209,22 +198,6 @@ class OpenGpu:
                     stream.cupy.end_capture()
                 raise
             graph.cupy = stream.cupy.end_capture()
-
-
-def _facts(runtime: Any, index: int) -> GpuFacts:
-    properties = runtime.getDeviceProperties(index)
-    name = properties["name"]
-
-    def attribute_of(attribute: int) -> int:
-        return int(runtime.deviceGetAttribute(attribute, index))
-
-    return GpuFacts(
-        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        bus_id=str(runtime.deviceGetPCIBusId(index)).lower(), arch=f"sm_{attribute_of(_MAJOR)}{attribute_of(_MINOR)}",
-        memory_bytes=int(properties["totalGlobalMem"]), l2_bytes=attribute_of(_L2_BYTES),
-        compute_mode=_MODES.get(attribute_of(COMPUTE_MODE), "unknown"),
-        memory_clock_hz=1000 * attribute_of(_MEMORY_CLOCK_KHZ) or None, memory_bus_bits=attribute_of(_MEMORY_BUS_BITS) or None,
-    )  # fmt: skip
 
 
 def gpu_count() -> int:

@@ -38,7 +38,8 @@ def cubin(arch: str) -> Path:
     Raises UsageError if NVRTC is missing or too old for the GPU, or no folder is writable; RunFailed if the kernels do not
     compile.
     """
-    sources = _sources()
+    source = source_folder()
+    sources = {name: (source / name).read_bytes() for name in (*_FILES, *_HEADERS)}
     key = _key(arch, sources)
     for folder in _folders(os.environ):
         if found := _kept(folder, key):
@@ -53,11 +54,6 @@ def source_folder() -> Path:
         if (folder / _FILES[0]).is_file():
             return folder
     raise RunFailed(f"the sources of the CUDA kernels are missing beside {package}: install collbench again")
-
-
-def _sources() -> Sources:
-    folder = source_folder()
-    return {name: (folder / name).read_bytes() for name in (*_FILES, *_HEADERS)}
 
 
 def _key(arch: str, sources: Sources) -> str:

@@ -1,4 +1,4 @@
-"""Which GPUs this host and this process have, or why no GPU can be used.
+"""Which GPUs this host and this process have.
 
 Creates no CUDA context on any GPU, since that would take memory and time there. The cheapest checks come first.
 """
@@ -8,13 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collbench.device.unavailable import Obstacle
+from typing import Any
 
 # The GPUs that a CUDA program started here would see, from files and the environment only. Every command needs their number at its start,
 # so this part imports nothing else.
@@ -99,7 +94,6 @@ def _gpu_of(entry: str, uuids: Sequence[str]) -> int | str | None:
 
 UNAVAILABLE = 46  # cudaErrorDevicesUnavailable
 COMPUTE_MODE, PROHIBITED, EXCLUSIVE = 20, 2, 3  # cudaDevAttrComputeMode, cudaComputeModeProhibited and …ExclusiveProcess
-_TOO_OLD, _NO_DEVICE, _NOT_READY = 35, 100, 802  # cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemNotReady
 
 
 def cupy_runtime() -> Any:
@@ -140,103 +134,11 @@ def cuda_versions() -> Mapping[str, str]:
     runtime = cupy_runtime()
     return {
         "cupy": str(cupy.__version__),
-        "cuda_runtime": _dotted(runtime.runtimeGetVersion()),
-        "cuda_driver": _dotted(runtime.driverGetVersion()),
+        "cuda_runtime": dotted_cuda(runtime.runtimeGetVersion()),
+        "cuda_driver": dotted_cuda(runtime.driverGetVersion()),
     }
 
 
-def gpu_obstacle(env: Mapping[str, str]) -> Obstacle | None:
-    """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
-    from collbench.device.unavailable import CudaFailed
-
-    try:
-        return _missing_driver() or _missing_cupy() or _hidden(env) or _failed_start(env)
-    except Exception as error:
-        return CudaFailed(f"{type(error).__name__}: {error}")
-
-
-def _missing_driver() -> Obstacle | None:
-    import ctypes
-
-    from collbench.device.unavailable import NoDriver
-
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return NoDriver()
-    return None
-
-
-def _missing_cupy() -> Obstacle | None:
-    from collbench.device.unavailable import NoCupy, SeveralCupys
-
-    if find_spec("cupy") is None:
-        return NoCupy()
-    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if _installed(name))
-    return SeveralCupys(both) if len(both) > 1 else None
-
-
-def _installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-def _hidden(env: Mapping[str, str]) -> Obstacle | None:
-    from collbench.device.unavailable import GpusHidden, NoGpuFromSlurm
-
-    entries = _entries(env)
-    if entries == []:
-        return GpusHidden()
-    return NoGpuFromSlurm() if entries == ["NoDevFiles"] else None
-
-
-def _entries(env: Mapping[str, str]) -> list[str] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES up to the first negative one, at which CUDA stops; None when it is not set."""
-    if VARIABLE not in env:
-        return None
-    entries = [entry.strip() for entry in env[VARIABLE].split(",")] if env[VARIABLE].strip() else []
-    negative = next((i for i, entry in enumerate(entries) if entry.startswith("-")), len(entries))
-    return entries[:negative]
-
-
-def _failed_start(env: Mapping[str, str]) -> Obstacle | None:
-    from collbench.device.unavailable import DriverTooOld, GpusProhibited
-
-    runtime = cupy_runtime()
-    driver, needed = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
-    if driver and driver // 1000 < needed // 1000:
-        return DriverTooOld(_dotted(driver), _dotted(needed))
-    try:
-        count = int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError as error:
-        return _of_error(error, driver, needed) if error.status != _NO_DEVICE else _missing_gpu(env, 0)
-    usable = any(runtime.deviceGetAttribute(COMPUTE_MODE, index) != PROHIBITED for index in range(count))  # each rank checks its own
-    return _missing_gpu(env, count) or (None if usable else GpusProhibited())
-
-
-def _dotted(number: int) -> str:
+def dotted_cuda(number: int) -> str:
     """Return CUDA's version number as text: 13020 is CUDA 13.2."""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _of_error(error: Any, driver: int, needed: int) -> Obstacle:
-    from collbench.device.unavailable import CudaFailed, DriverTooOld, FabricManagerNotRunning
-
-    if error.status == _TOO_OLD:
-        return DriverTooOld(_dotted(driver), _dotted(needed))
-    return FabricManagerNotRunning() if error.status == _NOT_READY else CudaFailed(str(error))
-
-
-def _missing_gpu(env: Mapping[str, str], count: int) -> Obstacle | None:
-    """Return the error if CUDA shows fewer GPUs (`count`) than CUDA_VISIBLE_DEVICES lists, or none."""
-    from collbench.device.unavailable import GpuListedTwice, NoGpu, UnknownGpu
-
-    entries = _entries(env)
-    if not entries or entries[0].startswith("MIG-"):
-        return None if count else NoGpu()
-    if len(set(entries)) < len(entries):
-        return GpuListedTwice(env[VARIABLE])
-    return UnknownGpu(env[VARIABLE], entries[count]) if count < len(entries) else None

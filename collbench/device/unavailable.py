@@ -3,24 +3,33 @@
 # ruff: noqa: D102 - `render`, `cause` and `remedy` are described in the base classes
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from collbench.device.present import COMPUTE_MODE, PROHIBITED, cupy_runtime, dotted_cuda
+from collbench.device.present import VARIABLE as _VARIABLE
 from collbench.reason import Fact
 
 _EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers older than 580)"
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
+PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
 
 
 class Obstacle:
-    """The base of facts about something unavailable: a cause and a remedy."""
+    """The base of facts about something unavailable: a cause and a remedy, which are constants unless they depend on fields."""
 
     __slots__ = ()
+    CAUSE: ClassVar[str]
+    REMEDY: ClassVar[str]
 
     def cause(self) -> str:
         """Return what is wrong, without the remedy."""
-        raise NotImplementedError
+        return self.CAUSE
 
     def remedy(self) -> str:
         """Return what the user can do."""
-        raise NotImplementedError
+        return self.REMEDY
 
     def render(self) -> str:
         """Return "CAUSE: REMEDY"."""
@@ -30,21 +39,15 @@ class Obstacle:
 class NoDriver(Obstacle, Fact, frozen=True):
     """The NVIDIA driver library libcuda.so.1 is not on this host or in this container."""
 
-    def cause(self) -> str:
-        return "no NVIDIA driver found (libcuda.so.1 does not load)"
-
-    def remedy(self) -> str:
-        return "install the driver, or start the container with GPU support"
+    CAUSE: ClassVar[str] = "no NVIDIA driver found (libcuda.so.1 does not load)"
+    REMEDY: ClassVar[str] = "install the driver, or start the container with GPU support"
 
 
 class NoCupy(Obstacle, Fact, frozen=True):
     """cupy, which collbench needs for GPU memory and kernels, is not installed."""
 
-    def cause(self) -> str:
-        return "cupy is not installed"
-
-    def remedy(self) -> str:
-        return _EXTRA
+    CAUSE: ClassVar[str] = "cupy is not installed"
+    REMEDY: ClassVar[str] = _EXTRA
 
 
 class SeveralCupys(Obstacle, Fact, frozen=True):
@@ -62,21 +65,15 @@ class SeveralCupys(Obstacle, Fact, frozen=True):
 class GpusHidden(Obstacle, Fact, frozen=True):
     """CUDA_VISIBLE_DEVICES is empty, which hides all GPUs."""
 
-    def cause(self) -> str:
-        return f"{_VARIABLE} is empty, which hides all GPUs"
-
-    def remedy(self) -> str:
-        return "unset it, or list the GPUs to use"
+    CAUSE: ClassVar[str] = f"{_VARIABLE} is empty, which hides all GPUs"
+    REMEDY: ClassVar[str] = "unset it, or list the GPUs to use"
 
 
 class NoGpuFromSlurm(Obstacle, Fact, frozen=True):
     """Slurm gave this task no GPU."""
 
-    def cause(self) -> str:
-        return f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
-
-    def remedy(self) -> str:
-        return "request GPUs with --gpus-per-node or --gpus-per-task"
+    CAUSE: ClassVar[str] = f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
+    REMEDY: ClassVar[str] = "request GPUs with --gpus-per-node or --gpus-per-task"
 
 
 class DriverTooOld(Obstacle, Fact, frozen=True):
@@ -98,11 +95,8 @@ class DriverTooOld(Obstacle, Fact, frozen=True):
 class FabricManagerNotRunning(Obstacle, Fact, frozen=True):
     """The GPUs of an NVSwitch machine are not initialised: the fabric manager does not run."""
 
-    def cause(self) -> str:
-        return "the GPUs are not ready: machines with NVSwitch need the fabric manager"
-
-    def remedy(self) -> str:
-        return "systemctl start nvidia-fabricmanager"
+    CAUSE: ClassVar[str] = "the GPUs are not ready: machines with NVSwitch need the fabric manager"
+    REMEDY: ClassVar[str] = "systemctl start nvidia-fabricmanager"
 
 
 class CudaFailed(Obstacle, Fact, frozen=True):
@@ -113,18 +107,14 @@ class CudaFailed(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"CUDA initialisation failed ({self.error})"
 
-    def remedy(self) -> str:
-        return "run 'nvidia-smi' to check the driver"
+    REMEDY: ClassVar[str] = "run 'nvidia-smi' to check the driver"
 
 
 class NoGpu(Obstacle, Fact, frozen=True):
     """CUDA is initialised but shows no GPU."""
 
-    def cause(self) -> str:
-        return "CUDA shows no GPU"
-
-    def remedy(self) -> str:
-        return f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
+    CAUSE: ClassVar[str] = "CUDA shows no GPU"
+    REMEDY: ClassVar[str] = f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
 
 
 class GpuListedTwice(Obstacle, Fact, frozen=True):
@@ -135,8 +125,7 @@ class GpuListedTwice(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"{_VARIABLE}={self.variable} lists a GPU twice, so CUDA shows none"
 
-    def remedy(self) -> str:
-        return "list each GPU once"
+    REMEDY: ClassVar[str] = "list each GPU once"
 
 
 class UnknownGpu(Obstacle, Fact, frozen=True):
@@ -148,18 +137,88 @@ class UnknownGpu(Obstacle, Fact, frozen=True):
     def cause(self) -> str:
         return f"{_VARIABLE}={self.variable}: GPU '{self.entry}' does not exist"
 
-    def remedy(self) -> str:
-        return "list the existing GPUs with 'nvidia-smi -L'"
+    REMEDY: ClassVar[str] = "list the existing GPUs with 'nvidia-smi -L'"
 
 
 class GpusProhibited(Obstacle, Fact, frozen=True):
     """All visible GPUs are in compute mode "prohibited"."""
 
-    def cause(self) -> str:
-        return "all visible GPUs are in compute mode 'prohibited'"
-
-    def remedy(self) -> str:
-        return PROHIBITED_REMEDY
+    CAUSE: ClassVar[str] = "all visible GPUs are in compute mode 'prohibited'"
+    REMEDY: ClassVar[str] = PROHIBITED_REMEDY
 
 
-PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
+# Which of these facts holds here. The cheapest checks come first.
+
+_TOO_OLD, _NO_DEVICE, _NOT_READY = 35, 100, 802  # cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemNotReady
+
+
+def gpu_obstacle(env: Mapping[str, str]) -> Obstacle | None:
+    """Return why no GPU can be used in this process, or None if one can. Never raises; imports cupy only where there is a driver."""
+    try:
+        return _missing_part(env) or _failed_start(env)
+    except Exception as error:
+        return CudaFailed(f"{type(error).__name__}: {error}")
+
+
+def _missing_part(env: Mapping[str, str]) -> Obstacle | None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return NoDriver()
+    if find_spec("cupy") is None:
+        return NoCupy()
+    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if _installed(name))
+    if len(both) > 1:
+        return SeveralCupys(both)
+    entries = _entries(env)
+    if entries == []:
+        return GpusHidden()
+    return NoGpuFromSlurm() if entries == ["NoDevFiles"] else None
+
+
+def _installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _entries(env: Mapping[str, str]) -> list[str] | None:
+    """Return the entries of CUDA_VISIBLE_DEVICES up to the first negative one, at which CUDA stops; None when it is not set."""
+    if _VARIABLE not in env:
+        return None
+    entries = [entry.strip() for entry in env[_VARIABLE].split(",")] if env[_VARIABLE].strip() else []
+    negative = next((i for i, entry in enumerate(entries) if entry.startswith("-")), len(entries))
+    return entries[:negative]
+
+
+def _failed_start(env: Mapping[str, str]) -> Obstacle | None:
+    runtime = cupy_runtime()
+    driver, needed = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+    if driver and driver // 1000 < needed // 1000:
+        return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        return _of_error(error, driver, needed) if error.status != _NO_DEVICE else _missing_gpu(env, 0)
+    usable = any(runtime.deviceGetAttribute(COMPUTE_MODE, index) != PROHIBITED for index in range(count))  # each rank checks its own
+    return _missing_gpu(env, count) or (None if usable else GpusProhibited())
+
+
+def _of_error(error: Any, driver: int, needed: int) -> Obstacle:
+    if error.status == _TOO_OLD:
+        return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
+    return FabricManagerNotRunning() if error.status == _NOT_READY else CudaFailed(str(error))
+
+
+def _missing_gpu(env: Mapping[str, str], count: int) -> Obstacle | None:
+    """Return the error if CUDA shows fewer GPUs (`count`) than CUDA_VISIBLE_DEVICES lists, or none."""
+    entries = _entries(env)
+    if not entries or entries[0].startswith("MIG-"):
+        return None if count else NoGpu()
+    if len(set(entries)) < len(entries):
+        return GpuListedTwice(env[_VARIABLE])
+    return UnknownGpu(env[_VARIABLE], entries[count]) if count < len(entries) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, pi
+from math import exp, isfinite
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation
 from collbench.gate.baseline import Baseline, Figures, known_median
 from collbench.gate.changes import changes
-from collbench.gate.history import CELL, HistoryMatrix, SeriesSubject, history_matrix
+from collbench.gate.history import CELL, OF_MEDIAN, HistoryMatrix, SeriesSubject, history_matrix
 from collbench.gate.rule import K_SIGMA
-
-_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; with one or two values they are equal
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,6 @@ def _known(values: Figures) -> list[int]:
 def _reach(variance: Figures, counts: Sequence[Figures], floors: Figures) -> Figures:
     """Return by how much medians of so many allocations differ by chance; NaN if the scatter is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        of_median = sum(np.where(count > 2, _OF_MEDIAN, 1.0) / count for count in counts)
+        of_median = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
         reach = K_SIGMA * np.sqrt(variance * of_median)
     return np.where(np.isfinite(reach), np.maximum(floors, reach), np.nan)

@@ -31,10 +31,10 @@ from collbench.gate.baseline import (
     times_of,
 )
 from collbench.gate.changes import changes
-from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
+from collbench.gate.rule import LEAST_CELLS, floors_of, pooled, variance
 from collbench.gate.state import STATE, flipped, typical_probe_s
 from collbench.results.row import CaseKey
-from collbench.units import plural
+from collbench.units import first_of, plural
 
 # Steps: changes of a series from one level to another for at least three allocations.
 #
@@ -54,7 +54,7 @@ _ERRORS = 5.0
 _AT_ONCE = 2000  # series at once; more would exceed the processor's cache
 _PRICE = 10.0  # of another level, in variances; chance explains less
 _LEAST_VARIANCE = 1e-8  # relative 1e-4: no clock is more precise, and rounding must not look like a step
-_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
+OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
 _LARGEST = 0.285  # the usual value of the largest of m squares of normal numbers is the square of NormalDist().inv_cdf(1 - _LARGEST / m)
 
 
@@ -158,7 +158,7 @@ def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: f
     before, after = float(np.median(values[old])), float(np.median(values[new]))
     is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
     firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
-    error = sqrt(variance * _OF_MEDIAN * (1 / len(old) + 1 / len(new)))
+    error = sqrt(variance * OF_MEDIAN * (1 / len(old) + 1 / len(new)))
     return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
 
 
@@ -189,8 +189,7 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
     }
     for remark, of in remarks.items():
         if of:
-            more = f" and {len(of) - _MOST_NAMED} more" if len(of) > _MOST_NAMED else ""
-            notes.append(f"{', '.join(each.name for each in of[:_MOST_NAMED])}{more}: {remark}")
+            notes.append(f"{first_of((each.name for each in of), _MOST_NAMED)}: {remark}")
     if len(ordered) < 2 * LEAST:
         have = plural(len(ordered), "allocation")
         notes.append(f"{have}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
@@ -211,8 +210,7 @@ def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
         refused = {folder: why for folder in folders if (why := _refused(folder))}
         if not refused or len(refused) == len(folders):
             raise
-    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return allocations_in([folder for folder in folders if folder not in refused]), [f"left out: {next(iter(refused.values()))}{more}"]
+    return allocations_in([folder for folder in folders if folder not in refused]), [f"left out: {first_of(refused.values(), 1)}"]
 
 
 def _holds_runs(folder: Path) -> bool:
@@ -337,12 +335,8 @@ def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:
 
 def median_variance(launches: Figures) -> Figures:
     """Return […] the variance of the median of [… × launches] ln of time; NaN for fewer than two."""
-    known = np.isfinite(launches)
-    counts = known.sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(known, launches, 0.0).sum(axis=-1) / counts
-        squares = np.where(known, launches - mean[..., None], 0.0) ** 2
-        found: Figures = np.where(counts > 1, np.pi / 2 * squares.sum(axis=-1) / (counts - 1) / counts, np.nan)
+        found: Figures = OF_MEDIAN * variance(np.moveaxis(launches, -1, 0)) / np.isfinite(launches).sum(axis=-1)
     return found
 
 

@@ -57,6 +57,7 @@ from collbench.gate.reasons import (
     SlowedOnPurpose,
     SlowerLater,
     StillSuspected,
+    TooCoarse,
     UncheckedCases,
     UnexpectedChange,
     UnfinishedLaunches,
@@ -66,7 +67,7 @@ from collbench.gate.reasons import (
     WithoutStart,
     WrongCases,
 )
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask, exceed, learn
+from collbench.gate.rule import COARSEST, CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask, exceed, learn
 from collbench.gate.state import (
     FEWEST_LAUNCHES,
     FilteredAllocation,
@@ -265,7 +266,9 @@ def verdict_of(
     floors = floor_states(expectations.floors, evaluated.candidate, confirmations, evaluated.before)
     groups = group_states(limits, excess, cases, suspicions, evaluated.undecided)
     cause = cause_of(suspicions, groups, cases) if evaluated.counts[0] else None  # the slowdown in another machine state has no pattern
-    against = [*reasons]
+    against = [*reasons, *_too_coarse(limits, about["mode"] == "paired")]
+    if any(isinstance(each, TooCoarse) for each in against):
+        groups = [replace(each, state=UNDECIDED) if each.state == PASSED else each for each in groups]
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
         against.append(StillSuspected(waiting, max(0, confirmations - len(evaluated.candidate))))
@@ -299,6 +302,14 @@ def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], fl
     if any(each.state == CONFIRMED for each in suspicions):
         return REGRESSION
     return UNDECIDED if against else PASSED
+
+
+def _too_coarse(limits: BaselineLimits, paired: bool) -> Iterator[TooCoarse]:
+    """Yield a reason if neither a group nor a case detects a slowdown that matters."""
+    judged = np.bincount(limits.scheme.of, limits.judged, len(limits.scheme.groups)) > 0
+    visible = np.exp([*limits.cases[limits.judged], *limits.groups[judged]])
+    if len(visible) and not visible.min() <= COARSEST:
+        yield TooCoarse(_known(visible.min()), paired)
 
 
 def judge(

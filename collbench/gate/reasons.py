@@ -80,6 +80,18 @@ class NoHistory(BlockingReason, frozen=True):
         return f"{self.baseline} has no case in {self.needed} allocations{_besides(self.left_out)}: add good allocations of the same suite"
 
 
+class TooCoarse(GateReason, frozen=True):
+    """No group detects a slowdown of less than this factor, which is too coarse to pass; None: no group detects any."""
+
+    detected: float | None
+    paired: bool = False
+
+    def render(self) -> str:
+        only = "no slowdown at all" if self.detected is None else f"slowdowns above {min(self.detected, 10):.3g}×"
+        again = "the stacks again" if self.paired else "the baseline's allocations again"
+        return f"every group detects {only}, too coarse for a pass: measure {again}, on an idle machine or with a longer --max-time"
+
+
 class BeganBeforeBaseline(BlockingReason, frozen=True):
     """A candidate began before the last allocation of the baseline (ISO 8601)."""
 

@@ -22,6 +22,7 @@ FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer
 K_SIGMA = 3.0
 PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+COARSEST = 2.0  # factor: limits above it detect no slowdown that matters
 LEAST_CELLS = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
 
@@ -100,14 +101,14 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     """Return the limits from [allocations × cases] ln of seconds; NaN if a case was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
-    variance = pooled(_variance(times), counts, scheme)
+    pooled_variance = pooled(variance(times), counts, scheme)
     beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # a single measurement always equals its center
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = floors_of(scheme)
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return BaselineLimits(
-        scheme, counts, centre, np.maximum(floors.cases, _reach(variance, counts)),
+        scheme, counts, centre, np.maximum(floors.cases, _reach(pooled_variance, counts)),
         group_centre, np.where(judged < LEAST_CELLS, np.inf, np.maximum(floors.groups, _spread(of_groups))),
         whole_centre, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, float(_spread(of_all[:, None])[0]))),
     )  # fmt: skip
@@ -154,7 +155,7 @@ def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
     return found
 
 
-def _variance(values: Figures) -> Figures:
+def variance(values: Figures) -> Figures:
     """Return the variance of the known values over the first axis; NaN for fewer than two."""
     known = np.isfinite(values)
     counts = known.sum(axis=0)
@@ -166,11 +167,11 @@ def _variance(values: Figures) -> Figures:
 
 def _spread(values: Figures) -> Figures:
     """Return the spread of [allocations × …] values around their center."""
-    return _reach(_variance(values), np.isfinite(values).sum(axis=0))
+    return _reach(variance(values), np.isfinite(values).sum(axis=0))
 
 
-def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
+def _reach(spread: Figures, counts: NDArray[np.int64]) -> Figures:
     """Return how far another allocation may be from the center of `counts` ones by chance; infinite where the spread is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = K_SIGMA * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
+        found = K_SIGMA * np.sqrt(spread) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

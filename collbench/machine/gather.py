@@ -169,8 +169,7 @@ def gather(target: Path) -> int:
     if not target.parent.is_dir():
         raise UsageError(f"{printable(str(target.parent))} is not a folder: create it, or name another file")
     parts = collect(Folder(Path("/")), COMMANDS)
-    with _new(target) as stream:
-        _write(stream, _suffix(target) or "", parts)
+    write(target, parts)
     size = format_bytes(target.stat().st_size)
     print(f"wrote {target}: {len(parts.texts)} files, {size}; read its {MANIFEST} before you send it", file=sys.stderr)
     return FINE
@@ -202,6 +201,19 @@ def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
     about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
     texts[f"/{MANIFEST}"] = "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *sorted(texts), ""])
     return Parts(texts, links, folders)
+
+
+def write(target: Path, parts: Parts) -> None:
+    """Write the archive, packed in the format of its suffix. Never replaces an existing file: raises UsageError instead."""
+    with _new(target) as stream:
+        suffix = _suffix(target)
+        if suffix == ".tar.zst":
+            import zstandard
+
+            with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as packed:
+                _pack(cast(IO[bytes], packed), "w|", parts)
+        else:
+            _pack(stream, {".tar.gz": "w|gz", ".tar.xz": "w|xz"}.get(suffix or "", "w|"), parts)
 
 
 def _ran(command: tuple[str, ...]) -> tuple[str, str]:
@@ -241,16 +253,6 @@ def _new(target: Path) -> Iterator[IO[bytes]]:
         raise UsageError(f"{printable(str(target))} is there already: remove it, or name another file") from None
     except OSError as why:
         raise UsageError(f"{printable(str(target))} cannot be written ({why.strerror}): name a file in a folder of your own") from None
-
-
-def _write(stream: IO[bytes], suffix: str, parts: Parts) -> None:
-    if suffix == ".tar.zst":
-        import zstandard
-
-        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as packed:
-            _pack(cast(IO[bytes], packed), "w|", parts)
-    else:
-        _pack(stream, {".tar": "w|", ".tar.gz": "w|gz", ".tar.xz": "w|xz"}[suffix], parts)
 
 
 def _pack(stream: IO[bytes], mode: str, parts: Parts) -> None:

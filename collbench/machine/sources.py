@@ -185,6 +185,7 @@ READERS: tuple[Reader, ...] = (
 _LONGEST_LINE = 4000
 _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
 OUTPUTS = "outputs"  # of tools, next to sys and proc in the archive of `probe --gather`
+_RUN, _TOPOLOGY = "run.json", "topology.json"  # of a run folder; its other files are results
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # order of trust: sources with a lower number are merged first
 _DOUBTS = _TEXT + len(READERS)
 _HEAD = 1 << 16
@@ -280,14 +281,15 @@ def _called(reading: _Reading, name: str) -> _Reading:
 
 
 def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
-    """Return the readings of a machine's root (with outputs of tools next to sys and proc), or of a folder of files."""
+    """Return the readings of a machine's root (with outputs of tools next to sys and proc), of a run, or of a folder of files."""
     root = (folder / "sys").is_dir() or (folder / "proc").is_dir()
     found = _of_tree(Folder(folder)) if root else []
     if root and folder.resolve() == Path("/"):
         return found
     outputs = folder / OUTPUTS
     files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
-    found += _of_files(files, note, alone=not root)
+    of_run = [file for file in files if file.name == _TOPOLOGY] if (folder / _RUN).is_file() else []
+    found += _of_files(of_run or files, note, alone=not root)
     if not any(_has_facts(reading.machine) for reading in found):
         raise Unreadable(
             f"{printable(str(folder))} holds nothing that is read here, in {len(files)} files and "

@@ -14,6 +14,7 @@ from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.operations.registry import failed_plugin
 from collbench.reason import Fact
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
     except MemoryError:  # of this rank only; the other ranks continue to open the backend
         raise
     except Exception as error:
-        return f"{backend.name} does not open: {type(error).__name__}: {error}", False
+        return failed_plugin(error) or f"{backend.name} does not open: {type(error).__name__}: {error}", False
     return None
 
 

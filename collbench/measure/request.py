@@ -10,7 +10,6 @@ from typing import Any
 
 from collbench.backends.slowing import Slowing
 from collbench.operations.sweep import Sweep, Sweeps
-from collbench.results.folder import holds_a_run
 
 # The user's limits for one case: the time limit takes precedence over counts. Without numpy, since every command imports this module.
 
@@ -135,4 +134,6 @@ class Request:
 
         Call it at rank 0: its disk has the runs.
         """
+        from collbench.results.folder import holds_a_run
+
         return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume

@@ -1,9 +1,10 @@
-"""Resume an interrupted run in its folder: stored rows stay, missing cases are measured."""
+"""Resume an interrupted run of any kind in its folder: stored records stay, and only what is missing is measured."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from collbench.measure.row import row_without
 from collbench.operations.registry import operations
 from collbench.reason import Fact
 from collbench.results.environment import steering
-from collbench.results.folder import TOPOLOGY, RunFolder
+from collbench.results.folder import RUN, TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import SERIES, Row
 from collbench.results.store import parse_object, read_object, to_line
 from collbench.units import plural
+from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine
@@ -60,11 +62,13 @@ def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     text = "\n".join(sorted(repr(key) for key in keys))
     return {
         "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
-        "digest": hashlib.sha256(text.encode()).hexdigest(), "options": _options(request),
+        "digest": hashlib.sha256(text.encode()).hexdigest(), "options": options_of(request),
+        **({"span": list(span)} if (span := request.sweep.each[0].span) else {}),
     }  # fmt: skip
 
 
-def _options(request: Request) -> dict[str, Any]:
+def options_of(request: Request) -> dict[str, Any]:
+    """Return the options that all kinds of runs share, for run.json: a run is resumed only with the same ones."""
     budget = request.budget
     return {
         "--iterations": budget.iterations, "--warmup": budget.warmup,
@@ -91,12 +95,16 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return f"{changed[0]} was {was} and is {is_now}{more}"
 
 
-def request_difference(then: Mapping[str, Any], request: Request) -> str | None:
-    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the shared options."""
+def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[str, Any] | None = None) -> str | None:
+    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the options.
+
+    more: the options of a kind of run other than cases.
+    """
     from collbench import __version__
 
-    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
-    options = _object(then.get("asked")).get("options")
+    asked = {"options": {**options_of(request), **(more or {})}}
+    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": asked}
+    options = dict_of(then.get("asked")).get("options")
     known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
     return difference(known, parse_object(to_line(now).encode()))
 
@@ -107,11 +115,11 @@ def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "the command", str(info.get("operation"))
     yield "the list of hosts", _text(info.get("hosts"))
     yield from _ranks(info.get("rank_map"))
-    for name, versions in _object(info.get("backends")).items():
+    for name, versions in dict_of(info.get("backends")).items():
         yield from _texts(f"{name}'s ", versions)
-    yield from _texts("the host's ", {name: _object(info.get("host")).get(name) for name in _OF_HOST})
-    yield from _texts("", steering(_object(info.get("environment"))))
-    suite, requested = _object(info.get("suite")), _object(info.get("asked"))
+    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("", steering(dict_of(info.get("environment"))))
+    suite, requested = dict_of(info.get("suite")), dict_of(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
     yield "what was requested", "recorded" if requested else "not recorded"
     yield from _texts("", requested.get("options"))
@@ -133,7 +141,7 @@ def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
 
 
 def _texts(before: str, values: Any) -> Iterator[tuple[str, str]]:
-    for name, value in _object(values).items():
+    for name, value in dict_of(values).items():
         yield f"{before}{name}", _text(value)
 
 
@@ -154,7 +162,8 @@ def _shortened_alike(was: str, is_now: str) -> tuple[str, str]:
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
     interfaces = [
-        (_object(old), _object(new)) for old, new in zip(_list(then.get("interfaces")), _list(now.get("interfaces")), strict=False)
+        (dict_of(old), dict_of(new))
+        for old, new in zip(list_of(then.get("interfaces"), object), list_of(now.get("interfaces"), object), strict=False)
     ]
     for old, new in interfaces:
         changed = next((name for name in new if old.get(name) != new.get(name)), None)
@@ -190,28 +199,29 @@ def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
         return {}
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 class RunResumed(Fact, frozen=True):
-    """The run continues in the folder of an earlier, incomplete one. Cases that are stored there are not measured
-    again.
+    """The run continues in the folder of an earlier, incomplete one. What is stored there is not measured again.
+
+    cases   how many there are in all; None: not known
+    what    what is counted: cases, rounds or rows
     """
 
     path: str
     stored: int
-    cases: int
+    cases: int | None
+    what: str = "case"
+    complete: bool = False
 
     def render(self) -> str:
         """Return the sentence that users see."""
+        known = f"{self.path} has " + (f"{self.stored} of " if self.cases is not None else "")
+        known += plural(self.stored if self.cases is None else self.cases, self.what)
+        if self.complete or self.stored == self.cases:
+            return f"{known}: the run is complete"
+        if self.cases is None:
+            return f"{known}: the others are measured now"
         left = self.cases - self.stored
-        known = f"{self.path} has {self.stored} of {plural(self.cases, 'case')}"
-        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now" if left else f"{known}: the run is complete"
+        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now"
 
 
 class LockTakenOver(Fact, frozen=True):
@@ -238,26 +248,28 @@ class LineCut(Fact, frozen=True):
 
 @dataclass
 class Stored:
-    """The stored part of a run, empty unless the run is resumed. Only `done` and `resumed` are known at ranks other than 0.
+    """The stored part of a run, empty unless the run is resumed. Only `done`, `complete` and `resumed` are known at ranks other than 0.
 
     info     the part of run.json about this launch
-    rows     by the place of their case in the work; done: these places
+    records  by the place of their case, training or round in the plan; done: these places
+    complete whether nothing is left to measure
     cut      by file, the bytes of lines that were incomplete after a kill
     """
 
     folder: RunFolder | None = None
     info: dict[str, Any] = field(default_factory=dict)
-    rows: dict[int, Row] = field(default_factory=dict)
+    records: dict[int, Any] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     done: frozenset[int] = frozenset()
+    complete: bool = False
     resumed: bool = False
 
-    def notes(self, total: int) -> list[Fact]:
-        """Return the facts that the user should know of a resumed run; total: its number of cases."""
+    def notes(self, total: int | None, what: str) -> list[Fact]:
+        """Return the facts that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
         if not (self.resumed and self.folder):
             return []
         path = str(self.folder.path)
-        found: list[Fact] = [RunResumed(path, len(self.rows), total)]
+        found: list[Fact] = [RunResumed(path, len(self.records), total, what, self.complete)]
         if self.folder.taken_over:
             found.append(LockTakenOver(path, self.folder.taken_over))
         return found + [LineCut(name, count) for name, count in self.cut.items()]
@@ -273,8 +285,8 @@ class Stored:
         if not (self.folder.path / TOPOLOGY).is_file():  # the run ended before it was written
             self.folder.write_topology(topology)
 
-    def complete(self, code: int) -> RunFolder | None:
-        """Return the folder of a run that gets no more rows, if it does not yet record an end with this code; else None."""
+    def completed(self, code: int) -> RunFolder | None:
+        """Return the folder of a run that gets no more records, if it does not yet record an end with this code; else None."""
         if self.folder is None:
             return None
         if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
@@ -290,31 +302,37 @@ class Stored:
         folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over)
 
 
-def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
+def stored_order_seed(path: Path) -> int | None:
+    """Return the seed of the order of a run to resume; None if it cannot be read: then the run is refused later."""
+    with suppress(OSError, ValueError):
+        seed = read_object(path / RUN).get("order_seed")
+        return seed if isinstance(seed, int) else None
+    return None
+
+
+def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run], tuple[dict[int, Any], bool]]) -> Stored:
     """Return a new folder, or the folder of the run to resume, locked for this process; at rank 0.
 
-    info: the part of run.json about this launch. planned: the result of `planned`, empty for a run that is not of cases. Raises
-    UsageError for another run, and for one that cannot be continued.
+    info: the part of run.json about this launch. take_up: see `Task.take_up`. Raises UsageError for another run, and for one that
+    cannot be continued.
     """
-    if planned:
-        info = {**info, "asked": requested_of(request, [row for row, _ in planned])}
     earlier = request.earlier
     if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)
-    return _taken_up(earlier, {"operation": request.command, **info}, planned)
-
-
-def _taken_up(path: Path, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
-    folder = RunFolder.reopen(path)
+    folder = RunFolder.reopen(earlier)
     try:
-        _refuse_another(folder, info)
-        run = read_run(path)
-        _refuse_a_cut_one(run)
+        if found := difference(folder.run, parse_object(to_line({"operation": request.command, **info}).encode())):
+            raise UsageError(_refusal(folder, found))
+        run = read_run(earlier)
+        for row in run.rows:  # samples appended later would be taken for those that a row has lost
+            for name in row.samples:
+                run.array(row, name)
+        records, complete = take_up(run)
     except BaseException:
         folder.give_up()
         raise
-    folder.rows = len(run.rows)
-    return Stored(folder, info, _by_place(run.rows, planned), resumed=True)
+    folder.rows = len(run.rows) or len(records)
+    return Stored(folder, info, records, complete=complete, resumed=True)
 
 
 def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
@@ -330,24 +348,11 @@ def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
         raise UsageError(_refusal(folder, found))
 
 
-def _refuse_another(folder: RunFolder, info: dict[str, Any]) -> None:
-    found = difference(folder.run, parse_object(to_line(info).encode()))
-    if found:
-        raise UsageError(_refusal(folder, found))
-
-
-def _refuse_a_cut_one(run: Run) -> None:
-    """Raise UsageError if rows have lost their samples: samples appended later would be taken for theirs."""
-    for row in run.rows:
-        for name in row.samples:
-            run.array(row, name)
-
-
 def _refusal(folder: RunFolder, why: str) -> str:
     return f"{folder.path} cannot be resumed: {why}; start a new run, without --resume"
 
 
-def _by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
+def rows_by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
     """Return the rows by the place of their case, each taken once."""
     stored: dict[Key, list[Row]] = {}
     for row in rows:

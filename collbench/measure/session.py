@@ -33,14 +33,14 @@ from collbench.measure.open_backends import (
 )
 from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import Stored, open_folder
+from collbench.measure.resume import Stored, open_folder, options_of, stored_order_seed
 from collbench.measure.sync import HostSync, host_sync
 from collbench.operations.case import Case
 from collbench.operations.sweep import rounding_note, tuning_note
 from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import CELLS, RunFolder
-from collbench.results.row import Row
+from collbench.results.reader import Run
 from collbench.units import plural
 
 _PATIENCE_S = 1.0
@@ -56,7 +56,6 @@ class Plan:
     total       the number of cases, rounds or trainings
     facts       entries for run.json
     cases       of a sweep, for its table, with the number of ranks and nodes, and the rank map
-    identities  of a sweep: for each case how its stored row names it (see `resume.planned`)
     notes       for the user, before the first record
     """
 
@@ -66,7 +65,6 @@ class Plan:
     ranks: int = 0
     nodes: int = 0
     rank_map: Sequence[Mapping[str, Any]] = ()
-    identities: Sequence[tuple[Row, Row]] = ()
     notes: Sequence[Fact] = ()
 
 
@@ -110,12 +108,27 @@ class Task(Protocol):
     All ranks call its methods in the same order. `session.records` has the results, at rank 0 alone.
 
     one_backend  whether it measures only on the first of the request's backends that opens
+    what         what it measures, one after the other: "case", "round" or "row" (of a training)
+    in_order     whether its records follow from the seed of the order and from one another: a resumed run has the same seed
     """
 
     one_backend: bool = False
+    what: str = "case"
+    in_order: bool = False
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
+        ...
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options for run.json's "asked", at rank 0. A run is resumed only if they are the same."""
+        return {"options": options_of(session.request)}
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return (the records of the run to resume by place in the plan, whether nothing is left to measure), at rank 0.
+
+        Raises UsageError for records that cannot be continued.
+        """
         ...
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Any, Case]]]:
@@ -228,8 +241,7 @@ class LaunchSession:
     def begin(self, task: Task) -> Plan:
         """Open the backends and the run folder, and return the plan. All ranks must call it. Raises CollbenchError."""
         request, world = self.request, self.world
-        drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
-        self.order_seed = world.broadcast(drawn, "beginning")
+        self.order_seed = world.broadcast(self._draw_order_seed(task), "beginning")
         self.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
         self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note)
@@ -239,39 +251,45 @@ class LaunchSession:
 
         def opening() -> Stored:
             info = {**describe_run(request, world, self.opened, of_hosts), "order_seed": self.order_seed, **plan.facts}
-            return open_folder(request, info, plan.identities)
+            return open_folder(request, {**info, "asked": task.requested(self)}, task.take_up)
 
         self.stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
-        self.stored.done = frozenset(world.broadcast(sorted(self.stored.rows), "looking at what is stored"))
-        self.records = list(self.stored.rows.values())
+        known: list[Any] = [sorted(self.stored.records), self.stored.complete]
+        done, self.stored.complete = world.broadcast(known, "looking at what is stored")
+        self.stored.done = frozenset(done)
+        self.records = list(self.stored.records.values())
         if folder := self.stored.folder:
             self.folder = None if self.stored.resumed else folder
             folder.watch, world.kept = world.watchdog.phase, partial(folder.so_far, plan.total)
             record_run(folder.path, os.environ)
         return plan
 
-    def left(self, plan: Plan) -> list[int]:
-        """Return the places of the cases, rounds or trainings that are not stored yet."""
-        return [place for place in range(plan.total) if place not in self.stored.done]
+    def _draw_order_seed(self, task: Task) -> int:
+        """Return the seed of the order at rank 0: of the run to resume if its records depend on it, else the user's, else a new one."""
+        request = self.request
+        if self.world.rank == 0 and task.in_order and (earlier := request.earlier) and (seed := stored_order_seed(earlier)) is not None:
+            return seed
+        return secrets.randbits(32) if request.order_seed is None else request.order_seed
 
     # The measurement.
 
     def measure(self, task: Task, plan: Plan) -> int:
         """Measure what is not stored yet, complete the run folder, and return the exit code, the same on all ranks."""
-        if self.left(plan):
+        if not self.stored.complete:
             self.ceilings.prepare(*task.references(self))
             at_rank_0(self.world, lambda: self.stored.go_on(self.ceilings.topology()), "comparing the machines")
             self.folder = self.stored.folder
         else:
-            self.folder = self.stored.complete(task.exit_code(self.records))
+            self.folder = self.stored.completed(task.exit_code(self.records))
         if self.listener:
             self.listener.begin(plan, str(self.stored.folder.path) if self.stored.folder else "")
-            for place, row in self.stored.rows.items():
-                self.listener.record(row, place)
-        for fact in (*self._waiting, *self.stored.notes(plan.total), *self._notes(), *plan.notes):
+            for place, record in self.stored.records.items():
+                self.listener.record(record, place)
+        stored = self.stored.notes(None if task.in_order else plan.total, task.what)
+        for fact in (*self._waiting, *stored, *self._notes(), *plan.notes):
             self.note(fact)
         try:
-            if self.left(plan):
+            if not self.stored.complete:
                 task.measure(self)
         finally:
             if self.instruments:

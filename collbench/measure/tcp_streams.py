@@ -220,7 +220,7 @@ class TcpStream:
     """TCP streams from one process to another, or to itself. All start from `source_address` ("": the kernel's choice).
 
     address   at which the target listens
-    nic       the interface whose counters are read at both ends; "": none
+    nic       the interface with the counters that are read at both ends; "": none
     count     how many streams
     """
 

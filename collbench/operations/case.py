@@ -9,6 +9,7 @@ from functools import lru_cache
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DType
 from collbench.operations.traffic import Traffic
+from collbench.units import format_size, plural
 
 # The division of a job's ranks into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
 
@@ -45,16 +46,12 @@ class Split:
 
     def _wrong(self, n: int, sizes: list[int]) -> str | None:
         """Return why these groups cannot be measured, and the remedy."""
-        colours = self._colours()
+        colours = {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)  # None: as many as the ranks give
         if colours is not None and colours > len(sizes):
             return f"leaves {colours - len(sizes)} of {colours} groups empty: {self._remedy(n)}"
         if len(set(sizes)) > 1:
             return f"makes groups of {min(sizes)} to {max(sizes)} ranks, which cannot be compared: {self._remedy(n)}"
         return f"makes groups of one rank, which move nothing: {self._remedy(n)}" if len(sizes) > 1 and sizes[0] == 1 else None
-
-    def _colours(self) -> int | None:
-        """Return the number of groups that the split requests; None if it depends on the number of ranks."""
-        return {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)
 
     def _remedy(self, n: int) -> str:
         """Return splits of this kind that fit n ranks."""
@@ -62,7 +59,7 @@ class Split:
         if self.word in ("AND", "OR"):
             wholes = [k for k in wholes if k & (k - 1) == 0]
         if not wholes:
-            return f"{_ranks(n)} cannot be split evenly like this; leave --split out, or start more ranks"
+            return f"{plural(n, 'rank')} cannot be split evenly like this; leave --split out, or start more ranks"
         fit = [str(Split(self.word, k - 1 if self.word in ("AND", "OR") else k)) for k in (wholes[0], wholes[-1])]
         return f"choose {' or '.join(dict.fromkeys(fit))}{', for example' if len(wholes) > 2 else ''}"
 
@@ -91,12 +88,8 @@ def _groups(split: Split, n: int) -> Groups:
         found.setdefault(split.colour(rank), []).append(rank)
     wrong = split._wrong(n, [len(ranks) for ranks in found.values()])
     if wrong:
-        raise UsageError(f"--split '{split}' of {_ranks(n)} {wrong}")
+        raise UsageError(f"--split '{split}' of {plural(n, 'rank')} {wrong}")
     return tuple(tuple(ranks) for _, ranks in sorted(found.items()))
-
-
-def _ranks(n: int) -> str:
-    return f"{n} rank{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -140,8 +133,6 @@ class Case:
 
     def title(self) -> str:
         """Return a short text for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
-        from collbench.units import format_size
-
         root = f"root {self.root}" if self.root is not None else None
         words = [
             self.dtype.name,

@@ -48,14 +48,9 @@ class Schedule:
     def rounds(self) -> Iterator[Round]:
         """Yield the pairs that run at the same time. A round of more than `at_once` pairs is divided."""
         for number in self.chosen:
-            pairs = self._whole(number)
+            pairs = circle_round(self.n, number) if self.center is None else ((self.center, number + (number >= self.center)),)
             step = self.at_once or len(pairs)
             yield from (pairs[at : at + step] for at in range(0, len(pairs), step))
-
-    def _whole(self, number: int) -> Round:
-        if self.center is None:
-            return circle_round(self.n, number)
-        return ((self.center, number + (number >= self.center)),)
 
     @property
     def parts(self) -> int:

@@ -1,13 +1,13 @@
 """Operations: the data that each rank sends and must receive, and the calls for each library interface ("api").
 
-An operation is one file, in `builtin/` or in a plug-in (entry point `collbench.operations`). It defines generator functions that yield
-the calls of one iteration, and one `Operation`. That is enough: the registry finds it, `--help` lists it, results are verified from
+An operation is one file, in `builtin/` or in a plug-in (entry point `collbench.operations`). It defines functions that return or
+yield the calls of one iteration, and one `Operation`. That is enough: the registry finds it, `--help` lists it, results are verified from
 `expected_blocks`, and the contract tests run it over every backend. tests/contract/example_plugin has a complete example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -154,7 +154,7 @@ class Binding(Protocol):
         ...
 
 
-Steps = Callable[[Any], Iterator[Call]]
+Steps = Callable[[Any], Iterable[Call]]  # a generator function, or a function that returns a list
 
 
 def _no_need(_n: int, _case: Case) -> Reason | None:
@@ -319,7 +319,7 @@ def result_first(steps: Steps) -> Steps:
 
 
 def _marked(steps: Steps, mark: str) -> Steps:
-    def marked(x: Any) -> Iterator[Call]:
+    def marked(x: Any) -> Iterable[Call]:
         return steps(x)
 
     for name in ("in_place_only", "out_of_place_only", "result_first"):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -229,19 +229,8 @@ class _Draft:
     title: str = ""
     run: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    sweeps: list[_Sweep] = field(default_factory=list)
+    sweeps: list[SuiteSweep] = field(default_factory=list)
     read: int = 0
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    file: str
-    number: int
-    values: dict[str, Any]
-
-    @property
-    def name(self) -> str | None:
-        return self.values.get("name")
 
 
 def read_suite(name: str) -> Suite:
@@ -253,7 +242,7 @@ def read_suite(name: str) -> Suite:
     texts: dict[str, bytes] = {}
     _read_into(draft, name, Path(), (), texts)
     digest = hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in texts.values())).hexdigest()
-    sweeps = tuple(_table(sweep, draft.defaults) for sweep in draft.sweeps)
+    sweeps = tuple(_completed(sweep, draft.defaults) for sweep in draft.sweeps)
     if not sweeps:
         raise UsageError(f'suite {name} measures nothing: add a table [[sweeps]] with operations = ["allreduce"], or extends = "quick"')
     return Suite(_path(name, Path()).stem, draft.title, draft.run, sweeps, tuple(texts), digest)
@@ -262,7 +251,7 @@ def read_suite(name: str) -> Suite:
 def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], texts: dict[str, bytes]) -> None:
     """Add a suite to the contents of those that it extends; `chain` is the path of `extends` that leads to it."""
     path = _path(name, folder)
-    file = name if _is_built_in(name) else str(path)
+    file = name if name in BUILT_IN else str(path)
     draft.read += 1
     if draft.read > _MOST_FILES:
         raise UsageError(f"suite {chain[0]} extends more than {_MOST_FILES} suites, one through another: write them into one")
@@ -281,11 +270,7 @@ def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], t
 
 
 def _path(name: str, folder: Path) -> Path:
-    return _FOLDER / f"{name}.toml" if _is_built_in(name) else folder / name
-
-
-def _is_built_in(name: str) -> bool:
-    return name in BUILT_IN
+    return _FOLDER / f"{name}.toml" if name in BUILT_IN else folder / name
 
 
 def _bytes_of(path: Path, file: str, chain: Sequence[str]) -> bytes:
@@ -316,17 +301,20 @@ def _not_toml(message: str, file: str) -> str:
     return f"suite {file}, {where}: invalid TOML ({what[:1].lower()}{what[1:]})"
 
 
-def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[_Sweep]:
-    found = [_Sweep(file, number, _with_absolute_paths(values, folder)) for number, values in enumerate(document.get("sweeps", []), 1)]
-    first: dict[str, _Sweep] = {}
-    for sweep in found:
-        if sweep.name and first.setdefault(sweep.name, sweep) is not sweep:
-            other = place_of(first[sweep.name].number, None)
-            raise UsageError(f"suite {file}, {place_of(sweep.number, sweep.name)}: {other} has that name: choose another")
+def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[SuiteSweep]:
+    """Return the sweeps that a suite contains itself, without defaults."""
+    found, first = list[SuiteSweep](), dict[str, int]()
+    for number, table in enumerate(document.get("sweeps", []), 1):
+        own = _with_absolute_paths(table, folder)
+        name = own.pop("name", None)
+        where = place_of(number, name)
+        if name and first.setdefault(name, number) != number:
+            raise UsageError(f"suite {file}, {where}: {place_of(first[name], None)} has that name: choose another")
+        found.append(SuiteSweep(file, where, name, tuple(own), own))
     return found
 
 
-def _add_sweeps(draft: _Draft, sweeps: Sequence[_Sweep]) -> None:
+def _add_sweeps(draft: _Draft, sweeps: Sequence[SuiteSweep]) -> None:
     """Replace sweeps of the same name in place; append the others."""
     places = {sweep.name: place for place, sweep in enumerate(draft.sweeps) if sweep.name}
     for sweep in sweeps:
@@ -341,22 +329,17 @@ def _with_absolute_paths(values: Mapping[str, Any], folder: Path) -> dict[str, A
     return {key: [str(folder / one) for one in _listed(value)] if key in _FILES else value for key, value in values.items()}
 
 
-def _table(sweep: _Sweep, defaults: Mapping[str, Any]) -> SuiteSweep:
-    own = {key: value for key, value in sweep.values.items() if key != "name"}
-    values = {key: _listed(value) for key, value in _together(defaults, own)}
-    place = place_of(sweep.number, sweep.name)
-    if "operations" not in values:
-        raise UsageError(f'suite {sweep.file}, {place} names no operations: add a line like operations = ["allreduce"]')
-    return SuiteSweep(sweep.file, place, sweep.name, tuple(own), values)
-
-
 # A sweep that sets one of these replaces the default of the other.
 _INSTEAD = {"traffic": "skew", "skew": "traffic"}
 
 
-def _together(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((key, value) for key, value in defaults.items() if key not in own and _INSTEAD.get(key) not in own)
-    yield from own.items()
+def _completed(sweep: SuiteSweep, defaults: Mapping[str, Any]) -> SuiteSweep:
+    """Return the sweep with the defaults that it does not replace, and with lists as values."""
+    usual = {key: value for key, value in defaults.items() if key not in sweep.own and _INSTEAD.get(key) not in sweep.own}
+    values = {key: _listed(value) for key, value in (usual | dict(sweep.values)).items()}
+    if "operations" not in values:
+        raise UsageError(f'suite {sweep.file}, {sweep.where} names no operations: add a line like operations = ["allreduce"]')
+    return replace(sweep, values=values)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -54,16 +54,12 @@ CPU = BackendDefaults()
 CUDA = BackendDefaults("cuda", "pipelined", "rotating", 2**30)  # as nccl-tests measures
 
 
-def default_for_cpu(backend: str) -> BackendDefaults:
-    """Return the defaults of CPU backends, for any name."""
-    return CPU
-
-
 @dataclass(frozen=True)
 class Sweep:
     """The options of a sweep. Its test cases are all combinations; the backend's defaults replace None, () and "auto".
 
     sizes       in bytes, ascending; None: from 8 to the backend's largest, by `step` ("x2", "+1K")
+    span        the smallest and largest size as requested, in bytes, of which the steps may miss the latter; None: unknown
     sparse      only the sizes of SPARSE instead of every step, where `sizes` is None
     in_place    None: out of place where the library supports it
     window      messages in flight; None: 64, but at most 256 MiB
@@ -96,7 +92,8 @@ class Sweep:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
-    defaults: Callable[[str], BackendDefaults] = default_for_cpu
+    span: tuple[int, int] | None = None
+    defaults: Callable[[str], BackendDefaults] = lambda backend: CPU
     where: str = ""
     place: str = ""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import errno
-import hashlib
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.untrusted import read_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,6 +152,8 @@ def read_traffic(path: Path) -> Traffic:
 
     Raises UsageError, one sentence, for a file that cannot be read or does not contain a square.
     """
+    import hashlib
+
     raw = _bytes_of(path)
     try:
         rows = list(_rows(raw, path))
@@ -165,6 +164,8 @@ def read_traffic(path: Path) -> Traffic:
 
 
 def _bytes_of(path: Path) -> bytes:
+    from collbench.untrusted import read_file
+
     try:
         return read_file(path, _LARGEST_BYTES)
     except OSError as error:
@@ -199,6 +200,8 @@ def _lines(raw: bytes, path: Path) -> Iterator[str]:
 
 def _fields(line: str) -> Sequence[str]:
     """Return the fields of a line of CSV. A comma at the end begins no field."""
+    import csv
+
     try:
         fields = [field.strip() for field in next(csv.reader([line]))]
     except csv.Error:  # a field longer than any number

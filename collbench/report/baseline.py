@@ -26,7 +26,7 @@ from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
 from collbench.results.row import CaseKey
 from collbench.results.store import plain
-from collbench.units import format_percent, format_size, format_time, plural
+from collbench.units import first_of, format_percent, format_size, format_time, plural
 
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
@@ -330,8 +330,7 @@ def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:
         yield _BY_CHANCE
     for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
         if only:
-            more = f" and {len(only) - _DIFF_MOST_NAMED} more" if len(only) > _DIFF_MOST_NAMED else ""
-            yield f"only in {name}: {', '.join(each.name for each in only[:_DIFF_MOST_NAMED])}{more}"
+            yield f"only in {name}: {first_of((each.name for each in only), _DIFF_MOST_NAMED)}"
 
 
 def _json_diff(moves: BaselineDiff) -> Iterator[Line]:

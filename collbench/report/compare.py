@@ -205,7 +205,8 @@ def _identity_columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
     return [Column("", column.title, of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
 
 
-def _outcome(case: CaseRatio) -> str:
+def marked_outcome(case: CaseRatio) -> str:
+    """Return the outcome and the change as text, after "? " if it is doubtful."""
     return f"{'? ' if ratio_doubtful(case) else ''}{describe(case)}"
 
 
@@ -274,7 +275,7 @@ _OUTCOME: tuple[Column[CaseRatio], ...] = (
     Column("", "A µs", lambda case: times(case.a), right=True, drop=1),
     Column("", "B µs", lambda case: times(case.b), right=True, drop=1),
     Column("", "busbw", lambda case: format_change(case.bandwidth), right=True, drop=2),
-    Column("", "outcome", _outcome, cut=True),
+    Column("", "outcome", marked_outcome, cut=True),
     Column("", "flags", remarks, drop=3),
 )
 

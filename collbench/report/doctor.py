@@ -13,7 +13,7 @@ from collbench.errors import FINE, NEGATIVE
 from collbench.launch.explain import Explanation, LauncherProgram
 from collbench.launch.software import NAMES
 from collbench.machine.doctor.examine import examined_parts, sentence, unexamined_parts
-from collbench.machine.doctor.finding import SEVERITIES, Finding
+from collbench.machine.doctor.finding import SEVERITIES, Finding, pages
 from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
@@ -122,25 +122,36 @@ def _launch_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def print_findings(
-    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], format: str, stream: TextIO, *, color: str = "auto"
+    findings: Sequence[Finding],
+    machines: Sequence[Machine],
+    logs: Sequence[NcclLog],
+    format: str,
+    stream: TextIO,
+    *,
+    color: str = "auto",
+    verbose: bool = False,
 ) -> int:
     """Print the findings on `stream`. Returns the exit code: 1 with a severe one, else 0. Raises UsageError for an unknown format."""
     check_format(format, FORMATS)
     width = None if format == "json" else width_of(stream)
-    lines = json_lines(findings, machines, logs) if format == "json" else wrapped(table_lines(findings, machines, logs, width), width)
+    text = table_lines(findings, machines, logs, width, verbose)
+    lines = json_lines(findings, machines, logs) if format == "json" else wrapped(text, width)
     print_lines(lines, stream, wants_color(stream, color))
     return NEGATIVE if any(finding.severity == "severe" for finding in findings) else FINE
 
 
 def table_lines(
-    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], width: int | None = None
+    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], width: int | None = None, verbose: bool = False
 ) -> Iterator[Line]:
-    """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
+    """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined.
+
+    verbose: with all hosts by name, and what each finding means and how to check it by hand.
+    """
     several = len({machine.hostname for machine in machines}) > 1
 
     def on_hosts(names: Sequence[str | None]) -> str:
         known = [name or "unnamed host" for name in names]
-        return f"{listed(known, _MOST_HOSTS)}: " if several and [*names] != [None] else ""
+        return f"{listed(known, len(known) if verbose else _MOST_HOSTS)}: " if several and [*names] != [None] else ""
 
     hosts: dict[Finding, list[str | None]] = {}  # findings that differ only in the host are combined
     for finding in findings:
@@ -155,6 +166,10 @@ def table_lines(
         yield from layout.lines(finding)
         yield Line(printable(f"  evidence: {finding.evidence}"))
         yield Line(printable(f"  remedy:   {finding.remedy}"))
+        if verbose and (page := pages().get(finding.code)):
+            yield Line(f"  means:    {' '.join(page.means.split())}")
+            yield Line("  check:")
+            yield from (Line(f"    {text}") for text in page.check.strip().splitlines())
     summary = "no findings"
     if findings:
         counts = Counter(finding.severity for finding in findings)

@@ -1,14 +1,15 @@
-"""Output of `--dry-run`: the cases that would be measured, sweep by sweep, and the estimated time."""
+"""Output of `--dry-run`: the cases or rounds that would be measured, and the estimated time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
+from collbench.measure.tasks.places import MEASUREMENTS
 from collbench.operations.case import Case
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.plan import operation_name
@@ -61,12 +62,63 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
         raise UsageError("--dry-run prints a plan, which --format nccl-tests does not support: use table, csv or json")
     if format == "table":
         print_lines((Line(line.text) for line in table_lines(_frame(planned), width_of(out))), out)
-        return
-    facts = [case_facts(label, case) for label, case in planned.cases]
-    texts = [{name: str(value) if isinstance(value, bool) else value for name, value in each.items()} for each in facts]
+    else:
+        _write_facts([case_facts(label, case) for label, case in planned.cases], sentences(planned), format, out, talk)
+
+
+def _write_facts(facts: Sequence[Mapping[str, Any]], remarks: Iterable[str], format: str, out: TextIO, talk: TextIO | None) -> None:
+    """Print an object or a CSV line for each record, and the remarks on `talk`."""
+    texts = [{name: _text(value) if isinstance(value, bool | list) else value for name, value in each.items()} for each in facts]
     print_lines(csv_of(texts) if format == "csv" else [Line(json.dumps(each)) for each in facts], out)
-    for text in sentences(planned) if talk else ():
+    for text in remarks if talk else ():
         write_line(talk, printable(text))  # type: ignore[arg-type]
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; of pairs: "0-1 2-3"."""
+    return " ".join(f"{a}-{b}" for a, b in value) if isinstance(value, list) else str(value)
+
+
+@dataclass(frozen=True)
+class PlannedRounds:
+    """The plan of a pairs run or a hunt.
+
+    title    "pairs of 8 ranks"
+    parts    the rounds with their pairs, or the stages with their most rounds: records of equal fields
+    rounds   of all parts; each has three measurements, which take max_time_s at most
+    """
+
+    title: str
+    parts: Sequence[Mapping[str, Any]]
+    rounds: int
+    max_time_s: float
+    notes: Sequence[str] = ()
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the number of rounds, the estimated time, and the notes."""
+        yield self.title
+        if self.rounds:
+            longest = format_duration(ceil(self.rounds * MEASUREMENTS * self.max_time_s))
+            yield (
+                f"at most {longest} of samples: {plural(self.rounds, 'round')} × {MEASUREMENTS} measurements × {self.max_time_s:g} s of "
+                "--max-time; start-up and verification come on top"
+            )
+        yield from self.notes
+
+
+def write_planned_rounds(planned: PlannedRounds, format: str, out: TextIO, talk: TextIO | None) -> None:
+    """Print as `write_dry_run`."""
+    if format != "table":
+        _write_facts(planned.parts, planned.sentences(), format, out, talk)
+        return
+
+    def column(name: str) -> Column[Mapping[str, Any]]:
+        right = all(isinstance(each[name], int) for each in planned.parts)
+        return Column("", name.replace("_", " "), lambda each: _text(each[name]), right=right, cut=not right)
+
+    names = list(planned.parts[0]) if planned.parts else []
+    frame = Frame(tuple(map(column, names)), list(planned.parts), foot=[*([""] if planned.parts else []), *planned.sentences()])
+    print_lines((Line(line.text) for line in table_lines(frame, width_of(out))), out)
 
 
 def sentences(planned: Planned) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """`collbench explain WORD`: a page for every word that collbench prints.
 
-Findings of the doctor have pages in machine/doctor/pages.toml, flags in results/flags.py, and facts (reasons, limits, notes) the docstring
-of their class; columns, outcomes, exit codes and terms in explain.toml beside this module. A test checks that none is missing.
+Findings of the doctor have pages in machine/doctor/pages.toml, flags in results/flags.py, operations their summary, and facts (reasons,
+limits, notes) the docstring of their class; columns, outcomes, exit codes and terms in explain.toml beside this module. A test checks that
+none is missing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _FILE = Path(__file__).with_name("explain.toml")
 GROUPS = {
     "column": "columns and fields",
     "flag": "flags of rows",
+    "operation": "operations",
     "outcome": "outcomes",
     "exit": "exit codes",
     "finding": "findings of doctor, probe and hunt",
@@ -70,7 +72,7 @@ class WordPage:
 @cache
 def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
-    found = [*_of_table(), *_of_flags(), *_of_findings(), *_of_facts()]
+    found = [*_of_table(), *_of_operations(), *_of_flags(), *_of_findings(), *_of_facts()]
     return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
@@ -79,13 +81,13 @@ def page(word: str) -> list[WordPage]:
 
     Raises UsageError for a word without a page; it names the most similar words.
     """
-    plain = _plain(word)
-    if found := [each for each in pages() if plain in map(_plain, (each.word, *each.names))]:
+    wanted = plain(word)
+    if found := [each for each in pages() if wanted in map(plain, (each.word, *each.names))]:
         return found
     from collbench.machine.readers.text import printable
 
-    spelled = {_plain(name): name for each in pages() for name in (each.word, *each.names)}
-    near = [spelled[each] for each in get_close_matches(plain, spelled, 3)]
+    spelled = {plain(name): name for each in pages() for name in (each.word, *each.names)}
+    near = [spelled[each] for each in get_close_matches(wanted, spelled, 3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists all words")
 
@@ -110,7 +112,8 @@ def page_lines(found: Sequence[WordPage], width: int | None = None) -> Iterator[
         yield from wrapped(map(Line, each.lines()), width)
 
 
-def _plain(word: str) -> str:
+def plain(word: str) -> str:
+    """Return a word in the spelling by which pages are found."""
     return " ".join(word.replace("_", " ").replace("-", " ").lower().split())
 
 
@@ -128,6 +131,16 @@ def _of_table() -> Iterator[WordPage]:
     for group, words in table.items():
         for word, fields in words.items():
             yield WordPage(group=group, word=word, **{**fields, "names": tuple(fields.get("names", ()))})
+
+
+def _of_operations() -> Iterator[WordPage]:
+    """Yield a page for each command that measures operations, with the names that rows have."""
+    from collbench.operations.registry import commands
+
+    for command, measured in commands().items():
+        several = len(measured) > 1
+        means = "\n".join(f"{f'{each.name}: ' if several else ''}{each.summary[:1].upper()}{each.summary[1:]}." for each in measured)
+        yield WordPage(group="operation", word=command, names=tuple(each.name for each in measured), means=means)
 
 
 def _of_flags() -> Iterator[WordPage]:

@@ -33,7 +33,7 @@ from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
-from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
+from collbench.units import first_of, format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
@@ -148,8 +148,7 @@ def left_out(fits: Iterable[LineFit]) -> list[str]:
 def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
     groups, found = _same_ranks(runs), list[Line]()
     for group in groups:
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        head = sentences([f"{group[0].path.resolve().name}{more}:"], width) if len(groups) > 1 else []
+        head = sentences([f"{first_of((run.path.resolve().name for run in group), 1)}:"], width) if len(groups) > 1 else []
         if texts := _ranks(group, width):
             found += [line for line in (*head, *texts) if line.text]
     return found
@@ -322,16 +321,14 @@ def _launches(table: Launches) -> str:
 
 
 def _several(names: Sequence[str]) -> str:
-    shown = [short(name, 40) for name in names[:12]]
-    return ", ".join(shown) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return first_of((short(name, 40) for name in names), 12)
 
 
 def _hosts(run: Run) -> str:
     """Return "2 hosts: node1, node2"."""
     listed = run.info.get("hosts")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{plural(len(names), 'host')}: {', '.join(short(name, 60) for name in names[:_MOST_NAMES])}{more}" if names else ""
+    return f"{plural(len(names), 'host')}: {first_of((short(name, 60) for name in names), _MOST_NAMES)}" if names else ""
 
 
 def _machine(run: Run) -> str:

@@ -25,7 +25,7 @@ from collbench.report.frame import Frame, Line, table_lines, text_columns
 from collbench.report.frame import printable as clean
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
 from collbench.results.store import plain
-from collbench.units import format_bytes, format_size, plural
+from collbench.units import first_of, format_bytes, format_size, plural
 
 Part = Gpu | Nic
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
@@ -186,7 +186,7 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
     elif peers := [
         names[b].removeprefix("GPU ") for (a, b), path in machine.paths.items() if a == gpu.key and path == "XGMI" and b in names
     ]:
-        texts.insert(0, f"xGMI: to GPU {listed(peers, _MOST_PEERS)} (number of links unknown)")
+        texts.insert(0, f"xGMI: to GPU {first_of(peers, _MOST_PEERS)} (number of links unknown)")
     return "; ".join(texts)
 
 
@@ -228,13 +228,6 @@ def system_text(system: System) -> list[str]:
 def memory(memory_bytes: int | None) -> str:
     """Return "80 GiB", or "memory unknown"."""
     return "memory unknown" if memory_bytes is None else format_size(memory_bytes) if memory_bytes < 1024 else format_bytes(memory_bytes)
-
-
-def listed(names: Iterable[str], most: int = 12) -> str:
-    """Return "a, b, c", with the number of names beyond `most`."""
-    known = list(names)
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
 
 
 def _pcie(speed: float | None, width: int | None) -> str:
@@ -301,7 +294,7 @@ def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list
     yield "; ".join(text for word, text in _LEGEND if word in words)
     nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
     if nics:
-        yield listed(nics, MOST_PARTS)
+        yield first_of(nics, MOST_PARTS)
     if UNKNOWN in words:  # one reason for each part, so that a missing fact is not repeated for every pair
         ends = [(row, parts[found.index(UNKNOWN)]) for row, found in zip(parts, cases, strict=True) if UNKNOWN in found]
         whys = dict.fromkeys(safe(why) for a, b in ends if (why := distances.why_unknown(a.key, b.key)))
@@ -555,7 +548,7 @@ def _branch_lines(machine: Machine, below: tuple[Switch | Part, ...], distances:
     for place, ((each, first), *others) in enumerate(groups):
         last = place == len(groups) - 1
         inner = indent + ("   " if last else "│  ")
-        names = listed([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
+        names = first_of([f"{first.kind} {first.name}".strip(), *(other.name for _, other in others)], _MOST_ALIKE)
         yield f"{indent}{'└─' if last else '├─'} {'  '.join([names, *first.facts])}"
         yield from (f"{inner}   {text}" for text in first.lines)
         if isinstance(each, Switch):
@@ -601,7 +594,7 @@ def _described(machine: Machine, each: Switch | Part, distances: Distances) -> P
     address = [safe(each.address)] if each.address and each.address != each.name else []
     without = "no RDMA device (driver not loaded)" if each.rdma_missing else "no RDMA" if each.model or each.ports else "RDMA unknown"
     kind = f"{safe(each.model or 'model unknown')}, {'RDMA' if each.rdma else without}"
-    interfaces = f" ({listed(map(safe, each.interfaces))})" if each.interfaces not in ((), (each.name,)) else ""
+    interfaces = f" ({first_of(map(safe, each.interfaces), 12)})" if each.interfaces not in ((), (each.name,)) else ""
     ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
     return PartText("NIC", f"{nic_name(each)}{interfaces}", (*address, kind, slot), tuple(ports))
 
@@ -634,7 +627,7 @@ def _virtual(machine: Machine) -> list[str]:
         known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
         shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
         (made if known else without)[", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
-    texts = {title: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for title, found in kinds.items()}
+    texts = {title: [f"{first_of(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for title, found in kinds.items()}
     return [f"{title}: {', '.join(found)}" for title, found in texts.items() if found]
 
 
@@ -649,7 +642,7 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
         if not near:
             near[Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nics[0].key)})")] = []
         for found, names in near.items():
-            groups[found][listed(names)].append(gpu_name(gpu))
+            groups[found][first_of(names, 12)].append(gpu_name(gpu))
     pairs = {
         found: "; ".join(f"{_gpus(gpus, 32)} with {names}" if names else _gpus(gpus, 32) for names, gpus in of.items())
         for found, of in groups.items()
@@ -660,7 +653,7 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
 def _gpus(names: list[str], most: int) -> str:
     """Return "GPU 0, 1, 2"."""
     short = [name.removeprefix("GPU ") if names[0].startswith("GPU ") else name for name in names[1:]]
-    return listed([*names[:1], *short], most)
+    return first_of([*names[:1], *short], most)
 
 
 def _section(title: str, texts: Iterable[str]) -> list[Line]:

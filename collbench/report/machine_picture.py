@@ -33,7 +33,6 @@ from collbench.report.machine import (
     gpu_number,
     idle,
     links_text,
-    listed,
     memory,
     nic_name,
     numa_facts,
@@ -47,6 +46,7 @@ from collbench.report.machine import (
     switch_text,
     system_text,
 )
+from collbench.units import first_of
 
 # The layout of the picture: positions in pixels of NUMA nodes, switches, GPUs and NICs.
 #
@@ -553,7 +553,7 @@ def _notes(empty: list[Domain], left_out: int, plan: PictureLayout, machine: Mac
         yield f"Without GPU or NIC: NUMA {'nodes' if ',' in nodes else 'node'} {nodes}."
     virtual = [nic_name(nic) for nic in machine.nics if nic.virtual is not None]
     if virtual:
-        yield f"Virtual interfaces are not drawn: {listed(virtual, 6)}."
+        yield f"Virtual interfaces are not drawn: {first_of(virtual, 6)}."
     if left_out > len(virtual):
         yield f"{left_out - len(virtual)} more GPUs and NICs are not drawn."
 

@@ -45,7 +45,10 @@ class NcclTestsWriter(RowWriter):
     Rows that differ in the placing only are one line: the first is held until the second is there.
     """
 
-    def __init__(self) -> None:
+    absent = "# "
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
         self._block: list[Row] = []
         self._waiting: Row | None = None
 
@@ -81,19 +84,28 @@ class NcclTestsWriter(RowWriter):
             yield from _line(row)
 
     def _head(self, row: Row) -> list[str]:
-        sizes = self._plan.sizes or {row.size_bytes}
+        smallest, largest, warmup, iterations = self._requested(row)
         processes = Counter((str(place.get("host")), str(place.get("pid"))) for place in self._plan.rank_map)
         gpus = max(processes.values(), default=1)
         return [
             f"# collbench version {__version__}, format of nccl-tests 2.19; time is the median over iterations of the slowest rank",
             f"# Collective test starting: {_program(row)}",
-            f"# nThread 1 nGpus {gpus} minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive "
+            f"# nThread 1 nGpus {gpus} minBytes {smallest} maxBytes {largest} warmup iters: {warmup} iters: {iterations} "
             f"agg iters: 1 validation: {row.checked} graph: {int(row.mode == 'graph')}",
             "#",
             "# Using devices",
             *(_device(place, row) for place in self._plan.rank_map),
             *_HEADER,
         ]
+
+    def _requested(self, row: Row) -> list[Any]:
+        """Return the smallest and largest size, and the numbers of warm-ups and iterations, as requested; run.json may be damaged."""
+        sizes = self._plan.sizes or {row.size_bytes}
+        options, span = (self._plan.requested.get(name) for name in ("options", "span"))
+        counts = [options.get(name) for name in ("--warmup", "--iterations")] if isinstance(options, dict) else [None, None]
+        ends = span if isinstance(span, list) and len(span) == 2 else [None, None]
+        defaults = (min(sizes), max(sizes), "adaptive", "adaptive")
+        return [value if isinstance(value, int) else default for value, default in zip([*ends, *counts], defaults, strict=True)]
 
     def _close(self) -> list[str]:
         rows, self._block = self._block, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from collbench.results.row import SERIES, Row
@@ -30,6 +30,7 @@ class PlanSummary:
     launches  the number of launches behind the intervals
     by_backend  the number of rows of each backend
     within    the fields of SERIES with several values for one operation over one backend
+    requested what was requested, as run.json's "asked": the options, and the span of the sizes in bytes; may lack both
     """
 
     cases: int
@@ -40,6 +41,7 @@ class PlanSummary:
     launches: int = 1
     by_backend: Mapping[str, int] = field(default_factory=dict)
     within: frozenset[str] = frozenset()
+    requested: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,7 +79,9 @@ def plan_of(table: Launches, rows: Iterable[Row]) -> PlanSummary:
     rank_map = table.runs[0].info.get("rank_map")
     places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
     shown = list(rows)
-    return PlanSummary.of(shown, places, table.name, max((row.launches for row in shown), default=1))
+    requested = table.runs[0].info.get("asked")
+    summary = PlanSummary.of(shown, places, table.name, max((row.launches for row in shown), default=1))
+    return replace(summary, requested=requested if isinstance(requested, dict) else {})
 
 
 def in_print_order(rows: Iterable[Row]) -> list[Row]:

@@ -6,19 +6,20 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
+from collbench.report.formats import FORMATS
 from collbench.report.frame import Line
-from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
-from collbench.report.writers import CsvWriter, JsonWriter, OneLinePerAbsentBackend, RowWriter, TableWriter
+from collbench.report.writers import make_writer
 from collbench.results.row import Row
 from collbench.units import format_duration
 
@@ -26,17 +27,9 @@ if TYPE_CHECKING:
     from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
     from collbench.analysis.pairs import PairEffects
     from collbench.measure.session import Plan
+    from collbench.measure.tasks.places import RoundOrder
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
-
-FORMATS: dict[str, Callable[[int | None, View], RowWriter]] = {
-    "table": lambda room, view: OneLinePerAbsentBackend(TableWriter(room, view=view), room=room),
-    "nccl-tests": lambda room, view: OneLinePerAbsentBackend(NcclTestsWriter(), comment="# "),
-    "csv": lambda room, view: CsvWriter(),
-    "json": lambda room, view: JsonWriter(),
-}
-# Formats for programs: each row is printed as soon as it is measured, as in cells.jsonl.
-AS_MEASURED = frozenset({"csv", "json"})
 
 
 class Reporter:
@@ -64,8 +57,7 @@ class Reporter:
     ) -> None:
         check_format(format, FORMATS)
         self._screen = make_screen(stream or sys.stdout, err or sys.stderr, color, quiet)
-        self._writer = FORMATS[format](self._screen.room, view)
-        self._ordered = format not in AS_MEASURED
+        self._writer = make_writer(format, self._screen.room, view)
         self._open = False
         self._held: dict[int, list[Row]] = {}
         self._next = 0
@@ -91,7 +83,7 @@ class Reporter:
 
         Without a place it is printed at once (nccl-tests: with its partner in the other placing).
         """
-        if place is None or not self._ordered:
+        if place is None or self._writer.for_programs:
             self._data(self._writer.row(row))
             return
         self._held.setdefault(place, []).append(row)
@@ -158,7 +150,8 @@ class ProgressPrinter(Reporter):
     def begin(self, plan: Plan, folder: str) -> None:
         """Print the lines above the first row, for all cases that will be measured."""
         self._began_s, self._folder = time.monotonic(), folder
-        self.start(PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes))
+        summary = PlanSummary.of(plan.cases, plan.rank_map, folder, ranks=plan.ranks, nodes=plan.nodes)
+        self.start(replace(summary, requested=plan.facts.get("asked", {})))
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
@@ -184,7 +177,7 @@ class ProgressPrinter(Reporter):
             self._folder = ""
 
 
-# Progress of a run whose rows are not printed: of one launch of several, whose rows wait for the others, and of a check.
+# Progress of a run without printed rows: of one launch of several (the rows wait for the others), and of a check.
 
 
 class QuietProgressPrinter(ProgressPrinter):
@@ -221,9 +214,14 @@ class PairsProgressPrinter(ProgressPrinter):
         self._suspects: list[Suspect] = []
         self._external: list[Row] = []
 
-    def begin(self, plan: Plan, folder: str) -> None:
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Store what is known before the first round."""
-        self._about, self._folder = plan.facts["pairs"], folder
+        self._about = about
+        return {}
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Store the folder."""
+        self._folder = folder
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or print one for the log."""
@@ -240,9 +238,10 @@ class PairsProgressPrinter(ProgressPrinter):
         if isinstance(record, Row):
             self._external.append(record)
 
-    def next(self, last: Sequence[PairRound]) -> Mapping[str, Any] | None:
+    def next(self, last: Sequence[PairRound]) -> RoundOrder | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
+        from collbench.measure.tasks.places import RoundOrder
 
         try:
             if self._retest is None:
@@ -254,7 +253,7 @@ class PairsProgressPrinter(ProgressPrinter):
         except StopIteration as stop:
             self._suspects = stop.value
             return None
-        return {"pairs": self._round_request.groups, "pause_s": self._round_request.pause_s}
+        return RoundOrder(**vars(self._round_request))
 
     def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""

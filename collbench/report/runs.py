@@ -18,23 +18,23 @@ from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, U
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
+from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
 from collbench.report.headlines import lines as findings
 from collbench.report.html.material import Material
 from collbench.report.plan import in_print_order, plan_of
-from collbench.report.progress import FORMATS
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
 from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
     Outputs,
-    RowWriter,
     Sample,
     TableWriter,
     confirm_written,
     exposed,
+    make_writer,
     write_whole,
 )
 from collbench.results.flags import FLAGS
@@ -287,7 +287,7 @@ def readable(paths: Sequence[Path]) -> RunsInFolders:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Return the runs in a folder. Raises UsageError also for a run of another kind whose run.json is not valid."""
+    """Return the runs in a folder. Raises UsageError also for a run of another kind with an invalid run.json."""
     runs = read_all([path])
     for run, kind in of_kinds(runs):
         kind.check(run)
@@ -413,14 +413,14 @@ def _table_lines(
         rows = in_print_order(table.rows)
         plan = plan_of(table, rows)
         if format != "table":
-            writer: RowWriter = FORMATS[format](None, view)
+            writer = make_writer(format, None, view)
             head = writer.start(plan)
-            yield from head if format != "csv" or number == 0 else ()  # one header for all
+            yield from head if not writer.for_programs or number == 0 else ()  # one header for all
             yield from (line for row in rows for line in writer.row(row))
             yield from writer.end()
             continue
         answer = list(answer_lines(rows, room, measured))
-        writer = OneLinePerAbsentBackend(TableWriter(room, rows, view), rows=rows, room=room)
+        writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
             yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")

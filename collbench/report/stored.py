@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from collbench.deploy.drain import lines, lines_of, read
@@ -65,7 +66,7 @@ def show_pairs(run: Run, material: Material, to: Destination) -> bool:
 def show_hunt(run: Run, _material: Material, to: Destination) -> bool:
     """Print the outcome of a hunt, and its recommendation."""
     stored = read_hunt(run)
-    advice, unread = recommendation(run)
+    advice, unread = advice_of(run.path)
     state = "" if run.finished and stored.about.get("verdict") else ", not finished"
     done = len(stored.rounds)
     to.begin(run, f"{plural(done, 'round')}{state}", [*stored.warnings, *unread])
@@ -74,10 +75,10 @@ def show_hunt(run: Run, _material: Material, to: Destination) -> bool:
     return True
 
 
-def recommendation(run: Run) -> tuple[list[str], list[str]]:
-    """Return (the recommendation of a hunt and what was done, warnings if it cannot be read)."""
+def advice_of(path: Path) -> tuple[list[str], list[str]]:
+    """Return (the recommendation of a hunt and what was done, warnings if it cannot be read). path: of the run folder."""
     try:
-        advice = read(run.path)
+        advice = read(path)
     except UsageError as error:
         return [], [str(error)]
     return [*lines(advice), *lines_of(advice["applied"]), *filter(None, [advice["refused"]])] if advice else [], []
@@ -114,7 +115,7 @@ class RunKind:
     what    for sentences: "a hunt"
     check   raises UsageError if a run of this kind cannot be shown
     show    prints a run of the material; returns whether a CSV has its header now; raises UsageError for a format that it does not have
-    drawn   whether Markdown and OpenMetrics have it; pages have every kind
+    drawn   whether Markdown and OpenMetrics have it
     """
 
     name: str
@@ -146,7 +147,7 @@ def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
 def not_drawn(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each run that Markdown and OpenMetrics leave out."""
     left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn]
-    return [f"{path} has {what}, which is not written to files: use `collbench report {path}`" for path, what in left_out]
+    return [f"{path} has {what}, which Markdown and OpenMetrics lack: use `collbench report {path}` or --html" for path, what in left_out]
 
 
 def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:

@@ -276,39 +276,43 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     return list(found.values())
 
 
-def parts_of(rows: Sequence[StepRow], step_time_s: float | None = None) -> tuple[str, list[Frame[Any]], list[str]]:
-    """Return one training on some backends as (headline, its tables, the sentences below them).
-
-    The tables are the step, its parts, the workers of asynchronous training, and the scaling efficiency; one may have no records.
-    """
-    first = rows[0]
-    words = [
-        *filter(None, [first.dtype]),
-        *option_words(first.options),
-        *_bucket(first),
-        plural(first.ranks, "rank"),
-        plural(first.nodes, "node"),
-    ]
-    step = "round" if any(row.staleness for row in rows) else "step"
-    frames: list[Frame[Any]] = [_without_empty(step_columns(step), rows, style)]
-    frames.append(_without_empty(PARTS, _below(rows, lambda row: row.parts)))
-    frames.append(_without_empty(WORKERS, _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])))
-    frames.append(_scaling(rows, step_time_s))
-    sentences = [sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)]
-    return headline(first.regime, first.model, first.parameters, words), frames, sentences
-
-
 def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
     """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
-    head, (*frames, scaling), _ = parts_of(rows, step_time_s)
-    yield Line(printable(head), "head")
-    for frame in frames:
+    yield Line(printable(title(rows)), "head")
+    for frame in frames(rows):
         yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    yield from table_lines(scaling, width) if scaling.records else ()
-    notes = [row.note for row in rows if row.note]
-    yield from (Line(printable(text), "foot") for text in dict.fromkeys([*notes, *explain(flag for row in rows for flag in row.flags)]))
+    yield from _scaling(rows, step_time_s, width)
+    yield from (Line(printable(text), "foot") for text in _notes(rows))
+
+
+def title(rows: Sequence[StepRow]) -> str:
+    """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
+    first = rows[0]
+    words = [
+        *filter(None, [first.dtype]), *option_words(first.options), *_bucket(first), plural(first.ranks, "rank"),
+        plural(first.nodes, "node"),
+    ]  # fmt: skip
+    return headline(first.regime, first.model, first.parameters, words)
+
+
+def frames(rows: Sequence[StepRow]) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown]]:
+    """Return the tables of one training on some backends: the step, its parts, and the workers of asynchronous training."""
+    step = "round" if any(row.staleness for row in rows) else "step"
+    workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
+    parts = _below(rows, lambda row: row.parts)
+    return _without_empty(step_columns(step), rows, style), _without_empty(PARTS, parts), _without_empty(WORKERS, workers)
+
+
+def remarks(rows: Sequence[StepRow], step_time_s: float | None = None) -> list[str]:
+    """Return the sentences below the tables of one training: of its rows, its scaling efficiency, and the flags' meanings."""
+    found = [sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)]
+    return [*found, *(line.text for line in _scaling(rows, step_time_s, None)), *_notes(rows)]
+
+
+def _notes(rows: Sequence[StepRow]) -> list[str]:
+    return list(dict.fromkeys([*(row.note for row in rows if row.note), *explain(flag for row in rows for flag in row.flags)]))
 
 
 def _bucket(row: StepRow) -> list[str]:
@@ -344,7 +348,7 @@ def _flat(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
-    """Yield sentences on wrong data, the sum of the parts, the ceiling and staleness."""
+    """Yield sentences on wrong data, the sum of the parts, the expected time and staleness."""
     prefix = f"{row.backend}: " if several else ""
     if row.wrong:
         yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
@@ -354,7 +358,7 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
         alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
         yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
     if row.ceiling_time_s and row.percent_of_ceiling is not None:
-        yield f"{prefix}at the ceiling a step takes {milliseconds(row.ceiling_time_s)} ms"
+        yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
     if row.staleness:
         yield f"{prefix}{_stale(row.staleness)}"
 
@@ -371,19 +375,21 @@ def _stale(staleness: Mapping[str, Any]) -> str:
     )
 
 
-def _scaling(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]]:
-    """Return the table of a line per backend with an explanation of the two figures; without records if the times are unknown."""
+def _scaling(rows: Sequence[StepRow], step_time_s: float | None, width: int | None) -> Iterator[Line]:
+    """Yield a line per backend, and an explanation of the two figures."""
     found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
+    if not found:
+        return
+    compute = milliseconds(found[0][1].compute_s)
     columns: list[Column[tuple[str, Efficiency]]] = [
         Column("", "backend", lambda each: each[0]),
         Column("", "no overlap, t/(t+c)", lambda each: _share(each[1].apart)),
         Column("", "perfect overlap, t/max(t,c)", lambda each: _share(each[1].overlap)),
     ]
-    compute = milliseconds(found[0][1].compute_s) if found else NOTHING
     head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
     brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
     foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
-    return Frame(columns, found, head=head, foot=foot)
+    yield from table_lines(Frame(columns, found, head=head, foot=foot), width)
 
 
 def _share(found: Share) -> str:

@@ -42,7 +42,7 @@ from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
 from collbench.report.writers import write_whole
 from collbench.results.store import plain
-from collbench.units import plural
+from collbench.units import first_of, plural
 
 # The suite that measures suspects again (--confirm-suite). It is written if there are suspects, and otherwise removed, so that an old suite
 # is not measured again. Only files that the gate wrote are replaced or removed.
@@ -106,8 +106,7 @@ def slower(factor: float | None) -> str:
 
 def slower_in_each(factors: Sequence[float | None]) -> str:
     """Return "+12.0 %, +11.0 %, –", by allocation."""
-    more = f" and {len(factors) - _MOST_FACTORS} more" if len(factors) > _MOST_FACTORS else ""
-    return ", ".join(map(slower, factors[:_MOST_FACTORS])) + more
+    return first_of(map(slower, factors), _MOST_FACTORS)
 
 
 def name_of(part: Suspicion | FloorState | GroupState) -> str:
@@ -154,14 +153,13 @@ def fallen(verdict: Verdict) -> list[str]:
 
 def judged(verdict: Verdict) -> str:
     """Return "judged: night-9; baseline good: 6 allocations, 336 cases"; for paired stacks the old stack."""
-    names = [short(name, 80) for name in verdict.candidates[:_MOST_CANDIDATES]]
-    more = f" and {len(verdict.candidates) - _MOST_CANDIDATES} more" if len(verdict.candidates) > _MOST_CANDIDATES else ""
+    names = first_of((short(name, 80) for name in verdict.candidates), _MOST_CANDIDATES)
     thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
     if verdict.mode == "paired":
         old = f"old stack {short(verdict.baseline, 200)}: {plural(verdict.cases, 'case')} of both"
-        return f"judged: {', '.join(names)}{more}; {old}"
+        return f"judged: {names}; {old}"
     of = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
-    return f"judged: {', '.join(names)}{more}; baseline {short(verdict.baseline, 200)}: {of}"
+    return f"judged: {names}; baseline {short(verdict.baseline, 200)}: {of}"
 
 
 def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
@@ -262,8 +260,7 @@ def _open(verdict: Verdict, width: int | None) -> Iterator[Line]:
         yield Line(f"  and {len(parts) - _MOST_OPEN} more: see --out FILE")
     again = cleared(verdict)
     if again:
-        more = f" and {len(again) - 3} more" if len(again) > 3 else ""
-        yield Line(f"  cleared (not slower again): {', '.join(name_of(each) for each in again[:3])}{more}")
+        yield Line(f"  cleared (not slower again): {first_of(map(name_of, again), 3)}")
     unknown = [each for each in verdict.floors if each.state == UNDECIDED]  # their share of the expected bandwidth
     yield from _records([(UNDECIDED, name_of(each), of_floor(each)) for each in unknown[:_MOST_UNKNOWN]], width)
     if len(unknown) > _MOST_UNKNOWN:

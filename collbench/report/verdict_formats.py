@@ -390,8 +390,11 @@ def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
     """Yield the folded parts, each of which may be left out."""
     found = list(open_ones(verdict))
-    if verdict.groups:
-        yield _details(f"Groups ({len(verdict.groups)})", _groups(verdict.groups), len(verdict.groups))
+    above = {each.name for each in found}
+    groups = [each for each in verdict.groups if each.name not in above]
+    if groups:
+        other = "Groups" if len(groups) == len(verdict.groups) else "Other groups"
+        yield _details(f"{other} ({len(groups)})", _groups(groups), len(groups))
     if len(found) > _MOST_ROWS:
         yield _details("All slower cases and groups", _table(found[:_MOST_FOLDED]), len(found))
     again = cleared(verdict)

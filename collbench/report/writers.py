@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
+from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, csv_record, csv_text, flattened, printable, text_lines
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
@@ -38,7 +40,18 @@ _STOPPED = {
 
 
 class RowWriter(ABC):
-    """An output format: makes lines of the rows of a run, one row after the other."""
+    """An output format: makes lines of the rows of a run, one row after the other.
+
+    room, view    the width of a terminal, which no line exceeds (None: any width), and the columns of the table
+    for_programs  whether rows are printed as soon as they are measured, with one head for several tables; else in their order
+    absent        begins the one line of a backend with only n/a rows for the same reason; None: each row is printed
+    """
+
+    for_programs: ClassVar[bool] = False
+    absent: ClassVar[str | None] = None
+
+    def __init__(self, room: int | None = None, view: View = DEFAULT_VIEW) -> None:
+        self._room, self._view = room, view
 
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the lines before the first row."""
@@ -56,15 +69,15 @@ class RowWriter(ABC):
 class TableWriter(RowWriter):
     """The table for people: a block per operation and backend, a line per row, and a foot that explains what occurred.
 
-    `room` is the width of a terminal, which no line exceeds; None keeps all columns. `rows` that are known beforehand make the widths
-    exact. Without them the foot also names ranks that delay the others, sizes at which the automatic choice of algorithm loses, and the
-    answer.
+    `rows` that are known beforehand make the widths exact. Without them the foot also names ranks that delay the others, sizes at which
+    the automatic choice of algorithm loses, and the answer.
     """
 
-    def __init__(self, room: int | None = None, rows: Sequence[Row] = (), view: View = DEFAULT_VIEW) -> None:
-        self._room = room
+    absent = ""
+
+    def __init__(self, room: int | None = None, view: View = DEFAULT_VIEW, rows: Sequence[Row] = ()) -> None:
+        super().__init__(room, view)
         self._rows = rows
-        self._view = view
         self._printed: list[Row] = []
 
     def start(self, plan: PlanSummary) -> list[Line]:
@@ -140,6 +153,8 @@ _LEFT_OUT = {"samples", "na_fact"}
 class CsvWriter(RowWriter):
     """A header and one record per row. The first column is the name of the run, so that files can be joined."""
 
+    for_programs = True
+
     def start(self, plan: PlanSummary) -> list[Line]:
         """Return the header."""
         self._run = Path(plan.run).name
@@ -209,6 +224,8 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
 class JsonWriter(RowWriter):
     """One object per row."""
 
+    for_programs = True
+
     def row(self, row: Row) -> list[Line]:
         """Return the object of the row."""
         return [Line(to_line(row.as_json()))]
@@ -275,12 +292,14 @@ def _by_rename(target: Path, text: str) -> None:
 class OneLinePerAbsentBackend(RowWriter):
     """Passes rows on to a writer; a backend with only n/a rows, all for the same reason, becomes one line.
 
-    `room` is the width of a terminal; `comment` begins such a line in a format that needs it. If `rows` are given, these backends are
-    known beforehand. Otherwise it holds the rows of a backend while their reasons are equal.
+    `room` is the width of a terminal. If `rows` are given, these backends are known beforehand. Otherwise it holds the rows of a backend
+    while their reasons are equal.
     """
 
-    def __init__(self, writer: RowWriter, rows: Iterable[Row] | None = None, *, room: int | None = None, comment: str = "") -> None:
-        self._writer, self._room, self._comment = writer, room, comment
+    def __init__(self, writer: RowWriter, rows: Iterable[Row] | None = None, *, room: int | None = None) -> None:
+        self._comment = writer.absent or ""
+        super().__init__(None if self._comment else room)
+        self._writer = writer
         self._known = None if rows is None else _absent(rows)
         self._shown: set[str] = set()
         self._held: list[Row] = []
@@ -330,6 +349,13 @@ class OneLinePerAbsentBackend(RowWriter):
     def _lines(self, row: Row, count: int) -> list[Line]:
         text = f"{self._comment}{row.backend}, {count} cases: {not_available(row)}"
         return list(text_lines(text, self._room, "" if self._comment else "na"))
+
+
+def make_writer(format: str, room: int | None, view: View) -> RowWriter:
+    """Return the writer of a format in FORMATS; see `RowWriter`."""
+    module, _, name = FORMATS[format].partition(":")
+    writer: RowWriter = getattr(import_module(module), name)(room, view)
+    return writer if writer.absent is None else OneLinePerAbsentBackend(writer, room=room)
 
 
 def _absent(rows: Iterable[Row]) -> dict[str, int]:

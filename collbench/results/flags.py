@@ -114,7 +114,7 @@ FLAGS = {
         Flag("budget_exceeded", "budget exceeded", "one iteration takes longer than --max-time", "use a longer --max-time"),
         Flag(
             "few_samples", "few samples",
-            "fewer than 60 samples within the time limit, so the confidence interval is wide", "use a longer --max-time",
+            "fewer than 60 samples, so the confidence interval is wide", "use a longer --max-time or a larger -n",
         ),
         Flag(
             "target_missed", "wide interval",

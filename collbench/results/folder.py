@@ -63,7 +63,7 @@ def cannot_resume(path: Path, error: OSError) -> str:
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
-ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: files with other lines than rows; such runs cannot be resumed
+ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: files with other lines than rows
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
@@ -100,7 +100,7 @@ class RunFolder:
         lock: Lock | None = None
         head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
         try:
-            _enter(path, made, resumes=operation not in ROUNDS)
+            _enter(path, made, resumes=True)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
                 files[name] = AppendFile(path / name)
@@ -217,11 +217,9 @@ class RunFolder:
 
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
-        if (operation := self.run.get("operation")) in ROUNDS:
-            what = "rows" if operation == "workload" else "rounds"
-            return f"{self.rows} of {planned} {what}: `collbench report {self.path}` shows them"
+        what = {"workload": "rows", "pairs": "rounds", "hunt": "rounds"}.get(str(self.run.get("operation")), "cases")
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
-        return f"{self.rows} of {planned} cases{there}; go on with --resume {self.path}"
+        return f"{self.rows} of {planned} {what}{there}; go on with --resume {self.path}"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
         """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""
@@ -258,18 +256,17 @@ class RunFolder:
         if not self._measured:
             how = cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured"
             return UsageError(how)
-        resumes = self.run.get("operation") not in ROUNDS
-        count = plural(self.rows, f"finished {'case' if resumes else 'round'}")
+        count = plural(self.rows, f"finished {'round' if self.run.get('operation') in ROUNDS else 'case'}")
         stored = f"{count} {'is' if self.rows == 1 else 'are'}"
-        go_on = f" and go on with --resume {self.path}" if resumes else ""
+        go_on = f" and go on with --resume {self.path}"
         if error.errno not in GONE:
             return RunFailed(
                 f"results can no longer be written to {self.path} ({error.strerror or error}): {stored} safe in it; "
                 f"make room there{go_on}, or run again with --out DIR on another disk"
             )
         if CELLS in self._files and (moved := self._files[CELLS].moved_to):
-            there = f"leave it and go on with --resume {moved.parent}" if resumes else "leave it"
-            return RunFailed(f"{self.path} was moved to {moved.parent} while the run wrote into it: {stored} there; {there}")
+            there = f"{self.path} was moved to {moved.parent} while the run wrote into it"
+            return RunFailed(f"{there}: {stored} there; leave it and go on with --resume {moved.parent}")
         return RunFailed(
             f"results can no longer be written: {self.path} is gone, and with it what was stored ({count}): it was deleted, or "
             f"its disk is no longer mounted; bring it back{go_on}, or run again with --out DIR"

@@ -20,7 +20,9 @@ MOST_NOISE = 0.50
 MOST_COMMON = 2 / 3  # a mode with more of the samples decides the median, however far the other mode is
 LEAST_SKEW_S = 1e-6  # ranks of one host always leave a barrier some 0.1 µs apart
 FEWEST = 3  # samples of a time without an interval
+_LEAST_INTERVAL = 6  # the smallest number of samples with an interval
 _TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
+_COUNTS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # values of -n that are suggested
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
 _NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
 _DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler"})
@@ -169,11 +171,15 @@ def is_unreliable(row: Row) -> bool:
 
 
 class QualityReason(Fact, frozen=True):
-    """A remedy, and the number of cases of a run that need it because they are noisy or unreliable."""
+    """A remedy, and the number of cases of a run that need it because they are noisy or unreliable.
+
+    max_time_s  the suggested --max-time; iterations: the suggested -n, if -n ended most of the cases; 0: more than it has
+    """
 
     remedy: str
     cases: int
     max_time_s: int | None = None
+    iterations: int | None = None
 
     @property
     def cause(self) -> str:
@@ -182,7 +188,9 @@ class QualityReason(Fact, frozen=True):
 
     @property
     def action(self) -> str:
-        """Return what to do: "Use `--max-time 20`"."""
+        """Return what to do: "Use `--max-time 20`", "Use `-n 100`, or omit it"."""
+        if self.iterations is not None:
+            return f"Use {f'`-n {self.iterations}`' if self.iterations else 'a larger `-n`'}, or omit it"
         return f"Use `--max-time {self.max_time_s}`" if self.max_time_s is not None else REMEDIES[self.remedy].action
 
     def render(self) -> str:
@@ -240,20 +248,29 @@ def run_quality(rows: Iterable[Row]) -> RunQuality:
 
 
 def _reason(remedy: str, rows: Sequence[Row]) -> QualityReason:
-    return QualityReason(remedy, len(rows), _suggested_time(rows) if remedy == "time" else None)
+    if remedy != "time":
+        return QualityReason(remedy, len(rows))
+    counted = [row for row in rows if row.stopped == "iterations"]
+    if 2 * len(counted) > len(rows):
+        return QualityReason(remedy, len(rows), iterations=_suggested(map(_needed_iterations, counted), _COUNTS) or 0)
+    return QualityReason(remedy, len(rows), _suggested(map(_needed_time, rows), _TIMES_S))
 
 
-def _suggested_time(rows: Iterable[Row]) -> int | None:
-    """Return the --max-time that most of the rows need for an interval of ±10 %; None if that is not known or too long.
-
-    An interval narrows with the square root of the number of samples.
-    """
-    needed = sorted(seconds for row in rows if (seconds := _needed_time(row)) is not None)
+def _suggested(needs: Iterable[float | None], choices: Sequence[int]) -> int | None:
+    """Return the choice that is enough for an interval of ±10 % in most of the rows; None if that is not known, or none is enough."""
+    needed = sorted(each for each in needs if each is not None)
     most = needed[ceil(0.8 * len(needed)) - 1] if needed else None
-    return next((each for each in _TIMES_S if most is not None and each >= most), None)
+    return next((each for each in choices if most is not None and each >= most), None)
+
+
+def _needed_iterations(row: Row) -> float:
+    """Return the samples for an interval of ±10 %: it narrows with the square root of their number."""
+    width = half_width(row)
+    return max(2.0 * row.n, _LEAST_INTERVAL) if width is None else row.n * (width / NOISE) ** 2
 
 
 def _needed_time(row: Row) -> float | None:
+    """Return the seconds for an interval of ±10 %; None if they are not known."""
     width, iterations = half_width(row), row.evidence.get("iterations_per_sample", 1)
     if width is None or row.time_s is None or not isinstance(iterations, int | float):
         return None

@@ -137,3 +137,8 @@ def _welch(a: NDArray[np.float64], b: NDArray[np.float64], value: float) -> tupl
     degrees = error**2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
     centre, half = float(b.mean() - a.mean()), t_quantile(0.975, max(1.0, degrees)) * sqrt(error)
     return min(value, exp(centre - half)), max(value, exp(centre + half))
+
+
+def inverse(ratio: Ratio) -> Ratio:
+    """Return 1 / ratio, with its interval."""
+    return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
-from collbench.workloads.shape import BUCKET, by_host, counted, everybody, need_ranks
+from collbench.units import plural
+from collbench.workloads.shape import BUCKET, by_host, everybody, need_ranks
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 # Gradient buckets: equal ones, and a smaller last one.
@@ -77,7 +78,7 @@ def units(shape: Shape) -> tuple[Unit, ...]:
     if rest < 0:
         of = f" of hidden size {shape.hidden}" if shape.hidden else ""
         raise UsageError(
-            f"{counted(shape.layers, 'layer')}{of} have {each * shape.layers:,} parameters, more than the {shape.parameters:,} of model "
+            f"{plural(shape.layers, 'layer')}{of} have {each * shape.layers:,} parameters, more than the {shape.parameters:,} of model "
             f"'{shape.name}': give fewer --layers, a smaller --hidden, or more parameters"
         )
     outside = (Unit(rest, 1, "embedding and the rest"),) if rest else ()
@@ -133,7 +134,7 @@ def _step_hierarchical(shape: Shape) -> Step:
     across: Groups = tuple(zip(*inside, strict=True))
     local = len(inside[0])
     exchanges = tuple(exchange for one in buckets(shape, local) for exchange in _of_bucket(one, inside, across, shape.dtype))
-    note = f"{counted(len(across), 'all-reduce')} of {counted(len(inside), 'host')} at the same time share the wire"
+    note = f"{plural(len(across), 'all-reduce')} of {plural(len(inside), 'host')} at the same time share the wire"
     return Step(exchanges, shape.gradient_bytes, "; ".join(filter(None, (note, filled_up(shape, local)))))
 
 

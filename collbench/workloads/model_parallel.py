@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
 from collbench.operations.traffic import Traffic
+from collbench.units import plural
 from collbench.workloads.shape import (
     blocks,
-    counted,
     crossing,
     everybody,
     host_after_host,
@@ -53,10 +53,6 @@ def _step_pipeline(shape: Shape) -> Step:
     return Step(exchanges, neighbours * shape.microbatches * size, _NOTE + parallel)
 
 
-def _check_pipeline(shape: Shape) -> None:
-    whole(shape, "stages")
-
-
 def _boundaries(stages: Groups) -> Iterator[tuple[Groups, str]]:
     """Return groups that exchange at the same time. A stage has two neighbors, so every other boundary comes first, then the rest."""
     for first in (0, 1):
@@ -71,16 +67,14 @@ def _stages(shape: Shape) -> Groups:
     number = whole(shape, "stages") or shape.ranks
     fit = [n for n in range(2, shape.ranks + 1) if shape.ranks % n == 0]
     if number not in fit:
-        raise UsageError(f"--stages {number} does not divide {counted(shape.ranks, 'rank')} into a pipeline: choose {_listed(fit[:8])}")
+        raise UsageError(
+            f"--stages {number} does not divide {plural(shape.ranks, 'rank')} into a pipeline: choose {' or '.join(map(str, fit[:8]))}"
+        )
     if number > shape.layers:
         fewer = [n for n in fit if n <= shape.layers]
-        typed = f"choose --stages {_listed(fewer[-8:])}" if fewer else f"give --layers {fit[0]} or more"
+        typed = f"choose --stages {' or '.join(map(str, fewer[-8:]))}" if fewer else f"give --layers {fit[0]} or more"
         raise UsageError(f"{number} stages have too few layers, {shape.layers} in all: {typed}, or a deeper model")
     return blocks(host_after_host(shape), shape.ranks // number)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return " or ".join(map(str, numbers))
 
 
 PIPELINE_REGIME = Regime(
@@ -89,7 +83,7 @@ PIPELINE_REGIME = Regime(
     step=_step_pipeline,
     options={"stages": ""},
     takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "8"},
-    check=_check_pipeline,
+    check=lambda shape: whole(shape, "stages"),
     help={"stages": "of the pipeline (default: one per rank); ranks beyond them are pipelines of their own, side by side"},
 )
 
@@ -114,10 +108,6 @@ def _step_tensor_parallel(shape: Shape) -> Step:
     return Step(exchanges, 2 * times * size, f"{parallel}{across}; embedding and loss are left out")
 
 
-def _check_tensor_parallel(shape: Shape) -> None:
-    whole(shape, "tensor")
-
-
 def _groups(shape: Shape) -> Groups:
     """Return groups of neighbors, host by host. Raises UsageError for a size that does not divide the ranks."""
     inside = ranks_per_host(shape)
@@ -133,7 +123,7 @@ def _groups(shape: Shape) -> Groups:
             "for groups across hosts"
         )
     if size < 2 or shape.ranks % size:
-        raise UsageError(f"--tensor {size} does not divide {counted(shape.ranks, 'rank')} into groups of 2 and more: choose {fit}")
+        raise UsageError(f"--tensor {size} does not divide {plural(shape.ranks, 'rank')} into groups of 2 and more: choose {fit}")
     return blocks(host_after_host(shape), size)
 
 
@@ -143,7 +133,7 @@ TENSOR_PARALLEL_REGIME = Regime(
     step=_step_tensor_parallel,
     options={"tensor": ""},
     takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1"},
-    check=_check_tensor_parallel,
+    check=lambda shape: whole(shape, "tensor"),
     help={"tensor": "ranks that share a layer (default: those of a host)"},
 )
 
@@ -171,13 +161,13 @@ def _step(shape: Shape) -> Step:
         for pass_ in (_FORWARD, _BACKWARD)
         for what, way in zip(pass_, ways, strict=True)
     )
-    note = f"{shape.experts or shape.ranks} experts in each of {counted(shape.layers, 'layer')}, top {shape.top_k}"
+    note = f"{shape.experts or shape.ranks} experts in each of {plural(shape.layers, 'layer')}, top {shape.top_k}"
     return Step(exchanges, len(exchanges) * times * int(sum(there[0])), note)
 
 
 def _routed(shape: Shape, imbalance: Fraction, busiest: int) -> tuple[tuple[float, ...], ...]:
     """Return [ranks × ranks] bytes from a token's rank to the experts' rank. A row sums up to all copies of the rank's tokens."""
-    n, copies = shape.ranks, _tokens(shape) * shape.top_k
+    n, copies = shape.ranks, shape.sequence * shape.microbatch * shape.top_k
     width = shape.hidden * shape.element_bytes
     most = round(imbalance * copies / n)
     base, more = divmod(copies - most, n - 1)
@@ -191,17 +181,13 @@ def _routed(shape: Shape, imbalance: Fraction, busiest: int) -> tuple[tuple[floa
     return tuple(rows)
 
 
-def _tokens(shape: Shape) -> int:
-    return shape.sequence * shape.microbatch
-
-
 def _check_experts(shape: Shape) -> None:
     """Raise UsageError for experts that do not fit the ranks, or for a top_k above their number."""
     experts = shape.experts or shape.ranks
     if experts % shape.ranks:
         near = -(-experts // shape.ranks) * shape.ranks
         raise UsageError(
-            f"--experts {experts} cannot be shared evenly by {counted(shape.ranks, 'rank')}: choose a multiple of them, like {near}"
+            f"--experts {experts} cannot be shared evenly by {plural(shape.ranks, 'rank')}: choose a multiple of them, like {near}"
         )
     if shape.top_k > experts:
         raise UsageError(f"--top-k {shape.top_k} exceeds the number of experts, {experts}: choose 1 to {experts}, or more experts")
@@ -214,7 +200,7 @@ def _imbalance(shape: Shape) -> Fraction:
     most = Fraction(shape.ranks * min(shape.top_k, here), shape.top_k)
     if value > most:
         raise UsageError(
-            f"--imbalance {float(value):g} over {counted(shape.ranks, 'rank')} with {counted(here, 'expert')} each and top {shape.top_k}: "
+            f"--imbalance {float(value):g} over {plural(shape.ranks, 'rank')} with {plural(here, 'expert')} each and top {shape.top_k}: "
             f"one rank's experts can get 1 to {float(most):g} times the average; choose from these, or more --experts"
         )
     return value
@@ -231,11 +217,6 @@ def _typed_imbalance(shape: Shape) -> Fraction:
     return value
 
 
-def _check(shape: Shape) -> None:
-    _seed(shape)
-    _typed_imbalance(shape)
-
-
 def _seed(shape: Shape) -> int:
     text = shape.options.get("seed") or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
@@ -249,7 +230,7 @@ REGIME = Regime(
     step=_step,
     options={"imbalance": "1", "seed": "0"},
     takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1", "experts": "", "top_k": "2"},
-    check=_check,
+    check=lambda shape: (_seed(shape), _typed_imbalance(shape)),
     help={
         "imbalance": "how many times the average the busiest rank's experts get",
         "seed": "which rank is the busiest",

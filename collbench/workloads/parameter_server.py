@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
+from collbench.units import plural
 from collbench.workloads.data_parallel import Bucket, buckets
-from collbench.workloads.shape import BUCKET, by_host, counted, everybody, need_ranks, need_table, printable, whole
+from collbench.workloads.shape import BUCKET, by_host, everybody, need_ranks, need_table, printable, whole
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 
+_WAYS = {True: "gradients to the servers", False: "the model from the servers"}  # by `push`
 UPDATES = ("synchronous", "asynchronous", "sharded")
 
 
@@ -35,11 +37,11 @@ def roles(shape: Shape) -> Roles:
     number = _servers(shape)
     if number > shape.parameters:
         raise UsageError(
-            f"{counted(number, 'server')} cannot share {counted(shape.parameters, 'parameter')}: choose fewer --servers or a larger --model"
+            f"{plural(number, 'server')} cannot share {plural(shape.parameters, 'parameter')}: choose fewer --servers or a larger --model"
         )
     if number >= shape.ranks:
         raise UsageError(
-            f"parameter-server with {counted(number, 'server')} among {counted(shape.ranks, 'rank')} leaves no workers: "
+            f"parameter-server with {plural(number, 'server')} among {plural(shape.ranks, 'rank')} leaves no workers: "
             f"choose --servers 1 to {shape.ranks - 1}, or start more ranks"
         )
     turns = sorted((place, at, rank) for at, ranks in enumerate(by_host(shape)) for place, rank in enumerate(ranks))
@@ -81,19 +83,12 @@ def _step(shape: Shape) -> Step:
     return Step((*push, *pull), 2 * shape.gradient_bytes, _note(roles_of_ranks, alone))
 
 
-def _check(shape: Shape) -> None:
-    _servers(shape)
-
-
 def _note(roles_of_ranks: Roles, alone: bool) -> str:
-    each = (
-        "one server keeps the model"
-        if len(roles_of_ranks.servers) == 1
-        else f"each of {len(roles_of_ranks.servers)} servers keeps a shard of the model"
-    )
+    servers, workers = len(roles_of_ranks.servers), plural(len(roles_of_ranks.workers), "worker")
+    each = "one server keeps the model" if servers == 1 else f"each of {servers} servers keeps a shard of the model"
     if alone:
-        return f"{each}; this is the round of one of {counted(len(roles_of_ranks.workers), 'worker')}, each independent of the others"
-    return f"{each} and sums the gradients of {counted(len(roles_of_ranks.workers), 'worker')}"
+        return f"{each}; this is the round of one of {workers}, each independent of the others"
+    return f"{each} and sums the gradients of {workers}"
 
 
 def _incast(shape: Shape, roles_of_ranks: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
@@ -103,27 +98,21 @@ def _incast(shape: Shape, roles_of_ranks: Roles, one: Bucket, *, push: bool) -> 
     for worker in roles_of_ranks.workers:
         for server, size in zip(roles_of_ranks.servers, each, strict=True):
             rows[worker if push else server][server if push else worker] = size
-    name = f"{'push to' if push else 'pull from'} {counted(len(roles_of_ranks.servers), 'server')}"
+    name = f"{'push to' if push else 'pull from'} {plural(len(roles_of_ranks.servers), 'server')}"
     busiest = max(one.size_bytes, int(max(each)) * len(roles_of_ranks.workers))
     yield Exchange(
-        "alltoallv", everybody(shape), busiest, _what(one, push), one.times, shape.dtype,
+        "alltoallv", everybody(shape), busiest, f"{_WAYS[push]}, {one.which}", one.times, shape.dtype,
         traffic=Traffic(name, matrix=tuple(map(tuple, rows))), adds=push,
     )  # fmt: skip
 
 
 def _messages(shape: Shape, roles_of_ranks: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
     """Yield the messages of the first worker alone, one per server."""
-    worker = roles_of_ranks.workers[0]
-    for server, part in zip(
-        roles_of_ranks.servers, shards(one.size_bytes // shape.element_bytes, len(roles_of_ranks.servers)), strict=True
-    ):
+    worker, servers = roles_of_ranks.workers[0], roles_of_ranks.servers
+    for server, part in zip(servers, shards(one.size_bytes // shape.element_bytes, len(servers)), strict=True):
         if part:
             pair = (worker, server) if push else (server, worker)
-            yield Exchange("p2p_bandwidth", (pair,), part * shape.element_bytes, _what(one, push), one.times, shape.dtype)
-
-
-def _what(one: Bucket, push: bool) -> str:
-    return f"{'gradients to the servers' if push else 'the model from the servers'}, {one.which}"
+            yield Exchange("p2p_bandwidth", (pair,), part * shape.element_bytes, f"{_WAYS[push]}, {one.which}", one.times, shape.dtype)
 
 
 REGIME = Regime(
@@ -133,7 +122,7 @@ REGIME = Regime(
     options={"update": UPDATES[0], "servers": ""},
     asynchronous=lambda shape: _update(shape) == "asynchronous",
     takes={"bucket": BUCKET},
-    check=_check,
+    check=_servers,
     help={
         "update": "synchronous, asynchronous (no worker waits for another) or sharded (the model in parts, one per server)",
         "servers": "ranks that serve and do not work (default: 1; 2 of --update sharded)",

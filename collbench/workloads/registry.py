@@ -26,6 +26,5 @@ def regime_named(name: str) -> Regime:
     """Return the workload `name` ("_" is accepted for "-"). Raises UsageError that lists the known ones."""
     found = regimes().get(name.strip().lower().replace("_", "-"))
     if found is None:
-        shown = printable(name)
-        raise UsageError(f"workload '{shown}' is unknown: choose from {', '.join(regimes())}")
+        raise UsageError(f"workload '{printable(name)}' is unknown: choose from {', '.join(regimes())}")
     return found

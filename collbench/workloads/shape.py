@@ -7,22 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.groups import Groups
-from collbench.units import parse_size
+from collbench.units import listed, parse_size, plural
 from collbench.workloads.step import Regime, Shape
 
 # Groups of ranks by host.
 
 _MOST_IN_TABLE = 8192  # of ranks; the table then takes half a gigabyte
-
-
-def counted(number: int, what: str) -> str:
-    """Return "1 rank", "3 ranks"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def printable(text: str) -> str:
@@ -33,14 +27,14 @@ def printable(text: str) -> str:
 def need_ranks(shape: Shape, least: int, regime: str) -> None:
     """Raise UsageError if there are fewer ranks than `least`."""
     if shape.ranks < least:
-        raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
+        raise UsageError(f"{regime} over {plural(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
 
 
 def need_table(shape: Shape, regime: str) -> None:
     """Raise UsageError for so many ranks that a [ranks × ranks] table would need too much memory."""
     if shape.ranks > _MOST_IN_TABLE:
         raise UsageError(
-            f"{regime} over {counted(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
+            f"{regime} over {plural(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
             "ranks are the most that it is made for; start fewer"
         )
 
@@ -104,27 +98,9 @@ class Model:
 @cache
 def models() -> dict[str, Model]:
     """Return the models in the package, by name."""
-    return parse(_FILE.read_text(encoding="utf-8"))
-
-
-def parse(text: str) -> dict[str, Model]:
-    """Return a table of models. Raises UsageError unless it has schema 1 and only known keys."""
     import tomllib
 
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of models is invalid TOML: {error}") from None
-    if table.get("schema") != 1 or set(table) != {"schema", "model"}:
-        raise UsageError("the table of models must have schema = 1 and rows [[model]], and nothing else")
-    return {row.name: row for row in map(_row, table["model"])}
-
-
-def _row(row: Mapping[str, Any]) -> Model:
-    try:
-        return Model(**row)
-    except TypeError as error:
-        raise UsageError(f"a row of [[model]] in the table of models has wrong keys: {str(error).split('() ')[-1]}") from None
+    return {row["name"]: Model(**row) for row in tomllib.loads(_FILE.read_text(encoding="utf-8"))["model"]}
 
 
 def model_named(text: str) -> Model:
@@ -135,19 +111,14 @@ def model_named(text: str) -> Model:
         return found
     match = _NUMBER.fullmatch(typed)
     if not match:
-        shown = printable(typed)
         known = ", ".join(models())
-        raise UsageError(f"model '{shown}' is unknown: choose from {known}, or give its number of parameters, like 340M or 1.5B")
-    return Model(name=typed, parameters=_parameters(typed, match), source="typed")
-
-
-def _parameters(typed: str, match: re.Match[str]) -> int:
+        raise UsageError(f"model '{printable(typed)}' is unknown: choose from {known}, or give its number of parameters, like 340M or 1.5B")
     from fractions import Fraction
 
     number = Fraction(match[1]) * 1000 ** _POWERS[match[2].upper()]
     if number.denominator != 1 or not 1 <= number <= _MODELS_MOST:
         raise UsageError(f"model '{typed}' is not a number of parameters from 1 to 10^15: use e.g. 340M or 1.5B")
-    return int(number)
+    return Model(name=typed, parameters=int(number), source="typed")
 
 
 # the default of DistributedDataParallel: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
@@ -185,7 +156,11 @@ def shape_of(regime: Regime, typed: Mapping[str, str], hosts: Sequence[int]) -> 
     typed: by option ("_" for "-"), only those that the user gave. Raises UsageError for invalid values, and for options that
     do not apply to the workload; neither depends on the hosts.
     """
-    settings = {**words(regime), **_fitting(regime, typed)}
+    for name in typed:
+        if name not in words(regime):
+            known = ", ".join(_option(one) for one in words(regime))
+            raise UsageError(f"{_option(name)} means nothing to {regime.name}: leave it out; it takes {known}")
+    settings = {**words(regime), **typed}
     model, dtype = model_named(settings["model"]), _dtype(settings["dtype"])
     own = {name: _count(name, settings.get(name, "")) or getattr(model, name) for name in ("layers", "hidden", "sequence")}
     shape = Shape(
@@ -210,9 +185,8 @@ def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
     """Raise UsageError if layers, hidden size or sequence are unknown, or if the activations exceed a limit."""
     missing = [name for name in ("layers", "hidden", "sequence") if not getattr(shape, name)]
     if missing:
-        named = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
         raise UsageError(
-            f"{regime} needs {named}, which model '{shape.name}' does not define: "
+            f"{regime} needs {listed(missing)}, which model '{shape.name}' does not define: "
             f"choose bert-large or gpt2-xl, or add {', '.join(f'--{name}' for name in missing)}"
         )
     if shape.hidden * shape.sequence * shape.microbatch * shape.element_bytes * copies > _MOST_BYTES:
@@ -223,14 +197,6 @@ def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
 def whole(shape: Shape, name: str) -> int | None:
     """Return a workload's own option as an integer of at least 1; None if the user did not give it. Raises UsageError."""
     return _count(name, shape.options.get(name, "")) or None
-
-
-def _fitting(regime: Regime, typed: Mapping[str, str]) -> Mapping[str, str]:
-    for name in typed:
-        if name not in words(regime):
-            listed = ", ".join(_option(one) for one in words(regime))
-            raise UsageError(f"{_option(name)} means nothing to {regime.name}: leave it out; it takes {listed}")
-    return typed
 
 
 def _option(name: str) -> str:

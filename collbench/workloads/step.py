@@ -152,7 +152,7 @@ class Regime:
     asynchronous: Callable[[Shape], bool] = lambda shape: False
     takes: Mapping[str, str] = field(default_factory=dict)
     help: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[Shape], None] = lambda shape: None
+    check: Callable[[Shape], object] = lambda shape: None
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> bool:

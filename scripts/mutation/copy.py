@@ -37,7 +37,7 @@ def copy_project(root: Path, target: Path) -> None:
         if (root / name).exists():
             (target / name).symlink_to((root / name).resolve())
     # Checked by their content: a mutant of the same length, written within the same second, would otherwise not be compiled again.
-    command = [str(python_of(target)), "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "collbench", "tests"]
+    command = [str(python_of(target)), "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "collbench", "tests", "benchmarks"]
     subprocess.run(command, cwd=target, env=environment(target), capture_output=True, check=False)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from collbench.cli.configuration import VARIABLE, _settable
 from collbench.cli.help import GROUPS, examples, is_expert, positional_words
-from collbench.cli.main import _parsers
+from collbench.cli.main import all_parsers
 from collbench.cli.other_tools import is_translated
 from collbench.cli.parser import _HELP, Parser, actions_of, environment_name
 from collbench.cli.variables import VARIABLES
@@ -20,7 +20,7 @@ _EVERYWHERE = frozenset({"help", "no_config"})  # options of each command
 
 @cache
 def _commands() -> dict[str, Parser]:
-    _, found = _parsers()
+    _, found = all_parsers()
     return {name: parser.whole() for name, parser in found.items() if isinstance(parser, Parser)}
 
 
@@ -51,7 +51,7 @@ def _index() -> str:
 
 
 def _summary(name: str) -> str:
-    commands = next(action for action in _parsers()[0]._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(action for action in all_parsers()[0]._actions if isinstance(action, argparse._SubParsersAction))
     lines = {each.dest: each.help or "" for each in commands._get_subactions()}
     return escaped(lines.get(name, "").replace("%%", "%"))
 

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from collbench.backends.backend import Group, Settings
 from collbench.backends.socket import ConnectionMaker, Connections, _settle
 from collbench.control.members import Member
+from collbench.operations.case import Case
 
 T = TypeVar("T")
 PATIENCE_S = 20
@@ -75,3 +77,16 @@ def _hurried(link: Connections, deadline_s: float) -> Connections:
     for each in link.sockets:
         _settle(each, deadline_s)
     return replace(link, deadline_s=deadline_s)
+
+
+def opened(kind: Callable[[], Any], timeout_s: float = PATIENCE_S) -> list[Any]:
+    """A backend, open at two ranks."""
+    backends, settings = [kind(), kind()], Settings(timeout_s=timeout_s)
+    assert at_once(*(lambda b=b, w=w: b.open(w, settings) for b, w in zip(backends, ranks(), strict=True))) == [None, None]
+    return backends
+
+
+def paired(backends: list[Any], case: Case) -> list[Any]:
+    """The pair's group at both ranks."""
+    whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
+    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))

@@ -223,7 +223,7 @@ def test_what_only_enqueues_work_cannot_be_held():
 
 def test_it_is_listed_but_carries_nothing_itself(world):
     assert backend_class("slowed") is SlowedBackend
-    assert SlowedBackend.probe().about == "proves the gate's power: makes other backends slower on purpose, see --slowed"
+    assert SlowedBackend.probe().about == "makes other backends slower on purpose, to test the gate (see --slowed)"
     with pytest.raises(UsageError, match="--backend mpi --slowed by=10%"):
         SlowedBackend().open(world, Settings())
 

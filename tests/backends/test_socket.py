@@ -17,7 +17,7 @@ from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import LimitExceeded, OperationUnsupported, OptionUnsupported, PairsOnly
 from collbench.results.reader import read_run
-from tests.backends.pairs import at_once, ranks
+from tests.backends.pairs import at_once, opened, paired, ranks
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
@@ -29,18 +29,10 @@ P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 @pytest.fixture
 def both():
     """The backend, open at two ranks."""
-    backends = [SocketBackend(), SocketBackend()]
-    opened = at_once(*(lambda b=backend, w=world: b.open(w, Settings()) for backend, world in zip(backends, ranks(), strict=True)))
-    assert opened == [None, None]
+    backends = opened(SocketBackend)
     yield backends
     for backend in backends:
         backend.close()
-
-
-def paired(backends, case):
-    """The pair's group at both ranks."""
-    whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
-    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))
 
 
 def pair_case(operation="p2p_bandwidth", **changes):
@@ -111,8 +103,6 @@ def test_rows_report_where_python_moves_the_bytes(both, monkeypatch):
     ],
 )
 def test_it_has_pairs_only(both, operation, streams, reason):
-    if operation not in operations():
-        pytest.skip(f"no {operation} yet")
     case = make_case(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
     assert unsupported_reason(both[0], operations()[operation], case) == reason
 
@@ -189,22 +179,8 @@ def test_a_number_of_streams_that_cannot_be_is_one_sentence(tmp_path, word, said
 
 @pytest.mark.in_turn
 def test_several_streams_elsewhere_are_not_applicable(tmp_path):
-    done = run(
-        tmp_path,
-        "p2p",
-        "--backend",
-        "simulated,socket",
-        "--ranks",
-        "2",
-        "--sizes",
-        "8",
-        "--streams",
-        "4",
-        "--format",
-        "json",
-        "--out",
-        "run",
-    )
+    words = ["--backend", "simulated,socket", "--ranks", "2", "--sizes", "8", "--streams", "4", "--format", "json", "--out", "run"]
+    done = run(tmp_path, "p2p", *words)
     assert done.returncode == 0, done.stderr
     assert {(row["backend"], row["na"]) for row in map(json.loads, done.stdout.splitlines())} == {
         ("simulated", OptionUnsupported(("--streams",), "simulated", "socket").render()), ("socket", None),
@@ -214,8 +190,7 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
 def test_without_the_native_code_python_moves_the_same(tmp_path, monkeypatch):
     """In one process: both ends of a whole case in Python."""
     monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
-    backends = [SocketBackend(), SocketBackend()]
-    at_once(*(lambda b=b, w=w: b.open(w, Settings()) for b, w in zip(backends, ranks(), strict=True)))
+    backends = opened(SocketBackend)
     operation, case = operations()["p2p_bidirectional"], pair_case("p2p_bidirectional", window=2, streams=3, in_place=False)
     groups = paired(backends, case)
     made = [(b, b.allocate(operation, case, group, 1), group) for b, group in zip(backends, groups, strict=True)]

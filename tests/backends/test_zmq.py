@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable, unsupported_reason
+from collbench.backends.backend import Available, Unavailable, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_class, backend_names
 from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
 from collbench.backends.zmq import QueueLimits, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
@@ -21,7 +21,7 @@ from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DeviceUnsupported, NoInPlaceForm, OperationUnsupported, OptionUnsupported, PairsOnly
-from tests.backends.pairs import at_once, meeting, ranks
+from tests.backends.pairs import at_once, meeting, opened, paired
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.asked import asked_for
@@ -32,25 +32,13 @@ P2P = ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
 LARGE = 6 * 2**20  # more than sockets hold
 
 
-def opened(timeout_s=20.0):
-    backends = [ZmqBackend(), ZmqBackend()]
-    settings = Settings(timeout_s=timeout_s)
-    assert at_once(*(lambda b=b, w=w: b.open(w, settings) for b, w in zip(backends, ranks(), strict=True))) == [None, None]
-    return backends
-
-
 @pytest.fixture
 def both():
     """The backend, open at two ranks."""
-    backends = opened()
+    backends = opened(ZmqBackend)
     yield backends
     for backend in backends:
         backend.close()
-
-
-def paired(backends, case):
-    whole = [Group((0, 1), (rank,)) for rank in (0, 1)]
-    return at_once(*(lambda b=b, w=w: b.pair(w, (0, 1), case) for b, w in zip(backends, whole, strict=True)))
 
 
 def pair_case(operation="p2p_bandwidth", **changes):
@@ -70,10 +58,7 @@ def test_it_is_there_and_taken_only_when_asked_for():
     assert "zmq" in backend_names() and "zmq" not in DEFAULTS and backend_class("zmq") is ZmqBackend
 
 
-@pytest.mark.parametrize(
-    "found",
-    [(4, 0, 9), (3, 2, 5), (5, 0, 0)],
-)
+@pytest.mark.parametrize("found", [(4, 0, 9), (3, 2, 5), (5, 0, 0)])
 def test_a_libzmq_that_is_not_known_is_unavailable(monkeypatch, found):
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: found)
     monkeypatch.setattr(zmq, "zmq_version", lambda: ".".join(map(str, found)))
@@ -183,7 +168,7 @@ def test_memory_that_zeromq_still_sends_is_kept(both):
 
 def failure(timeout_s, before=lambda groups: None):
     """Return the error of a rank that waits for a message."""
-    backends = opened(20.0)  # in which they meet; then it is short
+    backends = opened(ZmqBackend)  # with a long timeout, in which they meet; then it is short
     groups, data = paired(backends, pair_case()), np.zeros(9, np.uint8)
     link = groups[0].handle
     link.socket.rcvtimeo = int(timeout_s * 1000)

@@ -1,4 +1,4 @@
-"""A sample of the fuzzed files: `python -m tests.benchmarks folder_fuzz` plays 100,000 of them."""
+"""A sample of the fuzzed files: `python -m benchmarks folder_fuzz` plays 100,000 of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import folder_fuzz
-from tests.benchmarks.example_files import Files
-from tests.benchmarks.hostile_files import emptied, play
+from benchmarks import folder_fuzz
+from benchmarks.example_files import Files
+from benchmarks.hostile_files import emptied, play
 from tests.conftest import sample_number
 
 _FIRST = 1_000_000 + 1_000_000 * sample_number()  # others than those of the committed table

@@ -56,7 +56,7 @@ def run_here(folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> 
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             with chdir(folder), patch.dict(os.environ, environment(env), clear=True), redirect_stdout(out), redirect_stderr(err):
-                code = main._guarded(list(argv))
+                code = main.guarded(list(argv))
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -13,7 +13,7 @@ import pytest
 from collbench import __version__
 from collbench.backends.registry import backend_names
 from collbench.cli.completion import SHELLS, script
-from collbench.cli.main import _parsers
+from collbench.cli.main import all_parsers
 from collbench.cli.parser import actions_of
 from collbench.deploy.kinds import kinds
 from collbench.operations.registry import commands
@@ -50,7 +50,7 @@ def offered(bash_script: Path, line: str, folder: Path | None = None) -> set[str
 
 
 def long_options(command: str) -> set[str]:
-    _, parsers = _parsers()
+    _, parsers = all_parsers()
     return {
         option
         for action in actions_of(parsers[command])
@@ -81,7 +81,7 @@ def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
 
 
 def test_bash_offers_every_command_every_backend_and_every_kind(bash_script: Path) -> None:
-    assert offered(bash_script, "collbench ") >= {*_parsers()[1]} > {*commands()}
+    assert offered(bash_script, "collbench ") >= {*all_parsers()[1]} > {*commands()}
     assert offered(bash_script, "collbench allreduce --backend ") == {*backend_names()}
     assert offered(bash_script, "collbench emit ") == {*kinds()}
 
@@ -134,7 +134,7 @@ def test_zsh_completes(typed: str, loaded: str, tmp_path: Path) -> None:
 def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None:
     written = script("zsh")
     assert written.startswith("#compdef collbench\n")
-    assert all(f"\n    {command}:" in written or f"'{command}':" in written or f"{command}) " in written for command in _parsers()[1])
+    assert all(f"\n    {command}:" in written or f"'{command}':" in written or f"{command}) " in written for command in all_parsers()[1])
     (tmp_path / "_collbench").write_text(written)
     done = subprocess.run([_zsh(), "-f", "-n", str(tmp_path / "_collbench")], capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stderr) == (0, "")

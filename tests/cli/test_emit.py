@@ -47,6 +47,17 @@ class TestTheJob:
         assert '"--seed",\n        "4",\n        "--allocation",\n        "\'{{ x }} $(id) #\'",\n' in found
         assert "COLLBENCH" not in text(tmp_path, "reframe", env={"COLLBENCH_SEED": "3"})
 
+    @pytest.mark.parametrize("kind", list(kinds()))
+    @pytest.mark.parametrize("words", ["check", "osu_allreduce", "latency --mode pipelined", "pairs", "hunt", "workload ddp", "run quick"])
+    def test_every_measuring_command_can_be_started(self, words: str, kind: str, tmp_path: Path) -> None:
+        more = ["--endpoint", "node1"] if kind == "torchrun" else ["--image", "a:b"] if kind == "kubernetes" else []
+        assert words.split(maxsplit=1)[0].removeprefix("osu_").replace("latency", "p2p") in text(
+            tmp_path, kind, *more, inner=("--", *words.split())
+        )
+
+    def test_a_check_is_not_resumed(self, tmp_path: Path) -> None:
+        assert "--resume-if-exists" not in text(tmp_path, "slurm", inner=("--", "check"))
+
 
 class TestMistakes:
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""collbench gate: verdicts, their files and exit codes in every style; the table of the self-test; rejected options."""
+"""collbench gate, its self-test, baseline and history: verdicts, files and exit codes in every style; rejected options."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from collbench.gate.reasons import StillSuspected
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import Allocation, CaseTimes
+from collbench.gate.baseline import add_all
+from collbench.gate.reasons import LaunchesLeftOut, StillSuspected
 from collbench.gate.verdict import read_verdict
 from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
+from tests.gate.histories import nights as upgraded_nights
+from tests.gate.histories import upgraded
+from tests.results.rows import make_row
 
 
 def test_the_table_has_a_line_for_each_simulated_change(tmp_path: Path) -> None:
@@ -185,3 +192,173 @@ def test_a_gate_that_fails_removes_an_earlier_verdict(good: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "gate.xml").write_text("<mine/>")
     assert "gate.xml" in one_sentence(gate(good, *outputs, night(good, "same")))
+
+
+# collbench baseline add, show, drop: as a user types them.
+
+
+def nights(folder: Path, count: int) -> list[str]:
+    """Store the runs of so many allocations; the small case scatters by 1 %, the large one does not."""
+    return [str(launch(folder / f"night-{n}", {8: 1e-6 * (1 + 0.01 * (n % 2)), 64 << 20: 0.1})) for n in range(count)]
+
+
+def test_add_show_and_drop(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [f"base/night-{n}.allocation.jsonl" for n in range(6)]
+    shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
+    assert shown[0] == "base: 6 allocations, 2 cases"
+    assert "1 launch  node1, node2" in shown[1]
+    assert [line.split() for line in shown[-2:]] == [
+        ["allreduce", "8", "B", "nccl", "6", "1.005", "5.0", "%"],
+        ["allreduce", "64", "MiB", "nccl", "6", "100000", "2.0", "%"],
+    ]
+    assert run_here(tmp_path, "baseline", "drop", "base", "night-3").returncode == 0
+    assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cases")
+
+
+def test_show_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+    assert "add 1 more: collbench baseline add base RUN…" in run_here(tmp_path, "baseline", "show", "base").stdout
+    run_here(tmp_path, "baseline", "add", "base", str(launch(tmp_path / "fourth", {8: 1e-6})))
+    assert "thin baseline: " in run_here(tmp_path, "baseline", "show", "base").stdout
+
+
+def test_json_has_an_object_for_each_case(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
+    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
+    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
+    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
+
+
+def test_show_lists_launches_in_another_machine_state(tmp_path: Path) -> None:
+    odd = str(launch(tmp_path / "odd", {8: 4e-6, 64 << 20: 0.1}, canary_s={"before": 26e-8, "after": 26e-8}))
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 5), odd)
+    shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
+    assert LaunchesLeftOut("odd", 1, 1, "baseline").render() in shown
+    assert any(line.startswith("thin baseline: ") for line in shown)
+    assert shown[-2].split()[-4:] == ["5", "1.000", "5.0", "%"]
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    runs = nights(tmp_path, 1)
+    run_here(tmp_path, "baseline", "add", "base", *runs)
+    assert "night-0" in one_sentence(run_here(tmp_path, "baseline", "add", "base", *runs))
+    slowed = str(launch(tmp_path / "slow", {8: 1e-6}, flags=("slowed",)))
+    assert "allocation slow " in one_sentence(run_here(tmp_path, "baseline", "add", "base", slowed))
+    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
+    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
+    assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "night-9"))
+
+
+def test_a_difference_needs_a_second_allocation(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 2))
+    actual = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
+    assert "collbench baseline diff base night-0 night-1" in actual
+
+
+def test_add_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 1))
+    assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
+
+
+# collbench gate --self-test: side by side, under harsher noise, and with the noise of a baseline.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a baseline of five allocations of two launches and three large cases; three have a fourth case."""
+    random = np.random.default_rng(0)
+    cases = [case_of(make_row(64 << 20 << power)) for power in range(4)]
+    add_all(tmp_path / "good", [
+        Allocation(
+            f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
+            {case: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for case in cases[: 3 if number < 2 else 4]},
+        )
+        for number in range(5)
+    ])  # fmt: skip
+    return tmp_path
+
+
+def tried(folder: Path, *words: str) -> Finished:
+    return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
+
+
+def test_side_by_side(tmp_path: Path) -> None:
+    lines = tried(tmp_path, "--paired").stdout.splitlines()
+    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
+    assert len(lines) == 10
+
+
+def test_harsher_noise_by_name(tmp_path: Path) -> None:
+    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
+    assert [each["trials"] for each in found] == [2] * 8
+
+
+def test_the_noise_of_a_baseline(folder: Path) -> None:
+    done = tried(folder, "--baseline", "good")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].startswith("3 ") and "5 allocations of 2 launches" in lines[0]
+    assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
+    assert "10 launches of 5 recorded allocations" in lines[-2] and lines[-1].startswith("1 ")
+
+
+def test_the_noise_of_a_baseline_as_json_side_by_side(folder: Path) -> None:
+    found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
+    assert [each["wanted"] for each in found[:2]] == [False, True]
+
+
+def test_a_baseline_of_one_allocation_is_rejected(folder: Path) -> None:
+    (folder / "short").mkdir()
+    (folder / "good" / "good-1.allocation.jsonl").rename(folder / "short" / "good-1.allocation.jsonl")
+    assert "short has 1 " in one_sentence(tried(folder, "--baseline", "short"))
+
+
+# collbench history, and collbench baseline diff: as a user types them.
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A baseline of twelve allocations, upgraded in the middle."""
+    add_all(tmp_path / "base", upgraded(12, 6, by=1.1))
+    return tmp_path
+
+
+def test_the_history_of_a_baseline(base: Path) -> None:
+    done = run_here(base, "history", "base", "--only", "*MiB mpi")
+    assert done.returncode == 0 and done.stderr == ""
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("base: 12 allocations ") and "2026-11-01" in first and "2026-11-12" in first
+    assert sum("night-7, 2026-11-07" in line and "4.3 → 5.0" in line for line in rest) == 5
+    assert done.stdout.isascii() is False and "\x1b" not in done.stdout and "█" not in done.stdout
+
+
+def test_bars_with_colour_and_a_page(base: Path) -> None:
+    done = run_here(base, "history", "base", "--only", "allreduce 64 MiB mpi", "--color", "always", "--html", "page.html")
+    assert "█" in done.stdout and "\x1b[33m" in done.stdout
+    assert (base / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_json_and_runs_in_a_folder(tmp_path: Path) -> None:
+    for number in range(3):
+        launch(tmp_path / "runs" / f"run-{number}", {8: 1e-6})
+    lines = run_here(tmp_path, "history", "runs", "--format", "json").stdout.splitlines()
+    assert [(each["name"], each["time_s"]) for each in map(json.loads, lines)] == [("allreduce 8 B nccl", pytest.approx([1e-6] * 3))]
+
+
+def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
+    done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
+    assert done.returncode == 0 and "4 slower, 0 faster, 10 no change" in done.stdout
+    add_all(base / "other", upgraded_nights(6))
+    actual = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
+    assert (actual["old"], actual["new"], len(actual["moved"])) == ("base", "other", 19)
+
+
+def test_bad_input_of_the_history_is_one_sentence(base: Path) -> None:
+    assert one_sentence(run_here(base, "history", "nowhere")).startswith("nowhere ")
+    assert "'no such case'" in one_sentence(run_here(base, "history", "base", "--only", "no such case"))
+    assert "--color 'blue'" in one_sentence(run_here(base, "history", "base", "--color", "blue"))
+    assert "choose from night-1" in one_sentence(run_here(base, "baseline", "diff", "base", "night-1", "night-99"))
+    assert one_sentence(run_here(base, "baseline", "diff", "base", "nowhere")).startswith("nowhere ")
+    assert one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c")).startswith("diff ")

@@ -80,7 +80,7 @@ def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name])
 def test_the_common_help_is_short_and_the_other_page_has_every_option(command: str) -> None:
-    _, parsers = main._parsers()
+    _, parsers = main.all_parsers()
     parser = parsers[command]
     whole = {option for action in actions_of(parser) if action.help != SUPPRESS for option in action.option_strings}
     options = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
@@ -137,7 +137,7 @@ def test_commands_are_grouped_and_operations_are_on_one_line(capsys: pytest.Capt
     titles = [line.removesuffix(":") for line in page.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)]
     assert titles == ["Measure", "Find problems", "Compare and gate", "Report", "Deploy", "Options"]
     lines = [line.split()[0] for line in page.splitlines() if re.match(r"  [A-Za-z]", line)]
-    assert set(lines) == {"OPERATION", *(set(main._parsers()[1]) - set(operation_commands()))}
+    assert set(lines) == {"OPERATION", *(set(main.all_parsers()[1]) - set(operation_commands()))}
     assert set(re.findall(r"[\w-]+", page)) >= set(operation_commands())
 
 

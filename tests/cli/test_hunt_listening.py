@@ -108,9 +108,9 @@ def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str
     listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
     last: list[HuntRound] = []
     while asked := listening.next(last):
-        n = len(asked["groups"])
+        n = len(asked.groups)
         each, none = (1e9,) * n, (None,) * n
-        last = [HuntRound(0, asked["kind"], "sweep", "", asked["groups"], each, each, (1e-6,) * n, none, none, (0,) * n, none,
+        last = [HuntRound(0, asked.kind, "sweep", "", asked.groups, each, each, (1e-6,) * n, none, none, (0,) * n, none,
                           flags=() if last else (flag,))]  # fmt: skip
         listening.record(last[0], None)
     listening._verdict = FAULTY

@@ -16,12 +16,11 @@ from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.report.runs import report_run
 from collbench.results.reader import read_run
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
 HEAD = "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
 RANKS = "".join(f"#  Rank {rank:2d} Group  0 Pid   4711 on  {{host}} device {rank:2d} [0000:1{rank}:00] NVIDIA A100\n" for rank in range(2))
 LINE = "  8589934592    2147483648     float     sum      -1  {time}  {rate}  {rate}      0  N/A  N/A  N/A  N/A\n"
-NDV4 = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests"
 
 
 def call(*argv: str) -> int:
@@ -121,14 +120,11 @@ def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_run(tmp_path / "a").info["imported"]["files"][0]["name"] == "stdin"
 
 
-@pytest.mark.skipif(not NDV4.is_dir(), reason="the captured logs are not beside this checkout")
-def test_six_logs_are_one_run_and_machines_give_its_ceilings(tmp_path: Path) -> None:
-    logs = sorted(map(str, NDV4.glob("*.log")))
-    machine = CAPTURED_MACHINES / "a100-ndv4"
-    given = ["--from", str(machine)] if machine.is_dir() else ["--ceiling", "300"]
-    call(*logs, "--out", str(tmp_path / "ndv4"), *given)
+def test_six_logs_are_one_run(tmp_path: Path) -> None:
+    logs = sorted(map(str, captures.folder("ndv4-8xa100-nccl-tests").glob("*.log")))
+    call(*logs, "--out", str(tmp_path / "ndv4"), "--ceiling", "300")
     run = read_run(tmp_path / "ndv4")
-    assert len(run.rows) == 366
+    assert len(run.rows) == 84
     assert len(run.info["imported"]["files"]) == 6
     assert {row.operation for row in run.rows} == {"allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter"}
 

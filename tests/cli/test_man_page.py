@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from collbench import __version__
-from collbench.cli.main import _parsers
+from collbench.cli.main import all_parsers
 from collbench.cli.parser import actions_of
 from tests.cli.command import ROOT
 from tests.conftest import cannot
@@ -56,7 +56,7 @@ def test_it_renders_with_every_command_and_every_option(rendered: str) -> None:
         "EXIT STATUS",
     ]
     words = set(re.findall(r"[\w-]+", rendered))
-    for name, parser in _parsers()[1].items():
+    for name, parser in all_parsers()[1].items():
         options = {option for action in actions_of(parser) if action.help != SUPPRESS for option in action.option_strings}
         assert {name, *options} - {"-h", "--help"} <= words, name
     assert max(map(len, rendered.splitlines())) <= 110

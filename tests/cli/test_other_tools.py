@@ -85,7 +85,7 @@ def test_all_types_and_all_reduction_ops() -> None:
     ],
 )
 def test_commands_of_other_tools(words: str, command: str) -> None:
-    _, known = main._parsers()
+    _, known = main.all_parsers()
     assert {" ".join(command_named(word, known)) for word in words.split()} == ({command} if command else set(words.split()))
 
 

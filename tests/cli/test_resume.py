@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.backends.backend import Unavailable
+from collbench.backends.registry import backend_class
 from tests.cli.command import run, run_here, running, start, until
+from tests.conftest import sample
 
 SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
@@ -21,13 +24,6 @@ def test_options_that_need_another_folder_are_rejected(tmp_path: Path, more: tup
     done = run_here(tmp_path, *SWEEP, "--resume", "run", *more)
     assert done.returncode == 2
     assert done.stderr.startswith(f"collbench: --resume and {more[0]} ")
-
-
-def test_pairs_cannot_be_resumed(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "resumed" in done.stderr
-    assert "--resume" not in run_here(tmp_path, "pairs", "--help").stdout
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
@@ -66,17 +62,81 @@ def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...]
     assert done.returncode == 2 and done.stderr.startswith(f"collbench: {said}")
 
 
+CASES = ("allreduce", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
+ROUNDS = ("--size", "64K", "--max-time", "0.1", "-n", "50")
+TRAININGS = ("workload", "data-parallel,fsdp,parameter-server,pipeline", "--model", "1M", "--layers", "8", "--hidden", "64", "--sequence",
+             "16", "--max-time", "0.3")  # fmt: skip
+KINDS = {"cells.jsonl": CASES, "pairs.jsonl": ("pairs", *ROUNDS), "hunt.jsonl": ("hunt", *ROUNDS), "workload.jsonl": TRAININGS}
+EACH = [
+    (file, *where)
+    for file in KINDS
+    for where in (("simulated", "8", "parent"), ("gloo", "4", "parent"), ("gloo", "4", "rank 1"), ("socket", "4", "rank 0"))
+    if (where[0], file) not in (("socket", "cells.jsonl"), ("socket", "workload.jsonl"))
+]
+
+
 @pytest.mark.in_turn
-def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
-    killed = start(tmp_path, *SWEEP, "--out", "run", env=UNBRIEF)
-    cases = tmp_path / "run" / "cells.jsonl"
-    until(lambda: cases.exists() and cases.read_bytes().count(b"\n") >= 2, "two rows")
-    for pid in running(tmp_path):
+@pytest.mark.parametrize(("file", "backend", "ranks", "victim"), sample(EACH, 5))
+def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ranks: str, victim: str) -> None:
+    """Kill the parent, or one of its ranks: the others end with it. No record is lost, and none is measured a second time."""
+    if isinstance(found := backend_class(backend).probe(), Unavailable):
+        pytest.skip(str(found))
+    line = (*KINDS[file], "--backend", backend, "--ranks", ranks)
+    killed = start(tmp_path, *line, "--out", "run", env=UNBRIEF)
+    records = tmp_path / "run" / file
+    until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 2, "two records")
+    started = running(tmp_path) if victim == "parent" else [ranks_of(tmp_path)[int(victim.split()[1])]]
+    for pid in started:
         with suppress(ProcessLookupError):  # ranks end with their parent
             os.kill(pid, signal.SIGKILL)
     killed.wait()
-    kept = cases.read_bytes().count(b"\n")
-    done = run(tmp_path, *SWEEP, "--resume", "run", "--format", "json", env=UNBRIEF)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
-    assert sorted(json.loads(line)["size_bytes"] for line in cases.read_text().splitlines()) == [8 << step for step in range(10)]
-    assert f"run has {kept} of 10 cases: {10 - kept} " in done.stderr
+    until(lambda: not running(tmp_path), "the end of all ranks")
+    before = records.read_bytes()
+    kept = before[: before.rfind(b"\n") + 1]
+    done = run(tmp_path, *line, "--resume", "run", "--format", "csv", env=UNBRIEF, timeout=90)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert f"run has {kept.count(10)} " in done.stderr and records.read_bytes().startswith(kept)
+    stored = [json.loads(text) for text in records.read_text().splitlines()]
+    subjects = [tuple(str(one.get(key)) for key in ("round", "pairs", "groups", "regime", "size_bytes")) for one in stored]
+    assert len(set(subjects)) == len(subjects)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["exit_code"] == done.returncode
+    before = records.read_bytes()
+    again = run(tmp_path, *line, "--resume", "run", "--format", "csv", env=UNBRIEF)
+    assert (again.returncode, records.read_bytes()) == (done.returncode, before)
+    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())  # cases are printed in measured order
+    assert "the run is complete" in again.stderr
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Return the process of each rank."""
+    return [place["pid"] for place in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
+
+
+@pytest.mark.parametrize("command", ["pairs", "hunt", "workload fsdp --model 1M"])
+def test_a_dry_run_shows_what_is_left_and_its_time(tmp_path: Path, command: str) -> None:
+    line = (*command.split(), "--backend", "simulated", "--ranks", "6", "--max-time", "0.05", "--format", "json")
+    planned = run_here(tmp_path, *line, "--dry-run")
+    assert planned.returncode == 0 and "at most " in planned.stderr and " of samples" in planned.stderr
+    assert all(json.loads(text) for text in planned.stdout.splitlines()) and not (tmp_path / "runs").exists()
+    assert run(tmp_path, *line, "--out", "run").returncode == 0
+    left = run_here(tmp_path, *line, "--dry-run", "--resume", "run")
+    assert left.returncode == 0 and "run has " in left.stderr and " more " in left.stderr
+    other = run_here(tmp_path, *line, "--max-time", "0.06", "--dry-run", "--resume", "run")
+    assert other.returncode == 2 and "--max-time was 0.05 and is 0.06" in other.stderr
+
+
+def test_a_dry_run_of_pairs_shows_the_rounds_that_a_run_measures(tmp_path: Path) -> None:
+    line = ("pairs", "--backend", "simulated", "--ranks", "6", "--max-time", "0.05", "--seed", "3")
+    planned = [json.loads(text) for text in run_here(tmp_path, *line, "--dry-run", "--format", "json").stdout.splitlines()]
+    assert run(tmp_path, *line, "--out", "run").returncode == 0
+    stored = [json.loads(text) for text in (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()]
+    assert [one["ranks"] for one in planned] == [one["pairs"] for one in stored if not one["again"]]
+    assert [one["round"] for one in planned] == [1, 2, 3, 4, 5]
+
+
+def test_a_dry_run_of_a_hunt_shows_the_most_rounds_that_a_hunt_promises(tmp_path: Path) -> None:
+    line = ("hunt", "--backend", "simulated", "--ranks", "6", "--max-time", "0.05")
+    planned = [json.loads(text) for text in run_here(tmp_path, *line, "--dry-run", "--format", "json").stdout.splitlines()]
+    assert run(tmp_path, *line, "--out", "run").returncode == 0
+    about = json.loads((tmp_path / "run" / "run.json").read_text())["hunt"]
+    assert sum(one["most_rounds"] for one in planned) == about["promised"] >= about["rounds"]

@@ -116,7 +116,7 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
     from collbench.cli.parser import actions_of
 
-    there = {action.dest for action in actions_of(main._parsers()[1]["run"])}
+    there = {action.dest for action in actions_of(main.all_parsers()[1]["run"])}
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 
 

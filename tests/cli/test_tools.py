@@ -51,6 +51,24 @@ def external(folder: Path) -> list[Row]:
     return found.external
 
 
+def test_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None:
+    env = double(tmp_path, GOOD)
+    first = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
+    assert first.returncode == 0, first.stderr
+    tools, rounds, about = (tmp_path / "run" / name for name in ("tools.jsonl", "pairs.jsonl", "run.json"))
+    kept, before = tools.read_text().splitlines(keepends=True)[0], rounds.read_bytes()
+    tools.write_text(kept)
+    known = json.loads(about.read_text())
+    del known["finished_utc"], known["exit_code"], known["rows"]
+    about.write_text(json.dumps(known))
+    line = [word for word in PAIRS if word not in ("--out", "run")]
+    done = run(tmp_path, *line, "--tools", "iperf3", "--resume", "run", env=env)
+    assert done.returncode == 0 and "run has 1 round: " in done.stderr, done.stderr
+    assert rounds.read_bytes() == before and tools.read_text().startswith(kept)
+    assert [row.group for row in external(tmp_path)] == ["0-1", "1-0"]
+    assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
+
+
 def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_path: Path) -> None:
     done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, GOOD))
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from collbench.cli import measure
+from collbench.cli import dry_run
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.results.steps import StepRow, read_workload
@@ -72,10 +72,10 @@ ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
 def test_hosts_of_a_launch_that_is_only_planned(
     info: LaunchInfo | None, ranks_per_node: int | None, gpus_each: int, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "local_ranks", lambda request, env: 6)
-    monkeypatch.setattr(measure, "node_ranks", lambda request, info, env: 3)
+    monkeypatch.setattr(dry_run, "local_ranks", lambda request, env: 6)
+    monkeypatch.setattr(dry_run, "node_ranks", lambda request, info, env: 3)
     request = cast(Request, argparse.Namespace(gpus_per_process=gpus_each))
-    assert measure._hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info) == hosts
+    assert dry_run.planned_hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info, {}) == hosts
 
 
 def test_a_plan_for_people(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path: Path) -> 
     done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
     assert done.returncode == 0
     assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
-    assert done.stderr.startswith("hierarchical is skipped: ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hierarchical is skipped: ") and done.stderr.count("\n") == 2 and " of samples" in done.stderr
 
 
 def test_options_come_from_the_environment_too(tmp_path: Path) -> None:

@@ -145,3 +145,47 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
     assert "plug-in 'scan' (nowhere)" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--format", "json", env=env)
     assert (done.returncode, [json.loads(line)["wrong"] for line in done.stdout.splitlines()]) == (0, [0])
+
+
+FAILING = """
+from collbench.backends.simulated import SimulatedBackend
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from dataclasses import replace
+def fails(*arguments): raise LookupError("no ring\\nof ranks")
+class Opens(SimulatedBackend):
+    name = "opens"
+    def open(self, world, settings): fails()
+class Fails(SimulatedBackend):
+    name = "fails"
+    def supports(self, operation, case): fails()
+SCAN = replace(ALLREDUCE, name="scan", expected_blocks=fails)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "plugin"),
+    [
+        (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
+        (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
+        (("scan", "--backend", "simulated"), "'scan' (entry point collbench.operations, other_code:SCAN, of other 1)"),
+    ],
+)
+def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tuple[str, ...], plugin: str, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    package(site, "maker", "[collbench.backends]\nopens = failing_code:Opens\nfails = failing_code:Fails\n", {"failing_code": FAILING})
+    package(site, "other", "[collbench.operations]\nscan = other_code:SCAN\n", {"other_code": FAILING})
+    done = run(tmp_path, *argv, "--ranks", "2", "--sizes", "8", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    failed = f"collbench: plug-in {plugin} failed: LookupError: no ring of ranks"
+    if "opens" in argv:
+        assert (done.returncode, done.stderr) == (4, f"{failed}\n")
+    else:
+        assert done.returncode == 4 and "_code.py" in done.stderr
+        assert done.stderr.splitlines()[-1] == f"{failed}: report the lines above to its authors"
+
+
+def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site: Path) -> None:
+    package(site, "maker", "[collbench.backends]\ngood = good_code:Good\n", CODE)
+    try:
+        backends.backend_class("good")().clock()
+    except AttributeError as error:
+        assert operations.failed_plugin(error) is None

@@ -70,7 +70,7 @@ class Here:
             self.left.append(end)
             end.close()
 
-    def join(self, hub: Server, *spokes: Client) -> dict[int, Any]:
+    def join(self, hub: Server, *spokes: Client) -> dict[int, Member]:
         """Join all ranks; returns the messages that rank 0 received."""
         threads = [threading.Thread(target=one.join, args=(about(rank), DEADLINE_S)) for rank, one in enumerate(spokes, 1)]
         for thread in threads:
@@ -82,8 +82,15 @@ class Here:
         return said
 
 
-def about(rank: int) -> dict[str, Any]:
-    return {"rank": rank, "host": f"node{rank}", "pid": 4242 + rank}
+def about(rank: int) -> Member:
+    return Member(rank, f"node{rank}", 0, 4242 + rank, ())
+
+
+def collected(hub: Server, step: int) -> dict[int, tuple[Any, list[bytes]]]:
+    """Return every rank's value of a step, and its arrays, by rank."""
+    found: dict[int, tuple[Any, list[bytes]]] = {}
+    hub.collect(step, "asking", 10, lambda rank, value, arrays: found.update({rank: (value, [bytes(array) for array in arrays])}))
+    return found
 
 
 @contextmanager

@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from collbench.control.diagnosis import RankState, rank_states
-from collbench.control.wire import PIECE_BYTES, Malformed, Message, MessageKind, entries, parsed
+from msgspec import msgpack
 
-_ABOUT = {"rank": 1, "host": "node1", "local_rank": 0, "pid": 4242, "cpus": [0, 1], "began": 7}
-_REAL = (
-    Message(MessageKind.HELLO, 0, [[1, _ABOUT, 0], [2, _ABOUT, 0]]),
-    Message(MessageKind.WELCOME),
-    Message(MessageKind.MOVED, 0, 1),
-    Message(MessageKind.VALUES, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
-    Message(MessageKind.OFFER, 5, 1 << 20),
-    Message(MessageKind.GRANT, 5),
-    Message(MessageKind.ANSWER, 5, {"cells": list(range(2000))}),
-    Message(MessageKind.BEAT, 0, [RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
-    Message(MessageKind.STALLED, 0, "allreduce 64 MiB on mpi"),
-    Message(MessageKind.WHERE),
-    Message(MessageKind.HERE, 0, [RankState(1).as_json()]),
-    Message(MessageKind.STACK, 0, 1),
-    Message(MessageKind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
-    Message(MessageKind.GONE, 0, [1, {"kind": "process_end", "killed": True, "signal": 9}]),
-    Message(MessageKind.BYE, 0, 1),
-    Message(MessageKind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
-)
+from collbench.control.diagnosis import ProcessEnd, RankState
+from collbench.control.members import Member
+from collbench.control.path import PathReport
+from collbench.control.wire import (
+    PIECE_BYTES,
+    Abort,
+    Aside,
+    Beat,
+    Bye,
+    Entry,
+    Gone,
+    Grant,
+    Hello,
+    Here,
+    Joining,
+    Malformed,
+    Message,
+    Moved,
+    Offer,
+    Paths,
+    Probed,
+    SendProbe,
+    Stack,
+    Stalled,
+    StepAnswer,
+    TakeStack,
+    Values,
+    Welcome,
+    Where,
+    check_ranks,
+    decoded,
+    encoded,
+    frames,
+    parsed,
+)  # fmt: skip
+
+_MEMBER = Member(1, "node1", 0, 4242, (0, 1), began=7)
+REAL: tuple[Message, ...] = (
+    Hello([Joining(_MEMBER), Joining(_MEMBER, [1, "0.1.0", "abc"])]),
+    Welcome(),
+    Moved(1),
+    Values(5, [
+        Entry(1, "gathering", encoded({"x": [1.5, None]}), [memoryview(b"12345678"), memoryview(bytes(PIECE_BYTES + 9))]),
+        Entry(2, "gathering", encoded("words")),
+    ]),
+    Offer(5, 1 << 20),
+    Grant(5),
+    StepAnswer(5, encoded({"cells": list(range(2000))})),
+    Beat([RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0)]),
+    Stalled("allreduce 64 MiB on mpi"),
+    Where(),
+    Here([RankState(1), RankState(2, "warm-up", True, 3, 1.5, 7, 1.25, True)]),
+    Aside([1, 2]),
+    Paths(1, 20_000, [PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)]),
+    SendProbe("10.0.0.1", 20_000),
+    Probed(1, "10.0.0.1", [576, 1000], [1200, 1500]),
+    TakeStack(1),
+    Stack(1, "poll\nMPI_Allreduce"),
+    Gone(1, ProcessEnd(killed=True, signal=9)),
+    Bye(1),
+    Bye(),
+    Abort("rank 1 (node1, pid 4242): the folder is gone", 4),
+)  # fmt: skip
 _WORDS: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "\ud800", "a" * 5000, [], {},
+    None, True, -1, 0, 1, 2**31, 2**63, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "a" * 5000, [], {},
     [[]], [1] * 999, {"__class__": "os.system"}, "cos\nsystem\n(S'id'\ntR.",
 )  # fmt: skip
 
@@ -40,27 +82,29 @@ _WORDS: tuple[Any, ...] = (
 @cache
 def frames_of() -> list[list[bytes]]:
     """One real message of every kind, as frames."""
-    return [[bytes(frame) for frame in message.frames()] for message in _REAL]
+    return [[bytes(frame) for frame in frames(message)] for message in REAL]
 
 
 def noise(chance: random.Random, count: int) -> Iterator[list[bytes]]:
     """So many messages, each a real one that was changed once or more often."""
-    changes = (_bits, _cut, _longer, _swapped, _dropped, _again, _value, _values, _sizes)
+    changes = (_bits, _cut, _longer, _swapped, _dropped, _again, _value, _values)
     for _ in range(count):
-        frames = list(chance.choice(frames_of()))
+        pieces = list(chance.choice(frames_of()))
         for _ in range(chance.choice((1, 1, 1, 2, 4))):
-            frames = chance.choice(changes)(chance, frames)
-        yield frames
+            pieces = chance.choice(changes)(chance, pieces)
+        yield pieces
 
 
-def heard(frames: list[bytes]) -> str:
+def heard(pieces: list[bytes]) -> str:
     """ "message" or "refused": what rank 0 makes of these frames, read as far as it reads them. Anything else is raised."""
     try:
-        message = parsed(frames)
-        if message.kind is MessageKind.VALUES:
-            entries(message, {1, 2})
-        if message.kind in (MessageKind.BEAT, MessageKind.HERE):
-            rank_states(message.body, {1, 2})
+        message = parsed(pieces)
+        if isinstance(message, Values):
+            check_ranks((entry.rank for entry in message.entries), {1, 2})
+            for entry in message.entries:
+                decoded(entry.value)
+        if isinstance(message, Beat | Here):
+            check_ranks((one.rank for one in message.states), {1, 2})
     except Malformed:
         return "refused"
     return "message"
@@ -105,33 +149,35 @@ def _again(chance: random.Random, frames: list[bytes]) -> list[bytes]:
 
 
 def _value(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    """A well-made message with another body."""
-    return _with_body(chance, frames, chance.choice(_WORDS))
+    """A well-made record of a real kind with other fields."""
+    fields = [chance.choice(_WORDS) for _ in range(chance.randrange(3))]
+    return _with_record(chance, [_record(chance.choice(frames_of()))[0], *fields])
 
 
 def _values(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    """The same with one value of its own body exchanged."""
+    """The same with one value of its own record exchanged."""
     try:
-        body = parsed(frames).body
-    except Malformed:
+        return _with_record(chance, _exchanged(chance, _record(frames)))
+    except (ValueError, RecursionError, zlib.error):
         return frames
-    return _with_body(chance, frames, _exchanged(chance, body))
 
 
-def _exchanged(chance: random.Random, body: Any) -> Any:
-    if isinstance(body, list) and body and chance.random() < 0.8:
-        at = chance.randrange(len(body))
-        return [*body[:at], _exchanged(chance, body[at]), *body[at + 1 :]]
+def _record(frames: list[bytes]) -> Any:
+    text = b"".join(frames)
+    return msgpack.decode(zlib.decompress(text[1:]) if text[:1] == b"z" else text[1:])
+
+
+def _exchanged(chance: random.Random, value: Any) -> Any:
+    if isinstance(value, list) and value and chance.random() < 0.8:
+        at = chance.randrange(len(value))
+        return [*value[:at], _exchanged(chance, value[at]), *value[at + 1 :]]
+    if isinstance(value, dict) and value and chance.random() < 0.8:
+        name = chance.choice(list(value))
+        return {**value, name: _exchanged(chance, value[name])}
     return chance.choice(_WORDS)
 
 
-def _with_body(chance: random.Random, frames: list[bytes], body: Any) -> list[bytes]:
-    text = json.dumps(body).encode()
-    wire = b"j" + text if chance.random() < 0.7 else b"z" + zlib.compress(text)
-    kind = chance.choice(frames_of())[0] if chance.random() < 0.2 or not frames else frames[0]
-    return [kind, b"5", str([len(wire)]).encode(), wire]
-
-
-def _sizes(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    sizes = [chance.choice((0, 1, 5, PIECE_BYTES, 2**31, 2**62, -1)) for _ in range(chance.randrange(6))]
-    return [*frames[:2], json.dumps(sizes).encode(), *frames[3:]]
+def _with_record(chance: random.Random, record: Any) -> list[bytes]:
+    text = msgpack.encode(record)
+    text = b"m" + text if chance.random() < 0.7 else b"z" + zlib.compress(text)
+    return [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]

@@ -13,7 +13,7 @@ from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
 from collbench.control.tree import ChildConnection
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Message, MessageKind
+from collbench.control.wire import Grant, Offer
 from collbench.errors import PeerFailed
 from collbench.reason import decode
 
@@ -33,9 +33,8 @@ def coordinator(*children: ChildConnection) -> Coordinator:
         broadcast=lambda message: None,
     )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
-    part._about = {rank: {} for rank in range(1, 4)}
-    part.names = {rank: f"rank {rank} (h, pid {rank})" for rank in range(4)}
-    part.expected = part.names
+    part.members = [Member(rank, "h", rank, rank, ()) for rank in range(4)]
+    part.joined = dict(enumerate(part.members[1:], 1))
     return part
 
 
@@ -140,12 +139,12 @@ def granting() -> tuple[Coordinator, ChildConnection, list[int]]:
     """A coordinator, a connection of rank 1, and the steps that it was asked to send, in order."""
     one, granted = child(1), list[int]()
     part = coordinator(one)
-    part.down.send = lambda child, message: granted.append(message.step) if message.kind is MessageKind.GRANT else None
+    part.down.send = lambda child, message: granted.append(message.step) if isinstance(message, Grant) else None
     return part, one, granted
 
 
 def offer(part: Coordinator, one: ChildConnection, step: int, size: int) -> None:
-    part._from_below(one, Message(MessageKind.OFFER, step, size))
+    part._from_below(one, Offer(step, size))
 
 
 def test_a_message_larger_than_the_room_is_granted_alone() -> None:

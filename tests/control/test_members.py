@@ -54,6 +54,9 @@ def test_all_hosts_use_one_family_and_rank_0_the_address_that_the_others_know() 
     old, new = of_host(2, "c", ("10.0.0.3", "10.0.0.1")), of_host(2, "c", ("2001:db8::3", "2001:db8::1"))
     assert [member.address for member in addressed([of_host(0, "a"), both, old])] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert [member.address for member in addressed([of_host(0, "a"), both, new])] == ["2001:db8::1", "2001:db8::2", "2001:db8::3"]
+    assert [member.address for member in addressed([of_host(0, "a"), of_host(1, "a"), old])] == ["10.0.0.1", "10.0.0.1", "10.0.0.3"]
+    assert [member.address for member in addressed([of_host(0, "a"), of_host(1, "a")])] == ["127.0.0.1"] * 2
+    assert str(old) == "rank 2 (c, pid 2)"
     with pytest.raises(UsageError, match=r"rank 2 \(c, pid 2\) .* IPv4, and rank 1"):
         addressed([of_host(0, "a"), of_host(1, "b", ("10.0.0.2", "10.0.0.1")), new])
 

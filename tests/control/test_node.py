@@ -1,14 +1,73 @@
-"""Processes of this node: how each ended, as the kernel reports it."""
+"""Processes of this node and its hosts, seen from outside: how each ended, whether it is stopped, its stack, whether the host answers."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from collbench.addresses import own_addresses
 from collbench.control import diagnosis
-from collbench.control.diagnosis import NodeProcesses, ProcessEnd, began_of, how_ended
+from collbench.control.addresses import answering
+from collbench.control.diagnosis import NodeProcesses, ProcessEnd, began_of, how_ended, innermost, is_stopped, own_stack
+from collbench.control.members import Member
+from tests.cli.command import until
+
+GDB = """\
+[New LWP 11]
+Thread 2 (Thread 0x7f (LWP 11) "python"):
+#0  0x00007f5 in __poll (fds=0x1) at poll.c:29
+
+Thread 1 (Thread 0x7f0 (LWP 10) "python"):
+#0  0x00007f1 in MPIDI_progress () from /lib/libmpi.so.12
+#1  MPIR_Wait (request=0x1) at wait.c:3
+#2  0x00007f2 in PMPI_Allreduce () from /lib/libmpi.so.12
+#3  collbench_run () from _loop.so
+#4  0x00007f3 in ffi_call_unix64 () from /lib/libffi.so.8
+#5  main ()
+"""
+PY_SPY = """\
+Process 10: python -m collbench
+Thread 10 (idle): "MainThread"
+    poll (libc.so.6)
+    PMPI_Barrier (libmpi.so.12)
+    _PyEval_EvalFrameDefault (python)
+    run (collbench/measure/loop.py:94)
+
+Thread 11 (idle): "collbench-keeper"
+    zmq_poll (libzmq.so)
+"""
+PYTHON = '  File "a.py", line 1, in main\n    take()\n  File "b.py", line 2, in take\n    fill()\n  File "c.py", line 3, in fill\n    x\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GDB, "MPIDI_progress < MPIR_Wait < PMPI_Allreduce < collbench_run"),
+        (PY_SPY, "poll < PMPI_Barrier"),
+        (PYTHON, "fill < take < main"),
+        ("gdb could not look into it", ""),
+        ("", ""),
+    ],
+)
+def test_the_innermost_calls_of_the_main_thread(text: str, words: str) -> None:
+    assert innermost(text) == words
+
+
+def test_a_process_has_its_own_stack_from_any_thread() -> None:
+    actual: list[str] = []
+    thread = threading.Thread(target=lambda: actual.append(own_stack()))
+    thread.start()
+    thread.join()
+    assert "test_a_process_has_its_own_stack_from_any_thread" in actual[0]
 
 
 @pytest.mark.parametrize(
@@ -31,16 +90,81 @@ def test_a_process_that_is_not_there_has_no_end() -> None:
     assert not how_ended(1 << 30).known and began_of(1 << 30) == -1
 
 
-@pytest.mark.parametrize(
-    ("changes", "watched"), [({}, True), ({"began": 1}, False), ({"began": None}, False), ({"host": "other"}, False), ({"pid": 1}, False)]
-)
-def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, object], watched: bool) -> None:
-    """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"]) as process:
-        about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
-        made = NodeProcesses()
-        made.watch(3, about)
-        found = made.has(3), bool(made.descriptors)
-        made.close()
+        yield process
         process.kill()
+
+
+@pytest.mark.parametrize(
+    ("changes", "watched"),
+    [
+        ({}, True),
+        ({"began": 1}, False),  # another process that has that number now
+        ({"began": -1}, False),
+        ({"host": "other"}, False),  # containers number their processes alike
+        ({"pid": 1}, False),
+        ({"pid": 10**30, "began": -1}, False),
+        ({"pid": os.getpid(), "began": began_of(os.getpid())}, False),  # it would end itself with them
+    ],
+)
+def test_only_a_process_with_a_matching_identity_is_watched(changes: dict[str, Any], watched: bool, child: subprocess.Popen[bytes]) -> None:
+    node = NodeProcesses()
+    node.watch(replace(Member(3, socket.gethostname(), 0, child.pid, (), began=began_of(child.pid)), **changes))
+    found = node.has(3), bool(node.descriptors)
+    node.close()
     assert found == (watched, watched)
+
+
+def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child: subprocess.Popen[bytes]) -> None:
+    node = NodeProcesses()
+    node.watch(Member(3, socket.gethostname(), 0, child.pid, (), began=began_of(child.pid)))
+    assert node.stopped() == []
+    child.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(child.pid), "the stop")
+    assert node.stopped() == [3]
+    node.kill([4])
+    assert not how_ended(child.pid).known
+    node.kill([3])
+    until(lambda: how_ended(child.pid).known, "the end")
+    (descriptor,) = node.descriptors
+    assert node.ended(descriptor) == (3, ProcessEnd(killed=True, signal=signal.SIGKILL))
+    assert node.descriptors == [] and not node.has(3)
+
+
+def test_an_early_exit_is_none_of_a_signal() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    try:
+        until(lambda: how_ended(process.pid).known, "the end")
+        assert how_ended(process.pid) == ProcessEnd(exit_code=3)
+    finally:
+        process.wait()
+    assert not how_ended(process.pid).known
+
+
+def test_the_kernel_ends_a_stopped_process_whose_watchdog_is_not_armed() -> None:
+    code = (
+        "import os; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.2); "
+        "os.kill(os.getpid(), 19)  # SIGSTOP"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_watchdog_that_is_rearmed_or_closed_does_nothing() -> None:
+    code = (
+        "import time; from collbench.control.watchdog import StartupWatchdog; d = StartupWatchdog(); d.arm(0.3); d.arm(60); "
+        "e = StartupWatchdog(); e.arm(0.3); "
+        "e.close(); time.sleep(0.6); raise SystemExit(7)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7
+
+
+def test_a_host_that_is_there_accepts_or_refuses() -> None:
+    assert answering(["127.0.0.1"], 1.0) == "127.0.0.1"
+    assert answering([], 1.0) is None
+    assert answering(["no address"], 1.0) is None
+
+
+def test_own_addresses_are_neither_loopback_nor_of_one_link_alone() -> None:
+    assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]

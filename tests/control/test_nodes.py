@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -14,16 +13,10 @@ from collbench.control.addresses import node_place
 from collbench.control.client import Client
 from collbench.control.server import Server
 from collbench.control.tree import BUNDLE_BYTES, LARGE_BYTES, bundles
-from collbench.control.wire import MOST_RAW_PARTS
+from collbench.control.wire import Entry
 from collbench.errors import RunFailed, UsageError
 from tests.cli.command import until
-from tests.control.ends_here import Here, about, launch
-
-
-def collected(hub: Server, step: int) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    hub.collect(step, "asking", 10, lambda rank, value, raw: found.update({rank: (value, [bytes(part) for part in raw])}))
-    return found
+from tests.control.ends_here import Here, about, collected, launch
 
 
 def joined(here: Here) -> tuple[Server, list[Client]]:
@@ -161,10 +154,9 @@ def test_places_differ_where_nodes_do() -> None:
 
 
 def test_bundles_keep_the_order_and_are_bounded() -> None:
-    said = [(rank, None, [bytes(BUNDLE_BYTES // 3)]) for rank in range(7)] + [(7, None, [bytes(3 * BUNDLE_BYTES)]), (8, None, [])]
-    found = list(bundles(said))
-    assert [[rank for rank, _, _ in bundle] for bundle in found] == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
-    assert [len(bundle) for bundle in bundles([(rank, None, [b""] * 1000) for rank in range(5)])] == [MOST_RAW_PARTS // 1000, 1]
+    sizes = [*[BUNDLE_BYTES // 3] * 7, 3 * BUNDLE_BYTES, 0]
+    said = [Entry(rank, "asking", b"null", [memoryview(bytes(size))]) for rank, size in enumerate(sizes)]
+    assert [[entry.rank for entry in bundle] for bundle in bundles(said)] == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
 
 
 def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +179,6 @@ def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPat
 def test_a_message_that_cannot_be_read_ends_the_run() -> None:
     with launch(n=2) as here:
         hub, (spoke,) = joined(here)
-        spoke._keeper.do(lambda: spoke._part.up.socket.send_multipart([b"hello", b"0", b"{}"]))
+        spoke._keeper.do(lambda: spoke._part.up.socket.send_multipart([b"hello"]))
         with pytest.raises(RunFailed, match=r"cannot be read"):
             collected(hub, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.control.diagnosis import HangCause, HangEvidence, RankState, diagnose
-from collbench.control.path import Direction, PathEvidence, PathFault, PathProblem, PathReport, ProbeResult, directions
+from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, ProbeResult, directions
 
 HOSTS = {"10.0.0.1": "n1", "10.0.0.2": "n2"}
 QUIET = PathReport("10.0.0.2", 0, 0, 1500, 0, 5, 40)
@@ -88,6 +88,6 @@ def test_where_nearly_all_packets_are_lost_it_is_not_chance(again: int, sent: in
 
 
 def test_the_worst_direction_comes_first() -> None:
-    each = [Direction("a", "b", 1, retransmitted=3), Direction("a", "c", 3), Direction("a", "d", 0, retransmitted=50), Direction("a", "e")]
-    found = PathEvidence({(one.source, one.target): one for one in each}).suspects
-    assert [one.target for one in found] == ["c", "b", "d"]
+    each = {"b": (1, 3), "c": (3, 0), "d": (0, 50), "e": (0, 0)}
+    found = PathEvidence({("a", host): PathReport(host, stalled, 0, 0, again, 0, 0) for host, (stalled, again) in each.items()}).suspects
+    assert found == [("a", "c"), ("a", "b"), ("a", "d")]

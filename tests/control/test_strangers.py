@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 import zmq
 
+from collbench.control.members import Member
 from collbench.control.security import ConnectionsRefused, Keys, RejectedPeers, Secret, closing
 from collbench.control.tree import RankRestarted
-from collbench.control.wire import PIECE_BYTES, Message, MessageKind
+from collbench.control.wire import PIECE_BYTES, Hello, Joining, frames
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
-from tests.control.ends_here import Here, about, launch
+from tests.control.ends_here import Here, about, collected, launch
 from tests.control.proxy import Proxy
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
@@ -62,7 +63,7 @@ def without_curve(here: Here) -> None:
     stranger.linger = 0
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     stranger.connect(f"tcp://127.0.0.1:{here.port}")
-    stranger.send_multipart(Message(MessageKind.HELLO, 0, [[1, about(1), 0]]).frames())
+    stranger.send_multipart(frames(Hello([Joining(about(1))])))
     assert monitor.poll(5000)
     context.destroy(linger=0)
 
@@ -128,10 +129,8 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
         spoke = here.spoke(1, port=proxy.port)
         here.join(hub, spoke)
         spoke.send(1, "asking", "the message")
-        heard: list[object] = []
-        hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
+        assert collected(hub, 1) == {1: ("the message", [])}
         recorded = proxy.recorded
-        assert heard == [(1, "the message")]
         assert not hub.remarks()
         knock(here, recorded)
         until(hub.remarks, "a sentence about the replay")
@@ -161,12 +160,10 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     again = here.spoke(1)
     again._part.ending.begin = lambda *_: None
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
-        again.join({"host": "node9", "pid": 9}, 5)
+        again.join(Member(1, "node9", 0, 9, ()), 5)
     assert hub.remarks() == [RankRestarted(1, "node9", 9)]
     spoke.send(1, "asking", "still here")
-    heard: list[object] = []
-    hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
-    assert heard == [(1, "still here")]
+    assert collected(hub, 1) == {1: ("still here", [])}
 
 
 def test_a_place_that_is_taken_on_this_host_reports_it() -> None:
@@ -189,9 +186,7 @@ def test_a_flood_makes_the_port_deaf_once_all_ranks_have_joined(here: Here, monk
     (refused,) = hub.remarks()
     assert isinstance(refused, ConnectionsRefused) and refused.closed
     spoke.send(1, "asking", "still here")
-    heard: list[object] = []
-    hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
-    assert heard == [(1, "still here")]
+    assert collected(hub, 1) == {1: ("still here", [])}
 
 
 def test_many_foreign_connections_are_counted_and_few_addresses_kept() -> None:

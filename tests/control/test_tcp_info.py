@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, path_report, reports, tcp_info
+from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, reports, tcp_info
 from tests.testbeds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
@@ -91,18 +91,6 @@ def test_reports_sum_what_happened_since_by_address() -> None:
         "socket:[3]": ("10.0.0.3", TcpInfo(retransmitted=1, sent=4, pmtu=9000, last_received_ms=5)),
     }
     assert reports(now, before) == [PathReport("10.0.0.2", 1, 4, 1500, 4, 21, 30), PathReport("10.0.0.3", 0, 0, 9000, 1, 4, 5)]
-
-
-def test_a_report_comes_back_as_it_was_sent() -> None:
-    one = PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)
-    assert path_report(one.as_json()) == one
-
-
-@pytest.mark.parametrize(
-    "value", [None, [], ["a"], ["a", 1, 2, 3, 4, 5, -1], ["a", 1, 2, 3, 4, 5, True], [1, 1, 2, 3, 4, 5, 6], ["a", 1, 2, 3, 4, 5, 2**60]]
-)
-def test_what_is_not_a_report_is_refused(value: object) -> None:
-    assert path_report(value) is None
 
 
 def test_what_is_not_a_tcp_connection_has_no_facts_and_stays_open() -> None:

@@ -8,7 +8,6 @@ import pytest
 import zmq
 
 from collbench.control.addresses import OpenListener, candidate_ports, hub_places, open_listener, routes_to
-from collbench.control.members import Member, addressed
 from collbench.control.security import Keys, Secret, secret_of
 from collbench.control.server import listen
 from collbench.control.tree import Downlinks
@@ -274,30 +273,6 @@ def test_one_rank_alone_needs_no_meeting(alone):
     assert alone.me.pid == os.getpid()
     assert (alone.gather(1, ""), alone.broadcast(2, ""), alone.allgather(3, ""), alone.first_error(None, "")) == ([1], 2, [3], None)
     assert alone.gather_array(np.ones((1, 2)), "")[0].tolist() == [[1.0, 1.0]]
-
-
-def member(rank, host, **more):
-    return Member(rank, host, 0, 100 + rank, (0, 1), **more)
-
-
-def test_rank_0s_address_is_the_one_that_other_hosts_reach_it_by():
-    found = addressed([member(0, "a"), member(1, "a"), member(2, "b", routes=[["10.0.0.2", "10.0.0.1"]])])
-    assert [one.address for one in found] == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
-    assert str(found[2]) == "rank 2 (b, pid 102)"
-
-
-def test_addresses_are_of_one_family_that_all_hosts_have():
-    ipv4, ipv6 = ["10.0.0.2", "10.0.0.1"], ["fd00::2", "fd00::1"]
-    both = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv4, ipv6])])
-    assert [one.address for one in both] == ["10.0.0.1", "10.0.0.2", "10.0.0.2"]
-    one = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv6])])
-    assert [one.address for one in one] == ["fd00::1", "fd00::2", "fd00::2"]
-    with pytest.raises(UsageError, match=r"rank 2 \(c, pid 102\) .*IPv4.* rank 1 \(b, pid 101\) .*IPv6"):
-        addressed([member(0, "a"), member(1, "b", routes=[ipv4]), member(2, "c", routes=[ipv6])])
-
-
-def test_on_one_host_addresses_stay_loopback():
-    assert [one.address for one in addressed([member(0, "a"), member(1, "a")])] == ["127.0.0.1"] * 2
 
 
 def test_the_errors_are_failures_of_the_run():

@@ -1,9 +1,14 @@
-"""A job: the command and its settings, with defaults for those that are not given."""
+"""A job: the command and its settings, and where its file goes: to the disk, or to the command that submits it."""
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
+from collbench.deploy import job as handing
 from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from collbench.errors import UsageError
 
@@ -110,7 +115,7 @@ def test_names_and_paths() -> None:
     assert by_name["name"].parse("night-2.x_y+1") == "night-2.x_y+1"
     for text in ("", "-x", "a b", "a/b", "a;b", "ä", ".x", "a\n"):
         assert refusal(by_name["name"], text).startswith(f"{text!r} ")
-    assert by_name["runs"].parse("/shared/the runs/'x'") == "/shared/the runs/'x'"
+    assert by_name["runs"].parse("/images/the runs/'x'") == "/images/the runs/'x'"
     assert "./-x" in refusal(by_name["runs"], "-x")
     assert "missing" in refusal(by_name["runs"], "")
     for text in ("~/runs", "$HOME/runs"):
@@ -123,3 +128,71 @@ def test_variables() -> None:
     for text in ("A", "=x", "1A=x", "A B=x", "A-B=x", ""):
         assert refusal(ENV, text).startswith(f"{text!r} ") and "NAME=VALUE" in refusal(ENV, text)
     assert refusal(ENV, "A=x\ny")
+
+
+# Output of an emitted file: to the disk, without replacing a file, or to the command that submits it.
+
+TAKEN = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
+RUN_BY_HAND = LauncherKind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
+
+
+def command(folder: Path, lines: str, first: str = "#!/bin/sh") -> dict[str, str]:
+    (folder / "take").write_text(f"{first}\n{lines}\n")
+    (folder / "take").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "OWN": "kept"}
+
+
+def submit_refusal(kind: LauncherKind, env: dict[str, str], text: str = "job\n") -> str:
+    with pytest.raises(UsageError) as refused:
+        handing.submit(kind, text, env)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("#!/bin/bash\n", 0o755), ("a: 計算\n", 0o644)])
+def test_only_a_script_is_executable(text: str, mode: int, tmp_path: Path) -> None:
+    handing.write(tmp_path / "file", text)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == text
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_no_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link", ""):
+        with pytest.raises(UsageError, match=f"^--write {tmp_path / name}: "):
+            handing.write(tmp_path / name, "new")
+    assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "nowhere").exists()
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=os.strerror(errno.ENOENT)):
+        handing.write(tmp_path / "a/b", "new")
+
+
+def test_the_command_reads_the_file_and_its_output_is_returned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    env = command(tmp_path, 'cat >"$0.got"; echo "job 7 $1 $OWN"; echo "warning: late" >&2')
+    assert handing.submit(TAKEN, "text 計算\n", env) == "job 7 - kept"
+    assert (tmp_path / "take.got").read_text(encoding="utf-8") == "text 計算\n"
+    assert capfd.readouterr().err == "warning: late\n"
+
+
+def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
+    assert submit_refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1")).endswith(": error: no partition")
+    assert submit_refusal(TAKEN, command(tmp_path, "echo full; exit 3")).endswith(": full")
+    assert submit_refusal(TAKEN, command(tmp_path, "exit 3")).endswith(" 3")
+    assert submit_refusal(TAKEN, command(tmp_path, "printf '\\377' >&2; exit 1")).endswith(": \ufffd")
+    assert submit_refusal(TAKEN, command(tmp_path, "exit 1"), "x" * 1_000_000).endswith(" 1")  # it does not read its input
+
+
+def test_no_such_command(tmp_path: Path) -> None:
+    for env in ({"PATH": str(tmp_path)}, {}):
+        assert "--submit" in submit_refusal(TAKEN, env) and submit_refusal(TAKEN, env).endswith("take FILE")
+    assert "--submit" in submit_refusal(RUN_BY_HAND, {}) and submit_refusal(RUN_BY_HAND, {}).endswith("play FILE")
+    broken = submit_refusal(TAKEN, command(tmp_path, "", "#!/nowhere"))
+    assert broken.startswith(f"{tmp_path}/take ") and broken.endswith("take FILE")
+
+
+def test_a_command_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
+    assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")).startswith("take did not end within 0.2 s")

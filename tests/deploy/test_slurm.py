@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import host_list
 from collbench.deploy.job import job_of
 from collbench.deploy.kinds.slurm import KIND
-from tests.benchmarks import host_list
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.deploy.batch import SWEEP, Called, asked, emit, play, program
 
@@ -34,30 +34,25 @@ class TestDirectives:
             "requeue": "", "signal": "TERM@60",
         }  # fmt: skip
 
-    @pytest.mark.parametrize("command", [("pairs", "--backend", "socket"), ("allreduce", "--resume", "runs/1")])
+    @pytest.mark.parametrize("command", [("probe",), ("allreduce", "--resume", "runs/1")])
     def test_a_command_that_cannot_resume_is_not_requeued(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         actual = asked(emit(tmp_path, command=command))
         assert "no-requeue" in actual and "requeue" not in actual
 
-    def test_of_gpus_a_rank_each(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))
-        assert (actual["nodes"], actual["ntasks-per-node"], actual["gres"], actual["cpus-per-task"]) == ("4", "8", "gpu:h100:8", "12")
-        assert asked(emit(tmp_path, "--gpus-per-node", "8", "--ranks-per-node", "1"))["ntasks-per-node"] == "1"
-        assert asked(emit(tmp_path, "--gpus-per-node", "8"))["gres"] == "gpu:8"
-
-    def test_of_the_queue(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--partition", "h100", "--account", "infra", "--qos", "debug", "--name", "a.b-c", "--minutes", "90"))
-        assert (actual["partition"], actual["account"], actual["qos"], actual["job-name"], actual["time"]) == (
-            "h100",
-            "infra",
-            "debug",
-            "a.b-c",
-            "90",
-        )
-
-    def test_of_an_array_one_allocation_at_a_time(self, tmp_path: Path) -> None:
-        actual = asked(emit(tmp_path, "--array", "6"))
-        assert (actual["array"], actual["output"]) == ("1-6%1", "%x-%A_%a.out")
+    @pytest.mark.parametrize(
+        ("options", "directives"),
+        [
+            ("--nodes 4 --gpus-per-node 8 --gpu-type h100 --cpus-per-rank 12",
+             {"nodes": "4", "ntasks-per-node": "8", "gres": "gpu:h100:8", "cpus-per-task": "12"}),
+            ("--gpus-per-node 8 --ranks-per-node 1", {"ntasks-per-node": "1"}),
+            ("--gpus-per-node 8", {"gres": "gpu:8"}),
+            ("--partition h100 --account infra --qos debug --name a.b-c --minutes 90",
+             {"partition": "h100", "account": "infra", "qos": "debug", "job-name": "a.b-c", "time": "90"}),
+            ("--array 6", {"array": "1-6%1", "output": "%x-%A_%a.out"}),  # one allocation at a time
+        ],
+    )  # fmt: skip
+    def test_of_options(self, options: str, directives: dict[str, str], tmp_path: Path) -> None:
+        assert directives.items() <= asked(emit(tmp_path, *options.split())).items()
 
     def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
         """Slurm sends it up to a minute early: a job of two minutes would get it at its start."""
@@ -122,7 +117,7 @@ class TestContainers:
             ("someone/collbench:1", "someone/collbench:1"),
             ("debian", "debian"),
             ("collbench.sqsh", "./collbench.sqsh"),
-            ("/shared/collbench.sqsh", "/shared/collbench.sqsh"),
+            ("/images/collbench.sqsh", "/images/collbench.sqsh"),
         ],
     )
     def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
@@ -151,11 +146,11 @@ class TestContainers:
 
     @pytest.mark.parametrize("gpus", [0, 8])
     def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
-        script = emit(tmp_path, "--image", "/shared/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
+        script = emit(tmp_path, "--image", "/images/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
         actual = play(tmp_path, script)
         assert (actual.code, actual.errors) == (0, "")
         assert actual.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK", "--mpi=pmi2"]
-        inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/shared/collbench.sif"]
+        inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/images/collbench.sif"]
         own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
         assert actual.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
 

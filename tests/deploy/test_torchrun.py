@@ -22,29 +22,32 @@ def scontrol(folder: Path) -> None:
     (folder / "scontrol").chmod(0o755)
 
 
-class TestRendezvous:
-    def test_c10d(self, tmp_path: Path) -> None:
-        words = recorded(tmp_path, KIND, {**AT, "nodes": 4, "ranks-per-node": 8}).words
-        assert words[:-1] == ["--nnodes", "4", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint", "n1.site:29500",
-                              "--rdzv-id", "collbench-0", *END]  # fmt: skip
+STATIC: dict[str, Value] = {**AT, "rendezvous": "static"}
 
-    def test_static(self, tmp_path: Path) -> None:
-        said: dict[str, Value] = {**AT, "rendezvous": "static", "nodes": 4, "gpus-per-node": 8, "port": 2000, "name": "nightly"}
-        words = recorded(tmp_path, KIND, said, "3").words
-        assert words[:-1] == ["--nnodes", "4", "--nproc-per-node", "8", "--rdzv-backend", "static", "--master-addr", "n1.site",
-                              "--master-port", "2000", "--node-rank", "3", "--rdzv-id", "nightly-0", *END]  # fmt: skip
+
+class TestRendezvous:
+    @pytest.mark.parametrize(
+        ("said", "node", "words"),
+        [
+            ({**AT, "nodes": 4, "ranks-per-node": 8}, "", "--nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint n1.site:29500 "
+             "--rdzv-id collbench-0"),
+            ({**STATIC, "nodes": 4, "gpus-per-node": 8, "port": 2000, "name": "nightly"}, "3", "--nnodes 4 --nproc-per-node 8 "
+             "--rdzv-backend static --master-addr n1.site --master-port 2000 --node-rank 3 --rdzv-id nightly-0"),
+            ({"nodes": 1, "ranks-per-node": 2}, "", "--nnodes 1 --nproc-per-node 2 --standalone"),
+        ],
+        ids=["c10d", "static", "one node"],
+    )  # fmt: skip
+    def test_the_arguments(self, said: dict[str, Value], node: str, words: str, tmp_path: Path) -> None:
+        assert recorded(tmp_path, KIND, said, *filter(None, [node])).words[:-1] == [*words.split(), *END]
 
     def test_static_by_slurm(self, tmp_path: Path) -> None:
-        found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"}, env={"SLURM_NODEID": "1", "SLURM_JOB_ID": "8"})
+        found = recorded(tmp_path, KIND, STATIC, env={"SLURM_NODEID": "1", "SLURM_JOB_ID": "8"})
         assert (found.after("--node-rank"), found.after("--rdzv-id")) == ("1", "collbench-8")
 
-    def test_static_without_a_number_starts_nothing(self, tmp_path: Path) -> None:
-        found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"})
-        assert found.code and not found.words and "number of this node" in found.said
-
-    def test_one_node_needs_no_rendezvous(self, tmp_path: Path) -> None:
-        words = recorded(tmp_path, KIND, {"nodes": 1, "ranks-per-node": 2}).words
-        assert words[:-1] == ["--nnodes", "1", "--nproc-per-node", "2", "--standalone", *END]
+    @pytest.mark.parametrize(("said", "remedy"), [(STATIC, "number of this node"), ({"nodes": 2}, "--endpoint HOST")])
+    def test_without_a_number_or_an_endpoint_nothing_starts(self, said: dict[str, Value], remedy: str, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, said)
+        assert found.code and not found.words and remedy in found.said
 
     def test_one_node_static(self, tmp_path: Path) -> None:
         words = recorded(tmp_path, KIND, {"nodes": 1, "rendezvous": "static"}).words
@@ -68,10 +71,6 @@ class TestEndpoint:
     )
     def test_at_an_ipv6_address(self, way: str, option: str, at: str, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, {"nodes": 2, "endpoint": "fd00::1", "rendezvous": way}, "0").after(option) == at
-
-    def test_nowhere(self, tmp_path: Path) -> None:
-        found = recorded(tmp_path, KIND, {"nodes": 2})
-        assert found.code and not found.words and "--endpoint HOST" in found.said
 
     @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "fd00::1%$(id)", "[fd00::1]", "$(id)"])
     def test_invalid_hosts(self, host: str) -> None:

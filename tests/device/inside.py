@@ -65,7 +65,8 @@ def test_a_gpu_reports_its_properties(gpus, double):
     assert [gpu.name for gpu in gpus] == [FAKE] * 2
     assert gpus[0].bus_id != gpus[1].bus_id == gpus[1].bus_id.lower()
     assert (gpus[0].arch, gpus[0].compute_mode) == ("sm_90", "default")
-    assert gpus[0].memory_rate == 2 * gpus[0].facts.memory_clock_hz * gpus[0].facts.memory_bus_bits / 8
+    clock_khz, bus_bits = (cupy_runtime().deviceGetAttribute(attribute, 0) for attribute in (36, 37))
+    assert gpus[0].memory_rate == 2 * 1000 * clock_khz * bus_bits / 8
 
 
 def test_a_gpu_that_is_not_there_is_one_sentence():

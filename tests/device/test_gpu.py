@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.device import present, unavailable
-from collbench.device.present import gpu_obstacle
+from collbench.device import unavailable
+from collbench.device.unavailable import gpu_obstacle
 from tests.fake_gpu import ROOT, environment
 
 
@@ -60,9 +60,9 @@ def machine(monkeypatch):
             deviceGetAttribute=lambda attribute, index: mode,
         )  # fmt: skip
         monkeypatch.setattr(ctypes, "CDLL", load)
-        monkeypatch.setattr(present, "find_spec", lambda name: name if cupy else None)
-        monkeypatch.setattr(present, "version", version)
-        monkeypatch.setattr(present, "cupy_runtime", lambda: runtime)
+        monkeypatch.setattr(unavailable, "find_spec", lambda name: name if cupy else None)
+        monkeypatch.setattr(unavailable, "version", version)
+        monkeypatch.setattr(unavailable, "cupy_runtime", lambda: runtime)
 
     return machine
 
@@ -122,5 +122,5 @@ def test_a_machine_with_gpus_is_fine(machine):
 
 def test_asking_never_raises(machine, monkeypatch):
     machine()
-    monkeypatch.setattr(present, "cupy_runtime", lambda: 1 // 0)
+    monkeypatch.setattr(unavailable, "cupy_runtime", lambda: 1 // 0)
     assert gpu_obstacle({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")

@@ -16,7 +16,7 @@ from site_pages.interfaces import API
 from site_pages.links import ROOT
 
 from collbench.cli.configuration import _settable
-from collbench.cli.main import _parsers
+from collbench.cli.main import all_parsers
 from collbench.cli.other_tools import OPTIONS
 from collbench.cli.parser import Parser, environment_name
 from collbench.cli.variables import VARIABLES
@@ -27,7 +27,7 @@ from collbench.results.flags import FLAGS
 from collbench.results.quality import RULES
 from collbench.results.row import Row
 
-COMMANDS = sorted(_parsers()[1])
+COMMANDS = sorted(all_parsers()[1])
 
 
 @cache
@@ -46,7 +46,7 @@ def _first_cells(text: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_a_command_has_its_options_and_examples(command: str) -> None:
-    parser = _parsers()[1][command]
+    parser = all_parsers()[1][command]
     assert isinstance(parser, Parser)
     shown = [each for each in parser.whole()._actions if each.help != argparse.SUPPRESS and each.dest not in ("help", "no_config")]
     missing = [
@@ -85,7 +85,7 @@ def test_all_fields_of_a_schema_are_there(name: str) -> None:
 
 
 def test_each_option_has_a_variable_and_a_key() -> None:
-    settable = {long for name in COMMANDS for long in _settable(_parsers()[1][name])}
+    settable = {long for name in COMMANDS for long in _settable(all_parsers()[1][name])}
     longs = settable | {"--resume", "--no-config"}
     assert longs == {cell for cell in _cells(_page("environment-variables"), 1) if re.match(r"--\w", cell)}
     assert {environment_name(long) for long in longs} <= set(_first_cells(_page("environment-variables")))
@@ -99,7 +99,7 @@ def _cells(text: str, column: int) -> list[str]:
 def test_each_variable_in_the_code_is_described() -> None:
     sources = [*(ROOT / "collbench").rglob("*.py"), *(ROOT / "collbench").rglob("*.j2")]
     used = {name for file in sources for name in re.findall(r"\bCOLLBENCH_[A-Z_]*[A-Z]\b", file.read_text(encoding="utf-8"))}
-    options = {environment_name(long) for name in COMMANDS for long in _settable(_parsers()[1][name])}
+    options = {environment_name(long) for name in COMMANDS for long in _settable(all_parsers()[1][name])}
     assert used - options <= {each.name for each in VARIABLES}
     assert {each.name for each in VARIABLES if each.name.startswith("COLLBENCH_")} <= used | {"COLLBENCH_RANKS"}
 

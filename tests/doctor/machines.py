@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
@@ -46,3 +46,21 @@ def found(machine: Machine, code: str, *others: Machine, logs: Sequence[NcclLog]
     findings = [finding for finding in examine((machine, *others), logs) if finding.code == code]
     assert len(findings) == 1, findings
     return findings[0]
+
+
+class Fault(NamedTuple):
+    """A machine with a fault, and its only finding with this code."""
+
+    name: str
+    code: str
+    severity: str
+    machine: Machine
+    texts: tuple[str, ...] = ()  # each in "\nWHAT\nEVIDENCE\nREMEDY\n"
+
+    def check(self, *logs: NcclLog) -> None:
+        """Assert the finding, of the machine or of these logs."""
+        finding = found(self.machine, self.code, logs=logs)
+        assert finding.severity == self.severity
+        assert finding.what and finding.evidence and finding.remedy and not finding.remedy.endswith(".")
+        text = f"\n{finding.what}\n{finding.evidence}\n{finding.remedy}\n"
+        assert [each for each in self.texts if each not in text] == [], text

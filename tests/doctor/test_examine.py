@@ -18,11 +18,9 @@ from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
 from collbench.units import listed
 from tests.doctor.machines import codes, found
-from tests.helpers import CAPTURED_MACHINES
 from tests.machine.machines import dgx, laptop, mesh
+from tests.machines import captures
 
-SHARED = CAPTURED_MACHINES
-SKIP = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/machines is not here")
 DOCTOR = Path(__file__).parents[2] / "collbench" / "machine" / "doctor"
 
 
@@ -46,13 +44,10 @@ def test_lists_of_names() -> None:
 
 def public(name: str) -> list[Machine]:
     """The machines of a capture, or of one file in it."""
-    if (SHARED / name).is_file():
-        return read_paths([SHARED / name])
-    files = [path for path in (SHARED / name).iterdir() if path.name not in ("SOURCE.txt", "EXPECTED.json")]
-    return read_paths(files if all(path.is_file() for path in files) else [SHARED / name])
+    machine, _, file = name.partition("/")
+    return read_paths(sorted(captures.folder(machine).glob(file or "*")))
 
 
-@SKIP
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -80,8 +75,8 @@ def public(name: str) -> list[Machine]:
         ("h100-4nic-alternate-partial", ["CB2403", "CB2501"]),
         ("h200-baremetal-first-gpu", []),
         ("hwloc-dgx2-xml", ["CB2403"]),
-        pytest.param("hwloc-fakepcilocalities", [], marks=pytest.mark.long),
-        ("hwloc-power9-6gpu/fsroot.tar.bz2", []),
+        ("hwloc-fakepcilocalities", []),
+        ("hwloc-power9-6gpu", []),
         ("oci-bm-gpu4-8-a100", ["CB2403"]),
         ("rtx-5gpu-mixed-2socket", []),
         ("v100x8-oneflow-1edr", ["CB2501", "CB2502"]),
@@ -94,7 +89,6 @@ def test_public_captures(name: str, expected: list[str]) -> None:
     assert codes(*public(name)) == expected
 
 
-@SKIP
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -111,28 +105,24 @@ def test_public_captures(name: str, expected: list[str]) -> None:
     ],
 )
 def test_public_logs(name: str, expected: list[str]) -> None:
-    assert codes(logs=(read_file(SHARED / name / "nccl.log"),)) == expected
+    assert codes(logs=(read_file(captures.folder(name) / "nccl.log"),)) == expected
 
 
-@SKIP
 def test_trap_an_upstream_port_at_5_gt_per_s_is_a_doubt() -> None:
     findings = examine(public("oci-bm-gpu-h100-8"))
     assert {finding.severity for finding in findings} == {"note"}
     assert any("5 GT/s" in finding.what for finding in findings)
 
 
-@SKIP
 @pytest.mark.parametrize("name", ["azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"])
 def test_trap_nics_at_one_socket_alone(name: str) -> None:
     assert found(public(name)[0], "CB2501").what.startswith("4 GPUs ")
 
 
-@SKIP
 def test_trap_every_second_gpu_without_a_nic_goes_over_nvlink() -> None:
     assert found(public("h100-4nic-alternate-partial")[0], "CB2501").severity == "note"
 
 
-@SKIP
 def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
     assert "(veth)" in found(public("amd-mi100-4-intel")[0], "CB2205").what
 

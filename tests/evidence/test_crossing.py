@@ -1,11 +1,16 @@
-"""The least that must cross between places: by hand, and against the cuts of the room peak, which were derived on their own."""
+"""Bytes that must cross between hosts, by hand and against the cuts of peak; and the evidence of a row, set against the counters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.peak.node import Side, least_time
-from collbench.measure.crossing import least
+from collbench.measure.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence, least
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.gather_scatter import SCATTER
@@ -101,3 +106,197 @@ def test_no_cut_allows_less(name, sizes):
     parts = [Side(ranks, 1.0) for ranks in sizes]
     busiest, together = max(max(ways) for ways in each.values()), total / len(sizes)
     assert max(busiest, together) == pytest.approx(least_time(name, parts).seconds_per_byte, abs=1e-4)
+
+
+MIB = 1 << 20
+TWO = {0: "h1", 1: "h2"}
+STOOD = "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
+
+
+def ran(size=MIB, iterations=100, host_of=TWO, operation="allreduce", **changes):
+    case = make_case(count=size // 4, backend="mpi", operation=operation, **changes)
+    return CaseActivity(operations()[operation], case, (tuple(host_of),), host_of, iterations)
+
+
+def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
+    """One host's counters, as bytes of payload over an interface."""
+    counts = {"tx_bytes": tx + 66 * packets, "rx_bytes": rx + 66 * packets, "tx_packets": packets, "rx_packets": packets}
+    found = {"interfaces": {interface: {name: value for name, value in counts.items() if value}}, "leaving": ["eth0"]}
+    return {"ports": {}, "gpus": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}, **found, **changes}
+
+
+def counted(counts, **changes):
+    """The row's evidence when both hosts counted the same."""
+    return {"moved": evidence(ran(**changes), {"h1": counts, "h2": counts})}
+
+
+def test_bytes_are_set_against_what_must_cross():
+    moved = counted(seen(100 * MIB, 100 * MIB, 3500))["moved"]
+    host = moved["hosts"]["h1"]
+    assert host["out"] == host["in"] == {"bytes": 100 * MIB, "at_least_bytes": 100 * MIB, "ratio": 1.0}
+    assert (moved["iterations"], moved["at_least_bytes"], moved["other_path"], moved["inside"]) == (100, 200 * MIB, None, None)
+    assert host["interfaces"]["eth0"]["tx_bytes"] == 100 * MIB + 66 * 3500
+    assert json.loads(json.dumps(moved)) == moved
+
+
+def test_what_must_cross_may_be_given():
+    must = LeastBytes({"h1": 5.0 * MIB}, {"h2": 5.0 * MIB}, 5.0 * MIB)
+    found = evidence(replace(ran(operation="barrier", size=4), must=must), {"h1": seen(400 * MIB), "h2": seen(rx=100 * MIB)})
+    assert found["at_least_bytes"] == 500 * MIB and found["hosts"]["h1"]["out"]["at_least_bytes"] == 500 * MIB
+    assert found["hosts"]["h2"]["in"]["at_least_bytes"] == 500 * MIB
+
+
+def test_ranks_that_share_a_memory_are_called_out():
+    found = counted(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
+    other = OtherPath("mpi", "h1", "out", 100_000, 512 * MIB, others=1)
+    assert bypassed(found) == other and found["moved"]["other_path"] == other.render()
+
+
+def test_bytes_over_nvlink_are_called_so():
+    gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
+    found = bypassed(counted(seen(1000, 1000, 5, gpus=gpus)))
+    assert found and found.nvlink
+
+
+def test_a_loopback_does_not_leave_the_host():
+    counts = seen(1000, 1000, 5)
+    counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
+    found = counted(counts)
+    assert bypassed(found) and found["moved"]["hosts"]["h1"]["out"]["bytes"] == 1000
+
+
+def test_rdma_ports_count_too():
+    ports = {
+        "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
+        "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
+    }
+    found = counted(seen(0, 0, 200, ports=ports))
+    assert bypassed(found) is None
+    assert found["moved"]["hosts"]["h1"]["out"]["ratio"] == found["moved"]["hosts"]["h1"]["in"]["ratio"] == 1.0
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"),
+    ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
+    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 decreased: they wrapped or were reset"),
+    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 decreased: they wrapped or were reset"),
+    ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
+])  # fmt: skip
+def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
+    found = counted(seen(**changes))
+    host = found["moved"]["hosts"]["h1"]
+    assert (bypassed(found), host["unknown"], host["out"]["bytes"], host["out"]["ratio"]) == (None, why, None, None)
+
+
+@pytest.mark.parametrize(("packets", "mode", "alarm"), [
+    (1000, "isolated", False), (499, "isolated", True), (499, "pipelined", False), (499, "batched", False),
+])  # fmt: skip
+def test_small_messages_are_reported_by_their_packets(packets, mode, alarm):
+    """8 KB in all: the samples that the ranks gather are more. Without synchronisation one packet may hold many messages."""
+    found = bypassed(counted(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
+    assert (found is not None) == alarm
+    if alarm:
+        assert (found.packets, found.iterations, found.host, found.direction) == (packets, 1000, "h1", "out")
+
+
+def test_one_way_is_enough():
+    """The root's host sends, the other one receives."""
+    found = {
+        "moved": evidence(ran(operation="broadcast", redop=None, root=0), {"h1": seen(100 * MIB, 0, 900), "h2": seen(0, 100 * MIB, 900)})
+    }
+    assert bypassed(found) is None
+    assert found["moved"]["hosts"]["h1"]["in"] == {"bytes": 0, "at_least_bytes": 0, "ratio": None}
+
+
+def test_ranks_of_one_host_cross_nothing_and_loopback_shows_their_way():
+    one = {0: "h1", 1: "h1"}
+    over_tcp = evidence(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
+    assert over_tcp["inside"] == {"loopback_bytes": 200 * MIB, "at_least_bytes": 200 * MIB, "ratio": 1.0}
+    in_memory = evidence(ran(host_of=one), {"h1": seen()})
+    assert (in_memory["inside"]["loopback_bytes"], in_memory["other_path"], in_memory["hosts"]) == (
+        0,
+        None,
+        {"h1": {"interfaces": {"eth0": {}}}},
+    )
+
+
+def test_of_many_hosts_those_that_fared_worst_are_reported():
+    hosts = {rank: f"h{rank:02}" for rank in range(40)}
+    sent = {host: 100 + rank * 7 % 40 for rank, host in hosts.items()}
+    moved = evidence(ran(host_of=hosts), {host: seen(sent[host] * MIB, 200 * MIB, 9) for host in hosts.values()})
+    assert (set(moved["hosts"]), moved["hosts_left_out"]) == (set(sorted(sent, key=sent.__getitem__)[:16]), 24)
+
+
+def test_rows_without_counters_are_not_bypassed():
+    assert bypassed({}) is None and bypassed({"moved": None}) is None
+
+
+VALUES = st.one_of(st.none(), st.integers(0, 2**40))
+COUNTS = st.dictionaries(st.sampled_from(["tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "sent_pkts", "rx_errors"]), VALUES)
+HOST = st.fixed_dictionaries({
+    "interfaces": st.dictionaries(st.sampled_from(["eth0", "lo"]), COUNTS), "ports": st.dictionaries(st.just("mlx5_0/1"), COUNTS),
+    "gpus": st.dictionaries(st.just("0000:19:00.0"), st.dictionaries(st.just("nvlink_tx_bytes"), VALUES)),
+    "leaving": st.lists(st.sampled_from(["eth0", "eth1"]), unique=True), "came_or_went": st.lists(st.just("eth2"), max_size=1),
+    "silent": st.lists(st.just("cxi0"), max_size=1), "idle": st.just([]), "states": st.just({}),
+})  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(HOST, HOST, st.sampled_from([8, MIB]))
+def test_an_alarm_needs_counters_that_are_known(first, second, size):
+    moved = evidence(ran(size=size), {"h1": first, "h2": second})
+    assert json.loads(json.dumps(moved, allow_nan=False)) == moved
+    if moved["other_path"]:
+        assert any("unknown" not in host for host in moved["hosts"].values())
+
+
+@pytest.mark.parametrize(("packets", "other_path"), [(30, True), (99, False), (400, False)])
+def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
+    found = counted(seen(0, 0, packets), size=0, operation="barrier", redop=None)
+    assert found["moved"]["hosts"]["h1"]["packets_out"] == packets and "out" not in found["moved"]["hosts"]["h1"]
+    other = OtherPath("mpi", "h1", "out", packets=packets, iterations=100, others=1)
+    assert bypassed(found) == (other if other_path else None)
+
+
+def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
+    each = CaseActivity(
+        operations()["barrier"], make_case(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100
+    )
+    found = {"moved": evidence(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})}
+    assert bypassed(found) is None and "packets_out" not in found["moved"]["hosts"]["a"]
+
+
+def path_of(by_host, **changes):
+    """What carried the bytes, by counters."""
+    return evidence(ran(**changes), by_host)["path"]
+
+
+def inside(tx, packets):
+    """Return a host's counters, after its ranks sent so much over loopback."""
+    return {"h1": seen(tx, tx, packets, interface="lo")}
+
+
+def test_the_path_between_hosts_in_one_word():
+    nvlink = seen(1000, 1000, 5, gpus={"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}})
+    assert path_of(dict.fromkeys(TWO.values(), seen(100 * MIB, 100 * MIB, 3500))) == "network"
+    assert path_of(dict.fromkeys(TWO.values(), seen(1000, 1000, 5))) == "shared memory"
+    assert path_of(dict.fromkeys(TWO.values(), nvlink)) == "NVLink"
+    assert path_of(dict.fromkeys(TWO.values(), seen())) is None  # unchanged counters prove nothing
+    assert path_of(dict.fromkeys(TWO.values(), seen(0, 0, 300)), operation="barrier", size=4) is None  # nothing had to pass
+
+
+def test_the_path_inside_a_host_in_one_word():
+    one = {"host_of": {0: "h1", 1: "h1"}}
+    assert path_of(inside(200 * MIB, 7000), **one) == "loopback"
+    assert path_of(inside(20_000, 90), **one) == "shared memory"
+    assert path_of(inside(20_000, 49), size=8, **one) == "shared memory"  # the ranks' own talk: more bytes than moved, in few packets
+    assert path_of(inside(20_000, 49), size=8, mode="pipelined", **one) == "loopback"
+    assert path_of(inside(20_000, 200), size=8, **one) == "loopback"
+    assert path_of(inside(20_000, 90), device="cuda", **one) is None
+
+
+def test_the_host_that_shows_another_path_most_clearly_is_named():
+    hosts = {0: "a", 1: "b", 2: "c"}
+    counts = {"a": seen(30 * MIB, 90 * MIB, 900), "b": seen(80 * MIB, MIB, 900), "c": seen(99 * MIB, 99 * MIB, 900)}
+    found = bypassed({"moved": evidence(ran(host_of=hosts), counts)})
+    assert found == OtherPath("mpi", "b", "in", MIB, 100 * MIB, others=1)

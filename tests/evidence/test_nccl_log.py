@@ -1,9 +1,8 @@
-"""NCCL's log: only connection lines prove a path; everything else shows what could be used."""
+"""NCCL's log: only connection lines prove a path; everything else shows what could be used; what starts becomes typed facts."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import tracemalloc
 from pathlib import Path
@@ -13,15 +12,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.nccl_log import KINDS
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.nccl_log import GDR, KIND, CallChoice, Connection, NcclLog, looks_like, read, read_file
-from collbench.machine.readers.nccl_startup import LogLibrary, Release
+from collbench.machine.readers.nccl_startup import (
+    CollNet,
+    Communicator,
+    FabricBroken,
+    FabricMember,
+    HostProblem,
+    ListedGpu,
+    LogLibrary,
+    LogSetting,
+    NcclPlugin,
+    NvSwitch,
+    Platform,
+    PluginKind,
+    PluginState,
+    Release,
+    SlowGraphLink,
+    StartupFact,
+    TopologyFile,
+)
 from collbench.machine.readers.text import Unreadable
-from tests.benchmarks.nccl_log import KINDS
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-SHARED = CAPTURED_MACHINES
-FIXTURES = sorted(path.name for path in SHARED.glob("log-*"))
 IB = """\
 node1:11:21 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 NCCL version 2.21.5+cuda12.4
@@ -291,7 +306,6 @@ def test_a_line_that_never_ends_is_cut() -> None:
     assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").paths == {}
 
 
-SKIP = pytest.mark.skipif(not FIXTURES, reason="../shared/machines is not here")
 _NEW_WORDS = {"direct shared memory": "SHM"}
 _OURS: dict[str, Any] = {
     "net": lambda found: found.net,
@@ -317,29 +331,141 @@ _OURS: dict[str, Any] = {
 }
 
 
-@SKIP
-@pytest.mark.parametrize("name", FIXTURES)
+def captured(name: str) -> NcclLog:
+    return read(captures.text(name, "nccl.log"), "nccl.log")
+
+
+@pytest.mark.parametrize("name", captures.having("nccl.log"))
 def test_public_logs(name: str) -> None:
-    expected = json.loads((SHARED / name / "EXPECTED.json").read_text())
-    found = read_file(SHARED / name / "nccl.log")
+    expected = dict(captures.expected(name))
+    found = captured(name)
     if "transports" in expected:
         expected["transports"] = {_NEW_WORDS.get(key, key): count for key, count in expected["transports"].items()}
     wanted = {key: value for key, value in expected.items() if key in _OURS}
     assert {key: _OURS[key](found) for key in wanted} == wanted
-    assert looks_like((SHARED / name / "nccl.log").read_text(), "nccl.log"), KIND
+    assert looks_like(captures.text(name, "nccl.log"), "nccl.log"), KIND
 
 
-@SKIP
 def test_trap_a_socket_line_beside_infiniband_is_only_where_ranks_meet() -> None:
-    found = read_file(SHARED / "log-ncc247-ib-nogdr" / "nccl.log")
+    found = captured("log-ncc247-ib-nogdr")
     assert (found.version, found.net, found.sockets, found.hcas) == ("2.4.7", "IB", "bootstrap", ("mlx5_0:1/IB",))
 
 
-@SKIP
 def test_trap_a_ring_listing_is_no_connection() -> None:
-    assert read_file(SHARED / "log-gcp-a3-tcp" / "nccl.log").transports == {}
+    assert captured("log-gcp-a3-tcp").transports == {}
 
 
-@SKIP
 def test_trap_paths_below_one_switch_are_phb() -> None:
-    assert set(read_file(SHARED / "log-rtx4090-graph" / "nccl.log").paths) == {"PHB", "SYS"}
+    assert set(captured("log-rtx4090-graph").paths) == {"PHB", "SYS"}
+
+
+USING_IB = "n1:7:8 [0] NCCL INFO Using network IB\n"
+
+
+def started(line: str) -> NcclLog:
+    """A log with this line; one that does not name NCCL is on its own, as the library prints it."""
+    bare = line.startswith(("#", "NCCL version", "RCCL version", "["))
+    return read(USING_IB + (line if bare else f"n1:7:8 [0] NCCL INFO {line}"), "nccl.log")
+
+
+@pytest.mark.parametrize(
+    ("line", "library", "number", "text"),
+    [
+        ("NCCL version 2.27.3+cuda12.9", LogLibrary.NCCL, "2.27.3", "2.27.3+cuda12.9"),
+        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO NCCL version 2.99.1+cuda12.9", LogLibrary.NCCL, "2.99.1", "2.99.1+cuda12.9"),
+        ("NCCL version 2.28.9-1+cuda13.0", LogLibrary.NCCL, "2.28.9", "2.28.9-1+cuda13.0"),
+        ("NCCL version 2.16.3a0+cuda11.7", LogLibrary.NCCL, "2.16.3", "2.16.3a0+cuda11.7"),
+        ("# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22703", LogLibrary.NCCL, "2.27.3", "2.27.3"),
+        ("# nccl-tests version 2.9.0 nccl-headers=2708 nccl-library=2708", LogLibrary.NCCL, "2.7.8", "2.7.8"),
+        ("RCCL version : 2.22.3-develop:1a2b3c4", LogLibrary.RCCL, "2.22.3", "2.22.3-develop:1a2b3c4"),
+        ("RCCL version 2.20.5+hip6.2 HEAD:1a2b3c4+", LogLibrary.RCCL, "2.20.5", "2.20.5+hip6.2"),
+        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", LogLibrary.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
+    ],
+)
+def test_the_version_of_any_form(line: str, library: LogLibrary, number: str, text: str) -> None:
+    found = started(line)
+    assert found.release is not None
+    assert (found.library, found.version, found.release.text) == (library, number, text)
+
+
+@pytest.mark.parametrize("line", ["NCCL git version stable 1a2b3c4d", "Ring 00 : 0 -> 1", "NCCL version unknown"])
+def test_lines_that_are_not_a_version(line: str) -> None:
+    assert started(line).version is None
+
+
+def test_the_library_counts_more_than_nccl_tests() -> None:
+    both = read(f"# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22602\nNCCL version 2.27.3+cuda12.9\n{USING_IB}", "nccl.log")
+    assert both.version == "2.27.3"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.",
+        "ROCr version 1.18",
+        "Kernel version: 6.8.0-136-generic",
+        "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
+        "Hipruntime version: 70226015, firmware version: 2650",
+    ],
+)
+def test_messages_that_only_rccl_prints(line: str) -> None:
+    assert started(line).library is LogLibrary.RCCL
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("NCCL_IB_GID_INDEX set by environment to 3.", LogSetting("NCCL_IB_GID_INDEX", "3")),
+        ("NCCL_IB_HCA set by environment to =mlx5_0,mlx5_1", LogSetting("NCCL_IB_HCA", "=mlx5_0,mlx5_1")),
+        ("Comm config minCTAs reset to NCCL_MIN_CTAS=32", LogSetting("NCCL_MIN_CTAS", "32")),
+        ("comm 0x5 rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0", Communicator(16, 2, 8, False)),
+        ("comm 0x5 rank 3 nRanks 8 nNodes 1 localRanks 8 localRank 3 MNNVL 1", Communicator(8, 1, 8, True)),
+        ("comm 0x5 rank 0 nRanks 4 nNodes 4 localRanks 1 localRank 0", Communicator(4, 4, 1, None)),
+        ("MNNVL busId 0x901000 fabric UUID 4ac1.77be cliqueId 0x7ffe state 3 healthMask 0x55", FabricMember("4ac1.77be", "0x7ffe", 3)),
+        ("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration", FabricBroken(8)),
+        ("NET/Plugin: Loaded net plugin IBplug v10 (v10)", NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBplug v10", 10)),
+        ("NET/Plugin: Loaded collnet plugin SHARP (v8)", NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 8)),
+        ("TUNER/Plugin: Using nccl_ofi_tuner (v3)", NcclPlugin(PluginKind.TUNER, PluginState.LOADED, "nccl_ofi_tuner", 3)),
+        ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
+        ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
+        ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
+        (
+            "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
+            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE),
+        ),
+        ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
+        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", SlowGraphLink(0.2, "PCI", True)),
+        ("+ PCI[0.2] - GPU/0-68000 (5)", SlowGraphLink(0.2, "GPU", False)),
+        ("              + NVL[370.8] - NVS/0-0", NvSwitch()),
+        ("rank 0 Connected CollNet", CollNet()),
+        ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
+        ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
+        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedGpu("node7", 3, "NVIDIA H200")),
+        ("NET/IB : No device found.", HostProblem.NO_RDMA_DEVICE),
+        ("Failed to open libibverbs.so[.1]", HostProblem.NO_VERBS_LIBRARY),
+        ("Count not open libibverbs.so.1", HostProblem.NO_VERBS_LIBRARY),
+    ],
+)  # fmt: skip
+def test_a_message_and_its_fact(line: str, fact: StartupFact) -> None:
+    assert fact in {found for _, found in started(line).startup}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Count not open libibverbs.so",  # the name for developers; libibverbs.so.1 is tried after it
+        "NET/Plugin: Failed to find ncclNetPlugin_v10 symbol.",
+        "NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.",
+        "+ PCI[24.0] - GPU/0-68000 (5)",
+        "+ PCI[0.2] - NIC/0-67000",  # a management port may be as slow as that
+        "TUNER/Plugin: Failed to find ncclTunerPlugin_v4 symbol.",
+    ],
+)
+def test_messages_without_a_fact(line: str) -> None:
+    assert started(line).startup == ()
+
+
+def test_of_several_communicators_the_largest_is_the_job() -> None:
+    small = "n1:7:8 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
+    found = read(USING_IB + small.replace("nRanks 4 nNodes 1", "nRanks 16 nNodes 4") + small, "nccl.log")
+    assert found.job == Communicator(16, 4, 4, False)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials import faults
+from benchmarks.trials.series import trials_in
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
 from tests.faults.matrix.outcome import Observation, Outcome, accused, findings_of, judged
 from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, matrix, path_matrix
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
-from tests.testbeds import Missing, fault_matrix, fault_random
+from tests.testbeds import Missing
 
 ROOT = Path(__file__).parents[2]
 # What ends soon, but for ranks that a launcher's own clearing away may keep from speaking.
@@ -80,24 +82,24 @@ class TestRealRanks:
     @pytest.mark.timeout(7200)
     def test_the_whole_matrix(self) -> None:
         """Its table and trials are left in build/fault-matrix."""
-        outcomes = self.whole("fault-matrix", fault_matrix.chosen([]), fault_matrix.readme)
-        assert not [outcome for outcome in outcomes if not outcome.right], fault_matrix.table(outcomes)
+        outcomes = self.whole("fault-matrix", faults.chosen([]), faults.readme)
+        assert not [outcome for outcome in outcomes if not outcome.right], faults.table(outcomes)
 
     @pytest.mark.long
     @pytest.mark.timeout(7200)
     def test_random_faults(self) -> None:
         """200 of them, left in build/fault-random."""
-        outcomes = self.whole("fault-random", [fault_random.drawn(seed) for seed in range(fault_random.COUNT)], fault_random.readme)
-        assert not [outcome for outcome in outcomes if not outcome.right], fault_random.table(outcomes)
+        outcomes = self.whole("fault-random", [faults.drawn(seed) for seed in range(faults.COUNT)], faults.readme_of_random)
+        assert not [outcome for outcome in outcomes if not outcome.right], faults.table_of_random(outcomes)
 
-    def whole(self, name: str, cases: list[Case], readme: fault_matrix.Table) -> list[Outcome]:
+    def whole(self, name: str, cases: list[Case], readme: faults.Table) -> list[Outcome]:
         folder = ROOT / "build" / name
         (folder / "trials.jsonl").unlink(missing_ok=True)
         try:
-            list(fault_matrix.series(folder, cases, readme))
+            list(faults.series(folder, cases, readme))
         except Missing as why:
             cannot(why)
-        return fault_matrix.played(folder)
+        return trials_in(folder, Outcome)
 
 
 class TestCases:
@@ -118,8 +120,8 @@ class TestCases:
         }
 
     def test_a_seed_draws_the_same_again(self) -> None:
-        assert fault_random.drawn(7) == fault_random.drawn(7)
-        assert {fault_random.drawn(seed).fault for seed in range(fault_random.COUNT)} == set(FAULTS)
+        assert faults.drawn(7) == faults.drawn(7)
+        assert {faults.drawn(seed).fault for seed in range(faults.COUNT)} == set(FAULTS)
 
 
 class TestFaultsOfPaths:
@@ -131,8 +133,8 @@ class TestFaultsOfPaths:
         assert len(cases) == 54
 
     def test_a_seed_draws_the_same_again(self) -> None:
-        assert fault_random.drawn_path(7) == fault_random.drawn_path(7)
-        assert {fault_random.drawn_path(seed).fault for seed in range(fault_random.COUNT)} == set(PATH_FAULTS)
+        assert faults.drawn_path(7) == faults.drawn_path(7)
+        assert {faults.drawn_path(seed).fault for seed in range(faults.COUNT)} == set(PATH_FAULTS)
 
     @pytest.mark.parametrize(
         ("fault", "sentence", "finding"),
@@ -233,7 +235,7 @@ class TestJudging:
 class TestTables:
     def test_the_matrix(self) -> None:
         right, wrong = outcome_of(KILLED, SEEN), outcome_of(replace(KILLED, phase="init"), replace(SEEN, said=[]))
-        lines = fault_matrix.table([right, wrong]).splitlines()
+        lines = faults.table([right, wrong]).splitlines()
         assert lines[0] == "| fault | phase | gloo, by hand |"
         assert lines[2:4] == [
             "| SIGKILL | init | rank 2: **1 failed check**, code 4, 1.0 s |",
@@ -243,11 +245,11 @@ class TestTables:
 
     def test_random_faults(self) -> None:
         fine = outcome_of(replace(KILLED, phase="", after_s=1.0), SEEN)
-        lines = fault_random.table([fine, outcome_of(fine.case, replace(SEEN, cells=[], left=["port 1"]))]).splitlines()
+        lines = faults.table_of_random([fine, outcome_of(fine.case, replace(SEEN, cells=[], left=["port 1"]))]).splitlines()
         assert lines[2] == "| SIGKILL | 2 | 1 | 0 | 1 | 1 | 1.0 to 1.0 |" and lines[3].startswith("| **all** | 2 |")
 
     def test_what_was_played_is_not_played_again(self, tmp_path: Path) -> None:
         outcome = outcome_of(KILLED, SEEN)
         (tmp_path / "trials.jsonl").write_text(json.dumps(asdict(outcome)) + "\n")
-        assert list(fault_matrix.series(tmp_path, [KILLED], fault_matrix.readme)) == []
-        assert fault_matrix.played(tmp_path) == [outcome]
+        assert list(faults.series(tmp_path, [KILLED], faults.readme)) == []
+        assert trials_in(tmp_path, Outcome) == [outcome]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials import faults
+from benchmarks.trials.series import trials_in
+from tests.faults.matrix.outcome import Outcome
 from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
-from tests.testbeds import fault_matrix, fault_random
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/trust/fault-matrix.md"
@@ -20,7 +22,7 @@ BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- en
 
 
 def test_the_page_shows_what_came_out() -> None:
-    wanted = fault_matrix.table(fault_matrix.played(MATRIX)) + "\n"
+    wanted = faults.table(trials_in(MATRIX, Outcome)) + "\n"
     text = PAGE.read_text(encoding="utf-8")
     if os.environ.get("COLLBENCH_GOLDEN"):
         PAGE.write_text(text := BLOCK.sub(lambda _: wanted, text), encoding="utf-8")
@@ -28,7 +30,7 @@ def test_the_page_shows_what_came_out() -> None:
 
 
 def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be() -> None:
-    outcomes = fault_matrix.played(MATRIX)
+    outcomes = trials_in(MATRIX, Outcome)
     assert {one.case.name for one in outcomes} == {case.name for case in (*matrix(slurm=True), *path_matrix())}
     assert {one.case.name for one in outcomes if not one.right} == OTHERS
     assert len(outcomes) == len(FAULTS) * len(PHASES) * (len(LIBRARIES) + 1) + len(path_matrix())
@@ -36,5 +38,5 @@ def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and
 
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
 def test_the_folder_shows_what_its_lines_report(folder: Path) -> None:
-    make = fault_matrix.readme if folder == MATRIX else fault_random.readme
-    assert (folder / "README.md").read_text(encoding="utf-8") == make(fault_matrix.played(folder))
+    make = faults.readme if folder == MATRIX else faults.readme_of_random
+    assert (folder / "README.md").read_text(encoding="utf-8") == make(trials_in(folder, Outcome))

@@ -38,6 +38,7 @@ from collbench.gate.reasons import (
     SlowedOnPurpose,
     SlowerLater,
     StillSuspected,
+    TooCoarse,
     UncheckedCases,
     UnexpectedChange,
     UnfinishedLaunches,
@@ -170,6 +171,20 @@ def test_the_result_and_its_reasons(name: str) -> None:
     candidate, baseline, result, reasons = JUDGED[name]
     verdict = judged(*candidate, baseline=baseline)
     assert (verdict.result, verdict.reasons) == (result, reasons)
+
+
+@pytest.mark.parametrize(("by", "result"), [(1.0, UNDECIDED), (1e6, REGRESSION)])
+def test_a_baseline_that_detects_only_huge_slowdowns_lets_nothing_pass(by: float, result: str) -> None:
+    noisy = base(*(allocation(f"good-{number}", dict.fromkeys(SIZES, 9.0 ** (number % 2))) for number in range(6)))
+    verdict = judged(*(allocation(name, dict.fromkeys(SIZES, by)) for name in "abc"), baseline=noisy)
+    assert verdict.result == result and {each.state for each in verdict.groups} == {"no verdict" if by == 1.0 else "confirmed"}
+    (reason,) = verdict.reasons
+    assert isinstance(reason, TooCoarse) and reason.detected is not None and reason.detected > 10
+
+
+def test_one_case_that_detects_small_slowdowns_is_enough_to_pass() -> None:
+    noisy = base(*(allocation(f"good-{number}", dict.fromkeys(SIZES[2:], 9.0 ** (number % 2))) for number in range(6)))
+    assert judged(allocation("a"), baseline=noisy).result == PASSED
 
 
 def test_a_short_history_blocks_a_regression() -> None:

@@ -77,6 +77,12 @@ def test_only_the_faulty_places_are_confirmed(n: int, places: list[int], seed: i
     assert verdict.result == "confirmed" and not verdict.of(INCONCLUSIVE)
 
 
+def test_each_trial_of_a_place_that_is_slow_in_bandwidth_and_latency_is_listed_once() -> None:
+    (suspect,) = [each for each in played(MadeUp(16).busy(5)).result.of(CONFIRMED) if each.places == (5,)]
+    assert any(isinstance(each, Retest) for each in suspect.evidence)
+    assert len({*suspect.evidence}) == len(suspect.evidence)
+
+
 def silent_latency(made: MadeUp) -> MadeUp:
     made.no_latency = True
     return made

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from collbench.analysis.hunt.facts import (
+    FaultyPart,
     InsideHost,
     InsideNotMeasured,
     InsideRatio,
@@ -39,10 +41,27 @@ def cluster(seed: int = 0) -> MadeUp:
     return MadeUp(16, seed).rails("eth0", "eth1")
 
 
-def test_one_slow_interface_of_two_is_named() -> None:
+THREE = Options(nics=("a", "b", "c"))
+PARTS: dict[str, tuple[Callable[[int], MadeUp], Options, str, FaultyPart | None]] = {
+    "one interface of two": (lambda seed: cluster(seed).slow_nic(2, "eth1"), RAILS, "node", SlowInterfaces(("eth1",))),
+    "two interfaces of three": (
+        lambda seed: MadeUp(16, seed).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c"), THREE, "node", SlowInterfaces(("a", "c")),
+    ),
+    "inside, too": (lambda seed: cluster(seed).busy(2), RAILS, "inside", InsideHost()),
+    "all interfaces, fast inside": (
+        lambda seed: cluster(seed).slow_nic(2, "eth0").slow_nic(2, "eth1"), RAILS, "node", WayToNetwork(("eth0", "eth1")),
+    ),
+    "fast inside, without interfaces": (lambda seed: MadeUp(16, seed).node(2), Options(can_inside=True), "node", WayToNetwork()),
+    "fast inside and over each interface": (cluster, RAILS, "node", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_slow_part(name: str) -> None:
+    make, options, kind, part = PARTS[name]
     for seed in SEEDS:
-        (found,) = isolated(cluster(seed).slow_nic(2, "eth1"), confirmed()).result
-        assert (found.kind, found.part) == ("node", SlowInterfaces(("eth1",))), seed
+        (found,) = isolated(make(seed), confirmed(), options=options).result
+        assert (found.kind, found.part) == (kind, part), seed
 
 
 def test_the_evidence_has_the_compared_figures() -> None:
@@ -52,12 +71,6 @@ def test_the_evidence_has_the_compared_figures() -> None:
     assert isinstance(inside, InsideRatio) and inside.controls == 3
     assert isinstance(eth0, InterfaceRatio) and (eth0.interface, eth0.ways) == ("eth0", "sends and receives")
     assert isinstance(eth1, InterfaceRatio) and eth1.ratio == pytest.approx(0.5, abs=0.05)
-
-
-def test_slow_inside_too_is_inside_the_host() -> None:
-    for seed in SEEDS:
-        (found,) = isolated(cluster(seed).busy(2), confirmed()).result
-        assert (found.kind, found.part) == ("inside", InsideHost()), seed
 
 
 def test_the_ratio_of_a_host_slow_inside_is_that_of_its_ranks() -> None:
@@ -79,27 +92,8 @@ def test_without_a_measurement_inside_busy_cores_stay_possible() -> None:
     assert isinstance(found.evidence[-1], InterfaceRatio)
 
 
-def test_slow_over_all_interfaces_and_fast_inside_is_the_way_to_the_network() -> None:
-    for seed in SEEDS:
-        made = cluster(seed).slow_nic(2, "eth0").slow_nic(2, "eth1")
-        (found,) = isolated(made, confirmed()).result
-        assert (found.kind, found.part) == ("node", WayToNetwork(("eth0", "eth1"))), seed
-
-
-def test_two_slow_interfaces_of_three() -> None:
-    made = MadeUp(16).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c")
-    (found,) = isolated(made, confirmed(), options=Options(nics=("a", "b", "c"))).result
-    assert found.part == SlowInterfaces(("a", "c"))
-
-
-def test_well_inside_without_interfaces_to_ask_is_the_way_to_the_network() -> None:
-    (found,) = isolated(MadeUp(16).node(2), confirmed(), options=Options(can_inside=True)).result
-    assert found.part == WayToNetwork()
-
-
-def test_well_inside_and_over_each_interface_alone_names_no_part() -> None:
+def test_a_suspect_without_a_slow_part_has_the_evidence_of_all_parts() -> None:
     (found,) = isolated(cluster(), confirmed()).result
-    assert (found.kind, found.part) == ("node", None)
     assert len(found.evidence) == 4
 
 

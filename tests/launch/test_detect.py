@@ -13,6 +13,7 @@ from collbench.launch import detect as mpi
 from collbench.launch import slurm
 from collbench.launch.advice import RanksNotEnded, SingleTask
 from collbench.launch.detect import LocalRequest, detect, to_variable
+from collbench.launch.info import LaunchInfo
 from tests.launch import captured
 
 
@@ -29,29 +30,48 @@ def test_without_a_launcher_there_is_no_launch():
     assert detect({"RANK": "0", "MASTER_ADDR": "h"}) is None
 
 
+WITH_MASTER = {"MASTER_ADDR": "fe80::7", "MASTER_PORT": "29500"}
+LOCAL = {"COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "3"}
+ELSEWHERE = {**captured.PRTE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+OUTER_PMI = {**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID": "7.0", "PMI_FD": "11"}
+
+
+@pytest.mark.parametrize(
+    ("env", "launcher", "ranks", "place", "mpi"),
+    [  # ranks: rank, number of ranks, local rank, number of local ranks; place: meeting point and port
+        (captured.SRUN_NONE, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+        (captured.SRUN_PMI2, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmi"),
+        (captured.SRUN_PMIX, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmix"),
+        (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+        ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
+        (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+        (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
+        (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
+        ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),
+        (captured.TORCHRUN, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),  # the agent's store owns the master port
+        ({**captured.SRUN_PMI2, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+        ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+        (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
+        ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
+        ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
+        ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
+    ],
+)
+def test_the_launch_of_each_launcher(env, launcher, ranks, place, mpi):
+    info = detect(env)
+    assert (info.launcher, (info.rank, info.ranks, info.local_rank, info.local_ranks)) == (launcher, ranks)
+    assert ((info.meeting, info.port), info.mpi) == (place, mpi)
+
+
+def test_inside_slurm_the_step_of_mpirun_is_that_of_its_daemons():
+    info = detect(captured.HYDRA_IN_SLURM)
+    assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
+
+
 class TestSrun:
-    @pytest.mark.parametrize(
-        ("env", "manager"),
-        [(captured.SRUN_NONE, None), (captured.SRUN_PMI2, "pmi"), (captured.SRUN_PMIX, "pmix")],
-        ids=["none", "pmi2", "pmix"],
-    )
-    def test_a_task_has_its_rank_and_its_process_manager(self, env, manager):
-        info = detect(env)
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("srun", 2, 3, 0, 1)
-        assert (info.meeting, info.port, info.hosts) == ("tcp://n1", None, ("n1", "n2"))
-        assert info.token == "slurm:testbed:8.0"
-        assert info.mpi == manager
-
-    def test_an_outer_steps_process_manager_does_not_count(self):
-        assert detect({**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID": "7.0", "PMI_FD": "11"}).mpi is None
-
-    def test_master_addr_and_port_win(self):
-        info = detect({**captured.SRUN_NONE, "MASTER_ADDR": "fe80::7", "MASTER_PORT": "29500"})
-        assert (info.meeting, info.port) == ("tcp://[fe80::7]", 29500)
-
-    def test_a_first_node_without_an_address_is_an_error(self):
-        with pytest.raises(UsageError, match=r"'m1' .*MASTER_ADDR"):
-            detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"})
+    def test_a_step_names_its_hosts_and_its_token(self):
+        info = detect(captured.SRUN_NONE)
+        assert (info.hosts, info.token) == (("n1", "n2"), "slurm:testbed:8.0")
 
     def test_scontrols_address_is_the_second_choice(self, monkeypatch):
         monkeypatch.setattr(slurm, "_node_address", {"m1": "10.0.0.2"}.get)
@@ -111,37 +131,14 @@ class TestAllocationWithoutStep:
 
 
 class TestMpirun:
-    @pytest.mark.parametrize(("env", "local_rank", "mpi"), [(captured.HYDRA, 2, "pmi"), (captured.PRTE, 1, "pmix")], ids=["hydra", "prte"])
-    def test_one_host_meets_on_loopback(self, env, local_rank, mpi):
-        info = detect(env)
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("mpirun", 2, 3, local_rank, 3)
-        assert (info.meeting, info.port, info.mpi) == ("tcp://127.0.0.1", None, mpi)
-
     def test_concurrent_jobs_have_tokens_of_their_own(self):
         assert detect(captured.PRTE).token != detect({**captured.PRTE, "PMIX_NAMESPACE": "prterun-h-5924@1"}).token
         assert detect(captured.HYDRA).token == detect({**captured.HYDRA, "PMI_RANK": "0", "MPI_LOCALRANKID": "0"}).token
-
-    def test_several_hosts_meet_over_mpi_or_at_master_addr(self):
-        assert detect({**captured.PRTE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}).meeting == "mpi"
-        env = {**captured.PRTE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "h1"}
-        assert detect(env).meeting == "tcp://h1"
+        env = {**ELSEWHERE, "MASTER_ADDR": "h1"}
         assert detect(env).token == detect({**env, "OMPI_COMM_WORLD_RANK": "0"}).token
-
-    def test_inside_slurm_the_step_is_that_of_its_daemons(self):
-        info = detect(captured.HYDRA_IN_SLURM)
-        assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
-
-    def test_pmix_without_a_size_is_rejected(self):
-        with pytest.raises(UsageError, match="PMIX_RANK"):
-            detect({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"})
 
 
 class TestTorchrun:
-    def test_the_agents_store_owns_the_master_port(self):
-        info = detect(captured.TORCHRUN)
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 1, 2, 1, 2)
-        assert (info.meeting, info.port, info.mpi) == ("tcp://localhost", None, None)
-
     def test_the_restart_count_differs_between_ranks_and_is_not_in_the_token(self):
         assert detect(captured.TORCHRUN).token == detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).token
         assert detect(captured.TORCHRUN).token != detect({**captured.TORCHRUN, "TORCHELASTIC_RUN_ID": "x"}).token
@@ -150,24 +147,11 @@ class TestTorchrun:
         assert detect(captured.TORCHRUN).facts == {"variables": "torchrun"}
         assert detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).facts == {"variables": "torchrun", "restarts": "2"}
 
-    def test_without_torchrun_collbench_uses_the_master_port(self):
-        info = detect(captured.KUBERNETES)
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 3, 4, 0, 1)
-        assert (info.meeting, info.port) == ("tcp://job-0.svc", 23456)
-
-    def test_torchrun_takes_precedence_over_the_launcher_below(self):
-        assert detect({**captured.SRUN_PMI2, **captured.TORCHRUN}).launcher == "torchrun"
-        assert detect({**captured.PRTE, **captured.TORCHRUN}).launcher == "torchrun"
-
     def test_variables_set_by_hand_under_srun_keep_its_process_manager(self):
         by_hand = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
         info = detect({**captured.SRUN_PMI2, **by_hand})
         assert (info.launcher, info.mpi, info.hosts) == ("torchrun", "pmi", ("n1", "n2"))
         assert detect({**captured.SRUN_PMI2, **by_hand, "RANK": "1"}).mpi is None
-
-    def test_two_processes_must_not_both_be_rank_0(self):
-        with pytest.raises(UsageError, match=r"WORLD_SIZE=1, .*started 3 "):
-            detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
 
 
 class TestEndOfJob:
@@ -211,30 +195,31 @@ class TestEndOfStep:
 
 
 class TestLocalStart:
-    def test_children_join_in_the_private_folder(self):
-        info = detect({**captured.SBATCH, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "4", "COLLBENCH_RANK": "3"})
-        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("local", 3, 4, 3, 4)
-        assert (info.meeting, info.mpi) == ("ipc:///tmp/c/control", None)
-
-    @pytest.mark.parametrize(("env", "mpi"), [(captured.HYDRA, "pmi"), (captured.PRTE, "pmix")], ids=["hydra", "prte"])
-    def test_mpiexec_gives_the_rank_and_mpi(self, env, mpi):
-        info = detect({**env, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "3"})
-        assert (info.launcher, info.rank, info.mpi) == ("local", 2, mpi)
-
     def test_a_worker_of_a_node_reads_the_launch_of_its_task(self):
         info = detect(captured.SRUN_NONE)
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
 
-    @pytest.mark.parametrize("advice", ['"x"', '["x"]', '[{"kind": "of_a_later_version"}]'])
-    def test_a_worker_with_advice_that_is_not_valid_is_refused(self, advice):
-        text = to_variable(detect(captured.SRUN_NONE)).replace('[{"kind": "ranks_not_ended"}]', advice)
-        with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
-            detect({"COLLBENCH_WORKER": text})
 
-    @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
-    def test_an_invalid_worker_variable_is_rejected(self, text):
-        with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
-            detect({"COLLBENCH_WORKER": text})
+WORKER = to_variable(LaunchInfo("srun", 0, 1, 0, 1, "tcp://n1", "t", advice=(RanksNotEnded(),)))
+WRONG_ADVICE = [WORKER.replace('[{"kind": "ranks_not_ended"}]', each) for each in ('"x"', '["x"]', '[{"kind": "of_a_later_version"}]')]
+assert WORKER not in WRONG_ADVICE
+
+
+@pytest.mark.parametrize(
+    ("env", "match"),
+    [
+        ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
+        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
+        ({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"}, r"WORLD_SIZE=1, .*started 3 "),
+        *(
+            ({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER")
+            for text in ("", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000, *WRONG_ADVICE)
+        ),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused(env, match):
+    with pytest.raises(UsageError, match=match):
+        detect(env)
 
 
 def test_ranks_under_a_launcher_must_be_its_number():

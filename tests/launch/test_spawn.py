@@ -1,19 +1,24 @@
 """The start without a launcher, with real children: exit codes, killed ranks, signals, and no process left behind."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
+from collbench.launch import detect, slurm
+from collbench.launch import detect as mpi
 from collbench.launch import spawn as mpi_start
+from collbench.launch.detect import detect_local, is_follower, to_variable
 from collbench.launch.info import LaunchInfo
-from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
+from collbench.launch.spawn import _worker, default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 
 MPIEXEC = mpi_start.find_mpiexec({})
@@ -313,3 +318,109 @@ def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest
     supervisor = Supervisor([SupervisedProcess("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
     monkeypatch.setattr(supervisor, "_close_pidfds", lambda: os.kill(os.getpid(), signal.SIGINT))
     assert supervisor.run() == 130
+
+
+# Ranks that collbench starts itself: their numbers, and invalid variables.
+
+NODE = LaunchInfo("srun", 1, 3, 0, 1, "tcp://n1", "slurm:7.0", mpi="pmi", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2"})
+
+
+def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
+    """The second of three nodes, with four ranks each."""
+    found = [_worker(NODE, 4, number) for number in range(4)]
+    assert [(one.rank, one.ranks, one.local_rank, one.local_ranks) for one in found] == [(4 + i, 12, i, 4) for i in range(4)]
+    assert {(one.mpi, one.facts["worker"]) for one in found} == {(None, "4")}
+    assert [detect_local({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
+
+
+@pytest.mark.parametrize(
+    ("env", "rank", "mpi"),
+    [
+        ({"COLLBENCH_RANK": "1"}, 1, None),
+        ({"PMI_RANK": "2"}, 2, "pmi"),
+        ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
+        ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
+    ],
+)
+def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], rank: int, mpi: str | None) -> None:
+    env = {"COLLBENCH_LOCAL": "/tmp/collbench-x", "COLLBENCH_RANKS": "4", **env}
+    found = detect_local(env)
+    assert found and (found.rank, found.ranks, found.mpi, found.secret) == (rank, 4, mpi, "/tmp/collbench-x/secret")
+    assert is_follower(env) == (rank != 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": 12},
+        {"rank": -1},
+        {"local_rank": 4},
+        {"local_rank": -1},
+        {"local_ranks": 13},
+        {"rank": "1"},
+        {"facts": {"a": 1}},
+        {"hosts": [1]},
+    ],
+)
+def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
+    values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
+    with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
+        detect_local({"COLLBENCH_WORKER": json.dumps(values)})
+
+
+# The identity of a node of a launch, for hosts with equal names.
+
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "MASTER_ADDR": "127.0.0.1",
+}  # fmt: skip
+BY_HAND = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+
+
+def test_slurm_counts_its_nodes() -> None:
+    info = slurm.detect(STEP)
+    assert info and info.node == "1"
+
+
+@pytest.mark.parametrize(("more", "node"), [({"GROUP_RANK": "3"}, "3"), ({}, "")])
+def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
+    info = detect.detect_torchrun({**BY_HAND, **more})
+    assert info and info.node == node
+
+
+@pytest.mark.parametrize(
+    ("family", "node"),
+    [
+        ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
+        ([(41, "prted", "900")], "41@900"),
+        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
+        ([], ""),
+    ],
+)
+def test_mpiexec_has_one_daemon_on_each_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "ancestors", lambda: family)
+    info = mpi.detect_mpirun(HYDRA)
+    assert info and info.node == node
+
+
+@pytest.mark.parametrize(
+    ("more", "manager"),
+    [
+        ({}, None),
+        ({"PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "2"}, "pmix"),
+        ({"PMIX_NAMESPACE": "slurm.pmix.7.1", "PMIX_RANK": "2"}, None),  # an outer step's
+        ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi"),
+        ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None),
+        ({"PMI_CONTROL_PORT": "1"}, "pmi"),
+    ],
+)
+def test_the_process_manager_of_another_step_does_not_count(more: dict[str, str], manager: str | None) -> None:
+    info = slurm.detect({**STEP, **more})
+    assert info and info.mpi == manager
+
+
+@pytest.mark.parametrize(("more", "ends"), [({}, True), ({"SLURM_KILL_BAD_EXIT": "1"}, False), ({"SLURM_KILL_BAD_EXIT": "0"}, True)])
+def test_a_step_that_slurm_ends_itself_is_not_cancelled(more: dict[str, str], ends: bool) -> None:
+    info = slurm.detect({**STEP, **more})
+    assert info and (slurm.end_of_step(info, {**STEP, **more}) is not None) is ends

@@ -1,7 +1,7 @@
 """`collbench gate` on measured allocations: what became slower is found over a link of known rate and on shared memory, and nothing else.
 
 A plain run makes one small trial, in turn: plain TCP alone, and one launch where a user would make five. `make test-all` plays the whole
-series of tests/testbeds/gate_trials.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
+series of benchmarks/trials/gate.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials.gate import KINDS, Effort, Trial, Trials, link, series, table
 from tests.conftest import cannot
 from tests.testbeds import Missing
-from tests.testbeds.gate_places import link
-from tests.testbeds.gate_trial import Effort, Trial, Trials
-from tests.testbeds.gate_trials import KINDS, series, table
 
 KEPT = Path(__file__).parents[2] / "build/gate-trials"
 SUITE = (
@@ -25,7 +23,7 @@ SUITE = (
 )
 
 
-@pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/testbeds/test_gate_trials.py
+@pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/testbeds/test_gate.py
 @pytest.mark.slurm
 @pytest.mark.timeout(180)
 def test_a_link_that_lost_a_tenth_is_found(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.trials.pairs import HOSTS, MEASURE, RATE_MBIT, shape
 from collbench.analysis.hunt.facts import WayToNetwork
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredHunt, read_hunt
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.testbeds import Hosts, SlurmBed
-from tests.testbeds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
 
 pytestmark = [pytest.mark.in_turn("hunts across hosts"), pytest.mark.slurm, pytest.mark.timeout(240)]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials.pairs import COUNT, HOSTS, RATE_MBIT, Trial, run_trial, wanted
+from benchmarks.trials.series import trials_in
 from tests.conftest import enter, sample
 from tests.testbeds import Hosts, SlurmBed
-from tests.testbeds.pairs_trials import COUNT, HOSTS, RATE_MBIT, Trial, keep, run_trial, wanted
 
 pytestmark = [pytest.mark.in_turn("pairs across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
 
@@ -25,7 +26,7 @@ KEPT = Path(__file__).parents[2] / "build/pairs-trials"
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int], Trial]]:
     """Plays a trial of a kind on the module's eight hosts; in the end all that were played are kept, if they are all."""
-    folder, played = tmp_path_factory.mktemp("trials"), list[Trial]()
+    folder = tmp_path_factory.mktemp("trials")
     whole = len(TRIALS) == len(wanted(COUNT))
     if whole:
         shutil.rmtree(KEPT, ignore_errors=True)  # what another commit left
@@ -33,14 +34,8 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
         hosts = enter(stack, Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb"))
         slurm = enter(stack, SlurmBed(hosts))
 
-        def one(kind: str, seed: int) -> Trial:
-            found = run_trial(hosts, slurm, kind, seed, folder)
-            played.append(found)
-            return found
-
-        yield one
-    if whole and len(played) == len(TRIALS):
-        keep(folder, played)
+        yield lambda kind, seed: run_trial(hosts, slurm, kind, seed, folder)
+    if whole and len(trials_in(folder, Trial)) == len(TRIALS):
         shutil.copytree(folder, KEPT)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.trials.gallery import LINK_BYTES_PER_S, PAYLOAD
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import PROGRAM, Finished, environment
 from tests.conftest import cannot
 from tests.testbeds import SlurmBed
-from tests.testbeds.sweep import LINK_BYTES_PER_S, PAYLOAD
 
 pytestmark = [pytest.mark.in_turn("tools across hosts"), pytest.mark.slurm, pytest.mark.timeout(120)]
 

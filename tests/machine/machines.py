@@ -32,14 +32,14 @@ def bridge(address: str, parent: str | None, numa: int, kind: Any = "switch", li
     return PciDevice(address, kind, parent, numa=numa, link=link, **{**facts, **changes})
 
 
-def gpu_device(address: str, parent: str, numa: int, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
+def gpu_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
     """An NVIDIA GPU's PCI function."""
     return PciDevice(
         address, "gpu", parent, **{"vendor_id": NVIDIA, "class_id": 0x030200, "numa": numa, "link": link, "driver": "nvidia", **changes}
     )
 
 
-def nic_device(address: str, parent: str, numa: int, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
+def nic_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
     """A Mellanox NIC's PCI function."""
     facts: dict[str, Any] = {"vendor_id": MELLANOX, "class_id": 0x020700, "numa": numa, "link": link, "driver": "mlx5_core"}
     return PciDevice(address, "nic", parent, **{**facts, **changes})

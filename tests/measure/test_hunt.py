@@ -34,8 +34,8 @@ def reduced(n: int) -> float:
     return moved / (ALPHA_S + moved / BETA_BYTES_PER_S)
 
 
-def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str, Any]:
-    return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
+def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> RoundOrder:
+    return RoundOrder(kind, groups, "to see", "sweep", nic)
 
 
 class ScriptedHunter(RecordingListener):

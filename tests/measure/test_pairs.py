@@ -14,7 +14,7 @@ from collbench.backends.simulated import BETA_BYTES_PER_S
 from collbench.errors import UsageError
 from collbench.measure.prepared_case import WrongDataFound
 from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.places import IdleRanks, PairsRequest, PairsSampled, Places, places_of, sampled, schedule_of
+from collbench.measure.tasks.places import IdleRanks, PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
 from collbench.measure.tasks.rounds import SuspectsAgain, run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
@@ -34,9 +34,12 @@ class Requesting(RecordingListener):
         super().__init__()
         self.rounds_again, self.result, self.played = list(rounds), result, []
 
+    def plan(self, about):
+        return {}
+
     def next(self, last):
         self.played.append([one.pairs for one in last])
-        return {"pairs": self.rounds_again.pop(0), "pause_s": 0.0} if self.rounds_again else None
+        return RoundOrder("pairs", tuple(self.rounds_again.pop(0)), "", "cross-check") if self.rounds_again else None
 
     def verdict(self, rounds, about):
         self.rounds = rounds

@@ -20,7 +20,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measure.request import Budget, Request
-from collbench.measure.resume import LineCut, RunResumed, _by_place, difference, topology_difference
+from collbench.measure.resume import LineCut, RunResumed, difference, rows_by_place, topology_difference
 from collbench.measure.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -394,14 +394,14 @@ def test_a_stored_row_is_used_once() -> None:
     """A plan that has a case twice, of which one was measured before the run broke off."""
     row, other = make_row(8), make_row(64)
     planned = [(row, row), (other, other), (row, row)]
-    assert _by_place([row], planned) == {0: row}
+    assert rows_by_place([row], planned) == {0: row}
     second = replace(row, n=77)
-    assert _by_place([row, second], planned) == {0: row, 2: second}
-    assert _by_place([], planned) == {}
+    assert rows_by_place([row, second], planned) == {0: row, 2: second}
+    assert rows_by_place([], planned) == {}
 
 
 def test_a_case_is_found_by_either_of_its_names() -> None:
     """Until a backend is open it is not known whether a case is in place."""
     apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
-    assert _by_place([in_place], [(apart, in_place)]) == {0: in_place}
-    assert _by_place([apart], [(apart, in_place)]) == {0: apart}
+    assert rows_by_place([in_place], [(apart, in_place)]) == {0: in_place}
+    assert rows_by_place([apart], [(apart, in_place)]) == {0: apart}

@@ -253,7 +253,7 @@ class Native(SimulatedBackend):
 @pytest.mark.skipif(library() is None, reason="the native loop was not built")
 @pytest.mark.parametrize("built", [True, False])
 def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, monkeypatch, built):
-    monkeypatch.setitem(registry._OWN, "native", f"{__name__}:Native")
+    monkeypatch.setitem(registry.BUILTIN, "native", f"{__name__}:Native")
     monkeypatch.setattr(registry, "_load", lambda place: Native)
     if not built:
         monkeypatch.setattr("collbench.measure.loop.library", lambda: None)

@@ -205,9 +205,7 @@ allreduce --resume run --launches 2
 allreduce --resume run --gdr-check
 allreduce --resume-if-exists
 allreduce --out run --resume-if-exists --launches 2
-pairs --resume run
 pairs --backend simulated --concurrent 0
-hunt --resume run
 hunt --max-drain x
 workload nothing
 workload ''
@@ -218,7 +216,6 @@ workload data-parallel --ranks 1
 workload fsdp --update sharded
 workload fsdp,pipeline --tensor 2
 workload fsdp --step-time 0
-workload fsdp --resume x
 workload pipeline --model resnet50
 workload hierarchical --ranks 4
 emit

@@ -84,7 +84,8 @@ MESSAGES = {
     "unresolved": lambda: routes_to("tcp://no.such.host.invalid"),
     "short secret": lambda: one_secret({"COLLBENCH_SECRET": "short"}),
     "no secret": lambda: one_secret({}),
-    "unreadable": lambda: read(b"hello", b"0"),
-    "unreadable step": lambda: read(b"hello", b"x", b"[0]"),
+    "unreadable": read,
+    "unreadable version": lambda: read(b"hello", b"0"),
+    "unreadable step": lambda: read(b"m\x92\xa5grant\xa1x"),
     "interrupted": lambda: Interrupted(15),
 }  # fmt: skip

@@ -139,6 +139,8 @@ MESSAGES: dict[str, Message] = {
     "baseline, too short": reasons.ShortBaseline("base", 3, 4),
     "baseline, too short without allocations in another state": reasons.ShortBaseline("base", 1, 4, 3),
     "baseline, no case in enough allocations": reasons.NoHistory("base", 4),
+    "baseline, too coarse": reasons.TooCoarse(2.56),
+    "stacks, too coarse": reasons.TooCoarse(None, paired=True),
     "clock, before the baseline": reasons.BeganBeforeBaseline("old", "2026-11-11", "good-5", "2026-11-12"),
     "clock, in the future": reasons.BeganInFuture("new", "2026-11-23T01:00:00+00:00", "2026-11-21"),
     "job of the baseline": reasons.SameJobAsBaseline("new", "good-0", JOB),

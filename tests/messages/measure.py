@@ -62,6 +62,8 @@ MESSAGES = {
     "resumed": RunResumed("runs/x", 3, 8),
     "resumed, one left": RunResumed("runs/x", 7, 8),
     "resumed, complete": RunResumed("runs/x", 8, 8),
+    "rounds resumed": RunResumed("runs/x", 3, None, "round"),
+    "rounds resumed, complete": RunResumed("runs/x", 3, None, "round", complete=True),
     "lock taken over": LockTakenOver("runs/x", "process 4711 on node0"),
     "line cut": LineCut("cells.jsonl", 8),
 }

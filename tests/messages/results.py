@@ -31,4 +31,6 @@ MESSAGES = {
     "quality of one": RunQuality(9, 1, 0, (TIME,)),
     **{f"reason {remedy}": QualityReason(remedy, 3) for remedy in REMEDIES},
     "reason time with a suggestion": TIME,
+    "reason time, -n": QualityReason("time", 7, iterations=200),
+    "reason time, a larger -n": QualityReason("time", 7, iterations=0),
 }

@@ -29,6 +29,6 @@ def test_collectives_run_over_all_ranks_or_the_groups_of_a_split() -> None:
 def test_names_of_groups() -> None:
     case = make_case(split=Split("MOD", 2))
     assert group_name(ALLREDUCE, case, ((0, 2), (1, 3))) == "MOD 2"
-    assert group_name(ALLREDUCE, case, ((0, 1),)) == "all"
-    assert group_name(P2P_BANDWIDTH, case, ((0, 2), (1, 3))) == "0-2,1-3"
-    assert group_name(P2P_BANDWIDTH, case, tuple((i, i + 10) for i in range(10))) == "0-10…9-19"
+    assert group_name(ALLREDUCE, make_case(split=Split("DIV", 8)), ((0, 1, 2, 3),)) == "all"
+    names = [group_name(P2P_BANDWIDTH, make_case(), groups_of(P2P_BANDWIDTH, make_case(), n)) for n in (2, 4, 16, 18)]
+    assert names == ["0-1", "0-2,1-3", "0-8,1-9,2-10,3-11,4-12,5-13,6-14,7-15", "0-9…8-17"]

@@ -193,11 +193,15 @@ def test_unknown_names_list_the_known_ones():
     assert redop_named("SUM") == "sum"
 
 
-def test_reductions_without_a_meaning_on_a_type():
-    assert undefined_redop("band", DTYPES["float32"]) == RedopUndefined("band", "float32")
-    assert undefined_redop("avg", DTYPES["int32"]) == RedopUndefined("avg", "int32")
-    assert undefined_redop("avg", DTYPES["bfloat16"]) is None
-    assert undefined_redop("bxor", DTYPES["uint8"]) is None
+@pytest.mark.parametrize(
+    ("redop", "dtype", "fits"),
+    [
+        ("avg", "float32", True), ("avg", "bfloat16", True), ("avg", "int32", False), ("band", "int32", True), ("band", "float32", False),
+        ("bxor", "uint8", True), ("sum", "int32", True), ("sum", "float32", True),
+    ],
+)  # fmt: skip
+def test_averages_are_of_floats_and_bitwise_reductions_of_integers(redop, dtype, fits):
+    assert undefined_redop(redop, DTYPES[dtype]) == (None if fits else RedopUndefined(redop, dtype))
 
 
 def test_a_cases_title():

@@ -5,11 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p import P2P_LATENCY
 from collbench.operations.case import Split, parse_split
-from collbench.operations.groups import group_name, group_size, groups_of
-from tests.helpers import make_case
 
 WRITTEN = {
     "MOD 8": Split("MOD", 8), "mod8": Split("MOD", 8), " %  2 ": Split("MOD", 2), "%0b10": Split("MOD", 2),
@@ -106,19 +102,3 @@ def test_groups_are_equal_and_hold_every_rank_once(word, number, n):
         assert sorted(rank for group in groups for rank in group) == list(range(n))
         assert len({len(group) for group in groups}) == 1
         assert len(groups) == 1 or len(groups[0]) > 1
-
-
-def test_a_cases_groups_and_their_name():
-    case = make_case(operation="broadcast", split=Split("MOD", 2))
-    assert (groups_of(BROADCAST, case, 4), group_size(BROADCAST, case, 4)) == (((0, 2), (1, 3)), 2)
-    assert group_name(BROADCAST, case, groups_of(BROADCAST, case, 4)) == "MOD 2"
-
-
-def test_one_group_of_all_is_all_however_it_was_written():
-    case = make_case(split=Split("DIV", 8))
-    assert group_name(BROADCAST, case, groups_of(BROADCAST, case, 4)) == "all"
-
-
-def test_pairs_are_named_one_by_one_up_to_eight():
-    names = [group_name(P2P_LATENCY, make_case(), groups_of(P2P_LATENCY, make_case(), n)) for n in (2, 4, 18)]
-    assert names == ["0-1", "0-2,1-3", "0-9…8-17"]

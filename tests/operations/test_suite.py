@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES, REDOPS
-from collbench.operations.registry import commands, operations
-from collbench.operations.suite import BUILT_IN, SCHEMA_FILE, Suite, check_form, check_names, operations_of, read_suite, schema
+from collbench.operations.registry import BrokenEntry, commands, operations
+from collbench.operations.suite import BUILT_IN, SCHEMA_FILE, Suite, check_form, check_names, concerns, operations_of, read_suite, schema
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 
 BACKENDS = ("nccl", "mpi", "gloo", "simulated")
@@ -195,13 +198,17 @@ def test_full_has_every_operation_and_gate_the_cases_of_the_gate() -> None:
 
 
 def test_the_schema_offers_the_words_that_collbench_knows() -> None:
+    names = sorted({*operations(), *commands()})
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        text = SCHEMA_FILE.read_text(encoding="utf-8")
+        SCHEMA_FILE.write_text(re.sub(r'(?<="enum": )\[[^]]*"allreduce"[^]]*\]', json.dumps(names), text), encoding="utf-8")
     keys = schema()["$defs"]
 
     def offered(key: str) -> list[str]:
         item = keys[key]["anyOf"][0]
         return list((item.get("anyOf") or [item])[0]["enum"])
 
-    assert offered("operations") == sorted({*operations(), *commands()})
+    assert offered("operations") == names
     assert (offered("dtypes"), offered("redops")) == (list(DTYPES), list(REDOPS))
     assert (offered("modes"), offered("algorithms")) == (list(MODES), list(ALGORITHMS))
     assert (offered("protocols"), offered("registrations")) == (list(PROTOCOLS), list(REGISTRATIONS))
@@ -290,3 +297,23 @@ def test_an_untrusted_suite_cannot_start_a_million_processes(key: str, most: int
     assert suite(f"{ONE}[run]\n{key} = {most}").run == {key: most}
     with pytest.raises(UsageError, match=rf"\[run\]: {key} = {most + 1} .* 1 to {most}"):
         suite(f"{ONE}[run]\n{key} = {most + 1}")
+
+
+def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = BrokenEntry("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
+    monkeypatch.setattr("collbench.operations.suite.broken", lambda: {"shift": why})
+    file = tmp_path / "a.toml"
+    file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")
+    with pytest.raises(UsageError) as actual:
+        check_names(read_suite(str(file)), ["mpi"])
+    assert str(actual.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
+
+
+@pytest.mark.parametrize(
+    ("key", "collective", "pair"),
+    [("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True)],
+)
+def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key: str, collective: bool, pair: bool) -> None:
+    assert concerns(key, [ALLREDUCE]) is collective
+    assert concerns(key, [P2P_BANDWIDTH]) is pair
+    assert concerns(key, [ALLREDUCE, P2P_BANDWIDTH])

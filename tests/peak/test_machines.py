@@ -1,57 +1,47 @@
-"""The public machines beside the project, read by their readers: the rates of each GPU and node, as in their EXPECTED.json."""
+"""The captured machines, read by their readers: the rates of each GPU and node, as their captures expect them."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from collbench.machine.files import Folder
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.links import gen, links_per_gpu
-from collbench.machine.peak.node import Job, node_of
+from collbench.machine.peak.links import gen, wires_of
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
 from collbench.machine.readers import network
 from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.smi import NVLINK_STATUS, SMI_MATRIX
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
-MACHINES = CAPTURED_MACHINES
 READERS = {"nccl-topo.xml": NCCL_XML, "nvidia-smi-topo-m.txt": SMI_MATRIX, "nvidia-smi-nvlink-s.txt": NVLINK_STATUS}
 # Facts on the page of a capture that the capture itself does not have.
 ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}
-FOUND = [(folder.name, name) for folder in sorted(MACHINES.glob("*")) for name in READERS if (folder / name).exists()]
+FOUND = sorted((folder, name) for name in READERS for folder in captures.having(name))
 PER_GPU = ("nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_gpu")
 TOTAL = ("nic_total_GBps_dir", "nic_total_GBps_dir_as_written")
 
-pytestmark = pytest.mark.skipif(not FOUND, reason="the captured machines (../shared/machines) are not here")
-
 
 def read(folder: str, name: str) -> Machine:
-    machine = READERS[name].read((MACHINES / folder / name).read_text(encoding="utf-8"), name)
+    machine = READERS[name].read(captures.text(folder, name), name)
     known = ARCHITECTURE.get(folder)
     return replace(machine, gpus=tuple(replace(gpu, architecture=known) for gpu in machine.gpus)) if known else machine
 
 
-def expected(folder: str) -> dict:
-    return json.loads((MACHINES / folder / "EXPECTED.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(PER_GPU) & set(expected(one[0]))])
+@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(PER_GPU) & set(captures.expected(one[0]))])
 def test_links_of_each_gpu(folder, name):
-    wanted = next(expected(folder)[key] for key in PER_GPU if key in expected(folder))
-    found = links_per_gpu(read(folder, name))
-    assert {link.bytes_per_s for link in found.values() if link.bytes_per_s != 0} == {wanted * 1e9}
+    wanted = next(captures.expected(folder)[key] for key in PER_GPU if key in captures.expected(folder))
+    found = read(folder, name)
+    one = wires_of(found, [gpu.key for gpu in found.gpus]).one
+    assert {link.bytes_per_s * found.links_of(key) for key, link in one.items()} == {wanted * 1e9}
 
 
-@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(TOTAL) & set(expected(one[0]))])
+@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(TOTAL) & set(captures.expected(one[0]))])
 def test_all_nics_together(folder, name):
-    wanted = next(expected(folder)[key] for key in TOTAL if key in expected(folder))
+    wanted = next(captures.expected(folder)[key] for key in TOTAL if key in captures.expected(folder))
     assert node_of(read(folder, name)).egress.bytes_per_s == pytest.approx(wanted * 1e9)
 
 
 def machine(folder: str, name: str = "nccl-topo.xml") -> Machine:
-    if (folder, name) not in FOUND:
-        pytest.skip(f"{folder} is not here")
     return read(folder, name)
 
 
@@ -101,7 +91,7 @@ def test_a_mesh_and_its_pairs():
 def test_a_published_h200_is_within_its_bound():
     """488.81 GB/s on two nodes of eight, each with eight such GPUs and NICs: above the ring, within NVLS."""
     one = node_of(machine("h200-baremetal-first-gpu"))
-    link = next(iter(links_per_gpu(machine("h200-baremetal-first-gpu")).values()))
+    link = node_from_user(8, UserOverride(nvlink=450e9)).injection
     egress = replace(one.egress, bytes_per_s=8 * one.egress.bytes_per_s, nccl_bytes_per_s=None)
     node = replace(one, gpus=8, injection=link, apart=True, nvls=True, egress=egress)
     found = ceilings("allreduce", Job((node,) * 2))
@@ -109,9 +99,6 @@ def test_a_published_h200_is_within_its_bound():
 
 
 def test_a_management_bond_is_not_added_to_the_compute_fabric():
-    folder = MACHINES / "gpud-h100-8ndr-sysfs"
-    if not (folder / "sys").exists():
-        pytest.skip("gpud-h100-8ndr-sysfs is not here")
-    node = node_of(network.read(Folder(folder)))
-    assert node.egress.bytes_per_s == expected(folder.name)["ib_total_GBps_dir"] * 1e9
+    node = node_of(network.read(captures.tree("gpud-h100-8ndr-sysfs")))
+    assert node.egress.bytes_per_s == captures.expected("gpud-h100-8ndr-sysfs")["ib_total_GBps_dir"] * 1e9
     assert "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)" in node.doubts

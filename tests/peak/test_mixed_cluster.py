@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.ceilings_1024 import job, machine
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.node import Job, node_of
-from tests.benchmarks.ceilings_1024 import job, machine
 from tests.peak.made import GEN5, infiniband, switched
 
 SIZES, NICS = (8, 4, 2), (8, 4, 4)  # GPUs, and NICs of 50 GB/s

@@ -28,16 +28,16 @@ def test_tcp_efficiency(mtu: int, shaped: bool, fraction: float, percent: float)
     assert round(100 * tcp_efficiency(mtu, shaped), 1) == percent
 
 
-def test_a_nic_carries_its_speed_less_the_headers() -> None:
-    assert tcp_link(TEN) == Link(pytest.approx(1.25e9 * 1448 / 1538), "NIC eth0 10 Gb/s, TCP", "/sys/class/net/eth0/speed")
-
-
-def test_a_shape_counts_frames_without_the_wires_extras() -> None:
-    assert tcp_link(SHAPED) == Link(pytest.approx(125e6 * 1448 / 1514), "NIC veth0 1 Gb/s, TCP", "tc qdisc on veth0")
-
-
-def test_a_larger_mtu_can_make_the_same_speed_faster() -> None:
-    assert tcp_link(Interface("eth2", 9000, 10e9, None, None)).known > tcp_link(TEN).known
+@pytest.mark.parametrize(
+    ("interface", "rate", "name", "source"),
+    [
+        (TEN, 1.25e9 * 1448 / 1538, "NIC eth0 10 Gb/s, TCP", "/sys/class/net/eth0/speed"),
+        (Interface("eth2", 9000, 10e9, None, None), 1.25e9 * 8948 / 9038, "NIC eth2 10 Gb/s, TCP", "/sys/class/net/eth2/speed"),
+        (SHAPED, 125e6 * 1448 / 1514, "NIC veth0 1 Gb/s, TCP", "tc qdisc on veth0"),  # frames, without the wire's extras
+    ],
+)
+def test_an_interface_carries_its_speed_less_the_headers(interface: Interface, rate: float, name: str, source: str) -> None:
+    assert tcp_link(interface) == Link(pytest.approx(rate), name, source)
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,20 @@ def test_no_rate_that_means_anything_is_no_ceiling(interface: Interface, why: st
     assert found.ring.limited_by.endswith(f": h1: {sentence}")
 
 
-def test_the_slowest_host_limits_and_is_named() -> None:
-    ring = ceilings("allreduce", job(TEN, SLOW, TEN)).ring
-    assert ring and (ring.model, ring.limited_by) == ("ring", "NIC eth1 1 Gb/s, TCP of h1")
-
-
-def test_pairs_at_once_share_the_nic() -> None:
-    found = ceilings("p2p", job(TEN, TEN, ranks=2, pairs=2))
-    assert found.ring is None and found.bound
-    assert found.bound.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538 / 2)
-    assert found.bound.limited_by == "NIC eth0 10 Gb/s, TCP shared by 2 pairs"
-
-
-def test_an_oversubscribed_fabric_carries_its_part() -> None:
-    ring = ceilings("broadcast", job(TEN, TEN, oversubscription=2.0)).ring
-    assert ring and ring.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538 / 2)
-    assert ring.limited_by == "NIC eth0 10 Gb/s, TCP, fabric 2:1"
+@pytest.mark.parametrize(
+    ("operation", "found", "rate", "by"),
+    [
+        ("allreduce", job(TEN, SLOW, TEN), 125e6 * 1448 / 1538, "NIC eth1 1 Gb/s, TCP of h1"),
+        ("p2p", job(TEN, TEN, ranks=2, pairs=2), 1.25e9 * 1448 / 1538 / 2, "NIC eth0 10 Gb/s, TCP shared by 2 pairs"),
+        ("broadcast", job(TEN, TEN, oversubscription=2.0), 1.25e9 * 1448 / 1538 / 2, "NIC eth0 10 Gb/s, TCP, fabric 2:1"),
+    ],
+)
+def test_the_slowest_share_of_a_link_limits_and_is_named(operation: str, found: Job, rate: float, by: str) -> None:
+    both = ceilings(operation, found)
+    limit = both.bound if operation == "p2p" else both.ring
+    assert (both.ring is None) == (operation == "p2p")
+    assert limit and limit.bytes_per_s == pytest.approx(rate)
+    assert (limit.model, limit.limited_by) == ("bound" if operation == "p2p" else "ring", by)
 
 
 @pytest.mark.parametrize(("hosts", "per_host", "factor"), [(2, 8, 1.875), (3, 8, 1.4375), (4, 8, 1.2917), (12, 8, 1.0795), (2, 1, 1.0)])

@@ -7,7 +7,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.links import gen, links_per_gpu
+from collbench.machine.peak.links import gen
 from collbench.machine.peak.node import Job, neighbours_of, node_of
 from tests.peak.made import GEN4, GEN5, endpoints, gpus, infiniband, switched, wired
 
@@ -37,7 +37,6 @@ def test_a_mesh_counts_links_among_those_that_take_part():
     machine = wired(gpus(4), {(i, j): 4 for i in range(4) for j in range(i)})
     assert [node_of(machine, count).injection.bytes_per_s for count in (4, 3, 2)] == [300e9, 200e9, 100e9]
     assert node_of(machine).pair.bytes_per_s == 100e9
-    assert {link.bytes_per_s for link in links_per_gpu(machine).values()} == {300e9}
 
 
 def test_a_matrix_of_a_switch_shows_its_links_once_per_peer():
@@ -102,31 +101,29 @@ def test_one_gpu_sends_over_its_pcie_link_and_no_more_than_it():
     assert (round(node.egress.bytes_per_s / 1e9, 1), node.egress.name) == (63.0, "PCIe Gen5 x16")
 
 
+SLOT = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
+
+
 @pytest.mark.parametrize(
-    ("link", "name"),
+    ("link", "slot", "name"),
     [
-        (PcieLink(16.0, 16), "PCIe Gen4 x16"),
-        (PcieLink(2.5, 16, 16.0, 16), "PCIe Gen4 x16"),  # idle: the speed falls, the width does not
-        (PcieLink(16.0, 8, 16.0, 16), "PCIe Gen4 x8"),  # a slot of eight lanes
-        (PcieLink(5.0, 1, 8.0, 16), "PCIe Gen3 x1"),
+        (PcieLink(16.0, 16), None, "PCIe Gen4 x16"),
+        (PcieLink(2.5, 16, 16.0, 16), None, "PCIe Gen4 x16"),  # idle: the speed falls, the width does not
+        (PcieLink(16.0, 8, 16.0, 16), None, "PCIe Gen4 x8"),  # a slot of eight lanes
+        (PcieLink(5.0, 1, 8.0, 16), None, "PCIe Gen3 x1"),
+        (PcieLink(2.5, 16, 16.0, 16), SLOT, "PCIe Gen3 x16"),  # the port above limits, too
+        (PcieLink(2.5, 16), None, None),
+        (PcieLink(None, None), None, None),
+        (PcieLink(16.0, None), None, None),
+        (PcieLink(7.0, 16), None, None),
     ],
 )
-def test_pcie_of_a_gpu(link, name):
+def test_pcie_of_a_gpu(link, slot, name):
+    """None: it means nothing, and is unknown."""
     some = gpus(1)
-    assert node_of(Machine(gpus=some, pci=endpoints(some, link))).pcie.name == name
-
-
-@pytest.mark.parametrize("device", [PcieLink(2.5, 16), PcieLink(None, None), PcieLink(16.0, None), PcieLink(7.0, 16)])
-def test_pcie_that_means_nothing_is_unknown(device):
-    some = gpus(1)
-    assert node_of(Machine(gpus=some, pci=endpoints(some, device))).pcie.bytes_per_s is None
-
-
-def test_the_port_above_limits_too():
-    some = gpus(1)
-    slot = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
-    machine = Machine(gpus=some, pci=(*endpoints(some, PcieLink(2.5, 16, 16.0, 16), slot.address), slot))
-    assert node_of(machine).pcie.name == "PCIe Gen3 x16"
+    pci = (*endpoints(some, link, slot.address), slot) if slot else endpoints(some, link)
+    found = node_of(Machine(gpus=some, pci=pci)).pcie
+    assert (found.name if found.bytes_per_s else None) == name
 
 
 def test_a_file_that_claims_more_than_the_model_has_is_not_believed():
@@ -188,6 +185,32 @@ def _with_slots(nics: tuple[Nic, ...], slot: PcieLink) -> Machine:
     return replace(machine, nics=nics, pci=(*machine.pci, *(PciDevice(str(nic.address), "nic", link=slot) for nic in nics)))
 
 
+def _roce(name: str, gbit: float) -> Nic:
+    return Nic(name, rdma=True, ports=(Port(1, gbit * 1e9, state="active", link_layer="ethernet"),))
+
+
+def _ethernet(name: str, gbit: float, mtu: int, shaped: float | None = None) -> Nic:
+    return Nic(name, ports=(Port(1, gbit * 1e9, state="active", link_layer="ethernet", mtu_bytes=mtu, shaped_bits_per_s=shaped),))
+
+
+@pytest.mark.parametrize(
+    ("nics", "total", "left"),
+    [
+        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400e9, "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)"),
+        ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100e9, "not counted: c (slower, or without RDMA)"),
+        ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25e9, ""),
+        ((*infiniband(1, 100), Nic("0000:99:00.0")), 12.5e9, "not counted: 0000:99:00.0 (no source lists their ports)"),
+        ((_ethernet("eth0", 100, 9000), _ethernet("eth1", 100, 9000)), 12.5e9 * 8948 / 9038, "not counted: eth1 (TCP takes one interface)"),
+        ((_ethernet("eth0", 10, 1500, shaped=1e9),), 125e6 * 1448 / 1514, ""),
+    ],
+    ids=["another fabric", "a slower NIC", "a virtual NIC", "a NIC without ports", "TCP on one interface", "a shaped port"],
+)
+def test_which_nics_count(nics, total, left):
+    node = node_of(Machine(gpus=gpus(8), nics=nics), 8)
+    assert node.egress.bytes_per_s == pytest.approx(total)
+    assert left in (*node.doubts, "")
+
+
 def test_two_ports_of_a_card_share_its_slot():
     port = Port(1, 200e9, state="active", link_layer="infiniband")
     two = (Nic("mlx5_0", "0000:80:00.0", rdma=True, ports=(port,)), Nic("mlx5_1", "0000:80:00.1", rdma=True, ports=(port,)))
@@ -196,34 +219,9 @@ def test_two_ports_of_a_card_share_its_slot():
     assert [nic.name for nic in node.nics] == ["mlx5_0+mlx5_1"]
 
 
-def _roce(name: str, gbit: float) -> Nic:
-    return Nic(name, rdma=True, ports=(Port(1, gbit * 1e9, state="active", link_layer="ethernet"),))
-
-
-@pytest.mark.parametrize(
-    ("nics", "total", "left"),
-    [
-        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400, "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)"),
-        ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100, "not counted: c (slower, or without RDMA)"),
-        ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25, ""),
-    ],
-)
-def test_other_fabrics_and_virtual_nics_do_not_count(nics, total, left):
-    node = node_of(Machine(gpus=gpus(8), nics=nics), 8)
-    assert node.egress.bytes_per_s == total * 1e9
-    assert left in (*node.doubts, "")
-
-
-def test_plain_ethernet_counts_one_interface_less_tcps_headers():
-    one = Nic("eth0", ports=(Port(1, 100e9, state="active", link_layer="ethernet", mtu_bytes=9000),))
-    node = node_of(Machine(nics=(one, replace(one, name="eth1"))), 4)
+def test_a_machine_without_gpus_takes_any_number_of_ranks():
+    node = node_of(Machine(nics=(_ethernet("eth0", 100, 9000),)), 4)
     assert (node.gpus, node.egress.name) == (4, "NIC eth0 100 Gb/s, TCP")
-    assert node.egress.bytes_per_s == pytest.approx(12.5e9 * 8948 / 9038)
-
-
-def test_a_shaped_port_lets_through_what_the_shaper_does():
-    port = Port(1, 10e9, state="active", link_layer="ethernet", mtu_bytes=1500, shaped_bits_per_s=1e9)
-    assert node_of(Machine(nics=(Nic("eth0", ports=(port,)),))).egress.bytes_per_s == pytest.approx(125e6 * 1448 / 1514)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +240,6 @@ def test_a_shaped_port_lets_through_what_the_shaper_does():
 def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)
-
-
-def test_a_nic_without_ports_beside_others_is_reported():
-    node = node_of(Machine(gpus=gpus(2), nics=(*infiniband(1, 100), Nic("0000:99:00.0"))))
-    assert any(doubt.startswith("not counted: 0000:99:00.0 ") for doubt in node.doubts)
 
 
 @pytest.mark.parametrize("asked", [0, 9])

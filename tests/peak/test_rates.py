@@ -1,15 +1,14 @@
 """The table of rates: every row has its source, the figures are those of the data sheets, and other keys are refused."""
 
-from dataclasses import fields
-
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak import rates as module
-from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
+from collbench.machine.peak.published import PublishedFigures
+from collbench.machine.peak.rates import FILE, Rates, gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
 
-ROWS = [(field.name, row) for field in fields(rates()) for row in getattr(rates(), field.name)]
-TEXT = module._FILE.read_text(encoding="utf-8")
+ROWS = [(name, row) for name in Rates.__struct_fields__ if name != "schema" for row in getattr(rates(), name)]
+TEXT = FILE.read_text(encoding="utf-8")
+FIGURE = "[[published]]\nmachine = 'x'\noperation = 'reduce'\ngpus_per_node = 8\nsource = 'https://x'\nbusbw_gb_per_s = "
 
 
 @pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: value if isinstance(value, str) else "")
@@ -63,17 +62,6 @@ def test_pcie_after_line_coding(speed, x1, x16, nccl):
     assert row.nccl_bytes_per_s(16) == nccl * 1e9
 
 
-@pytest.mark.parametrize(("payload", "percent"), [(128, 84.2), (256, 91.4), (512, 95.5)])
-def test_pcie_packets(payload, percent):
-    assert round(100 * rates().pcie_payload[0].efficiency(payload), 1) == percent
-
-
-def test_infiniband_lanes():
-    four = {row.name: 4 * row.gbit_per_s * row.data for row in rates().infiniband}
-    wanted = {"SDR": 8, "DDR": 16, "QDR": 32, "FDR10": 40, "FDR": 54.5, "EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
-    assert four == pytest.approx(wanted, abs=0.06)
-
-
 def test_amds_links():
     assert {name: xgmi(name).gb_per_s for name in ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950")} == {
         "gfx906": 46.0, "gfx908": 46.0, "gfx90a": 50.0, "gfx942": 64.0, "gfx950": 76.8}  # fmt: skip
@@ -81,11 +69,27 @@ def test_amds_links():
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    [("", "schema = 1"), ("schema = 2", "schema = 1"), ("schema = [", "not valid TOML"), (TEXT + "\n[[torus]]\nsource = ''", "no others"),
-     (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ncolour = 'red'", "unexpected keyword argument 'colour'"),
-     (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ngb_per_s = 2.0\nverified = true", "missing 1 required keyword-only argument: 'source'")],
-)  # fmt: skip
-def test_another_table_is_refused_in_one_sentence(text, what):
-    with pytest.raises(UsageError, match=what):
-        parse(text)
+    ("kind", "text", "what"),
+    [
+        (Rates, "", "`schema`"),
+        (Rates, "schema = 2", "schema"),
+        (Rates, "schema = [", "end of document"),
+        (Rates, f"{TEXT}\n[[torus]]\nsource = ''", "`torus`"),
+        (Rates, f"{TEXT}\n[[pcie]]\ngt_per_s = 1.0\ncolour = 'red'", r"`colour` - at `\$.pcie\["),
+        (Rates, f"{TEXT}\n[[pcie]]\ngeneration = 7\nverified = true", "missing required field"),
+        (PublishedFigures, "schema = 2", "schema"),
+        (PublishedFigures, "schema = 1", "`published`"),
+        (PublishedFigures, "schema = 1\n[[", "line 2|end of document"),
+        (PublishedFigures, "schema = 1\n[[published]]\nmachine = 'x'", r"at `\$.published\[0\]`"),
+        (PublishedFigures, f"schema = 1\n{FIGURE}[1.0]", "length 2"),
+    ],
+)
+def test_another_table_is_refused_in_one_sentence(kind, text, what):
+    with pytest.raises(UsageError, match=what) as refused:
+        parse(text, kind)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_table_of_published_figures_is_read():
+    (row,) = parse(f"schema = 1\n{FIGURE}[1, 2.5]", PublishedFigures).published
+    assert row.busbw_gb_per_s == (1.0, 2.5) and row.nodes == 1

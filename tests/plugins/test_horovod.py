@@ -31,8 +31,8 @@ GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of
 def made_up_installation(monkeypatch, versions, folder: Path | None = None):
     """Pretend that pip has these versions; Horovod's package, if any, is in `folder`."""
     monkeypatch.setattr(horovod_start, "installed", versions.get)
-    monkeypatch.setattr(horovod_start, "find_spec", lambda name: name in versions or None)
-    monkeypatch.setattr(horovod_start, "_folder", lambda: folder)
+    found = SimpleNamespace(submodule_search_locations=[str(folder)])
+    monkeypatch.setattr(horovod_start, "find_spec", lambda name: found if name in versions else None)
 
 
 @pytest.mark.parametrize(

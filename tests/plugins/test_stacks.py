@@ -2,12 +2,12 @@
 
 import pytest
 
+from benchmarks import stack_loops
+from benchmarks.stacks.loop import Place
+from benchmarks.trials.stacks import STACKS, page
 from collbench.results.reader import read_run
-from tests.benchmarks import stack_loops
-from tests.benchmarks.stacks.loop import Place
 from tests.conftest import ROOT
 from tests.plugins.stack import ENVIRONMENTS, environment_of
-from tests.testbeds.stacks import STACKS, page
 
 REPORTS = ROOT / "reports/stacks"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ def assert_golden(name: str, text: str) -> None:
     assert text == path.read_bytes().decode()
 
 
-def live(rows: Sequence[Row], format: str = "table", places: Iterable[Mapping[str, Any]] = (), run: str = "") -> str:
+def live(rows: Sequence[Row], format: str = "table", places: Iterable[Mapping[str, Any]] = (), run: str = "", **planned: Any) -> str:
     """What a run with these rows, in this order, prints on stdout."""
     out = io.StringIO()
     with Reporter(format, out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of(rows, places, run))
+        reporter.start(replace(PlanSummary.of(rows, places, run), **planned))
         for row in rows:
             reporter.row(row)
     return out.getvalue()

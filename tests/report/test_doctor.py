@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.finding import Finding
+from collbench.machine.doctor.finding import Finding, pages
 from collbench.machine.model import Machine
 from collbench.report.doctor import print_findings
 from tests.machine.machines import dgx
@@ -39,6 +39,18 @@ def test_a_finding_has_its_evidence_and_remedy() -> None:
         "2 findings: 1 severe, 1 note; `collbench explain CB2101` explains the first",
     ]
     assert code == 1
+
+
+def test_verbose_adds_the_meaning_the_check_by_hand_and_all_hosts() -> None:
+    stream = io.StringIO()
+    hosts = [f"node{number}" for number in range(9)]
+    machines = [replace(dgx(), hostname=host) for host in hosts]
+    print_findings([replace(NOTE, hostname=host) for host in hosts], machines, (), "table", stream, color="never", verbose=True)
+    first, _, _, means, check, *commands = stream.getvalue().splitlines()
+    assert all(host in first for host in hosts)
+    page = pages()["CB2104"]
+    assert (means, check) == (f"  means:    {' '.join(page.means.split())}", "  check:")
+    assert commands[: len(page.check.strip().splitlines())] == [f"    {line}" for line in page.check.strip().splitlines()]
 
 
 def test_without_a_severe_one_the_exit_code_is_0() -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import collbench
 from collbench import errors
-from collbench.analysis.outcome import Outcome
+from collbench.analysis.health import CheckOutcome, Reach
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.outcome import Doubt, Outcome
+from collbench.analysis.stragglers import Role
+from collbench.backends.registry import backend_names
+from collbench.deploy.drain import CODES
 from collbench.errors import UsageError
+from collbench.gate import plausible
 from collbench.gate import verdict as gate
+from collbench.gate.baseline import CLASSES
+from collbench.gate.floors import MODELS
+from collbench.machine.distance import ORDER
 from collbench.machine.doctor.finding import pages as findings
+from collbench.operations.dtypes import DTYPES, REDOPS
+from collbench.operations.registry import commands, operations
+from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 from collbench.report import blocks, pairs, training
 from collbench.report.cases import COLUMNS
-from collbench.report.explain import GROUPS, index_lines, page, pages
+from collbench.report.explain import GROUPS, index_lines, page, pages, plain
+from collbench.report.headlines import FIT_TITLES
 from collbench.report.writers import csv_columns
 from collbench.results.flags import FLAGS, flag_names
 
@@ -32,6 +47,13 @@ def titles() -> set[str]:
     constants = {str(node.value) for node in second if isinstance(node, ast.Constant)}
     steps = [*training.step_columns("step"), *training.step_columns("round"), *training.WORKERS]
     return {*constants, *pairs.TITLES, *pairs._TITLES, *(column.title for column in steps)}
+
+
+def glossary() -> list[str]:
+    """The words of the glossary that outputs have."""
+    text = Path(collbench.__path__[0], "..", "docs", "glossary.md").read_text("utf-8").partition("## Development")[0]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ") and not line.startswith("| word")]
+    return [word.strip(" `)") for cell in cells for word in re.split(r"[,(]", cell)]
 
 
 IDENTITIES = {"", "place", "of", "from", "to"}  # what a line is about, no word to explain
@@ -57,9 +79,29 @@ def test_outcomes(word: str) -> None:
     assert "outcome" in {each.group for each in page(word)}
 
 
+VOCABULARY = {
+    "how a case was measured": [*MODES, "fixed", "rotating", "in place", "out of place", "cpu", "cuda", *DTYPES, *REDOPS, "stopped"],
+    "NCCL": [*REGISTRATIONS, *ALGORITHMS, *PROTOCOLS],
+    "names": [*operations(), *commands(), *backend_names()],
+    "fits and slow ranks": [*FIT_TITLES, "alpha", "α", "n1/2", *Role],
+    "answers": [*CheckOutcome, *Reach, *Doubt, "doubtful", "thin", "exit-codes"],
+    "distances": [*ORDER, "PCIE", "XGMI", "NV12"],
+    "hunt": [*CODES, CLEARED, CONFIRMED, INCONCLUSIVE],
+    "gate": [*CLASSES, *MODELS, gate.SUSPECTED, gate.ACCEPTED, *get_args(plausible.PathCause), plausible.UNCLEAR],
+    "glossary": glossary(),
+}
+
+
+@pytest.mark.parametrize("part", VOCABULARY)
+def test_words_of_outputs(part: str) -> None:
+    spelled = {plain(name) for each in pages() for name in (each.word, *each.names)}
+    assert [word for word in VOCABULARY[part] if plain(word) not in spelled] == []
+
+
 @pytest.mark.parametrize("code", EXIT_CODES)
 def test_exit_codes(code: int) -> None:
     assert [each.group for each in page(str(code))] == ["exit"]
+    assert str(code) in [each.word for each in page("exit-codes")]
 
 
 @pytest.mark.parametrize("name", flag_names(FLAGS))

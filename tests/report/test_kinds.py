@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from collbench.report.runs import report_run
-from collbench.results.folder import HUNT, RunFolder
+from collbench.results.folder import HUNT, WORKLOAD, RunFolder
 from tests.report.test_hunt import SICK, about
 from tests.report.test_hunt import text_of as hunt_text
 from tests.report.test_workload import ROW, stored
@@ -59,3 +61,42 @@ def test_a_run_without_a_row_leaves_the_header_to_the_next(tmp_path: Path) -> No
     other = replace(ROW, backend="mpi")
     runs = [stored(tmp_path / "a"), stored(tmp_path / "b", ROW), stored(tmp_path / "c", other)]
     assert as_csv(*runs) == steps_text(ROW, format="csv", run="b") + records(steps_text(other, format="csv", run="c"))
+
+
+def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt(hunts: list[Path], tmp_path: Path) -> None:
+    err = io.StringIO()
+    assert report_run(hunts[:1], None, "table", io.StringIO(), html=tmp_path / "page.html", err=err) == 0
+    found = sections(tmp_path / "page.html")["hunt"]
+    suspects = about(SICK)["verdict"]["suspects"]
+    assert all(text in found for suspect in suspects for text in suspect["evidence"])
+    assert a_round().stage in found and a_round().why in found
+    assert f"{HUNT} (" in sections(tmp_path / "page.html")["provenance"] and "lack" not in err.getvalue()
+
+
+def test_a_page_has_the_steps_and_parts_of_a_training(tmp_path: Path) -> None:
+    wrong = replace(ROW, backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")
+    run = stored(tmp_path / "steps", ROW, wrong)
+    assert report_run([run], None, "table", io.StringIO(), html=tmp_path / "page.html", err=io.StringIO()) == 0
+    found = sections(tmp_path / "page.html")
+    assert all(part["operation"] in found["training"] for part in ROW.parts) and ROW.backend in found["training"]
+    assert "rank 1: 3 wrong elements" in found["overview"] and f"{WORKLOAD} (" in found["provenance"]
+
+
+def test_a_run_of_each_kind_is_on_one_page(hunts: list[Path], tmp_path: Path) -> None:
+    steps = stored(tmp_path / "steps", ROW)
+    assert report_run([*hunts, steps], None, "table", io.StringIO(), html=tmp_path / "page.html", err=io.StringIO()) == 0
+    assert {"overview", "hunt", "training", "provenance"} <= sections(tmp_path / "page.html").keys()
+
+
+@pytest.mark.parametrize("file", ["report.md", "report.prom"])
+def test_files_without_hunts_say_so(hunts: list[Path], tmp_path: Path, file: str) -> None:
+    err, option = io.StringIO(), "markdown" if file.endswith("md") else "openmetrics"
+    report_run(hunts[:1], None, "table", io.StringIO(), err=err, **{option: tmp_path / file})  # type: ignore[arg-type]
+    assert "a has a hunt, which Markdown and OpenMetrics lack" in err.getvalue()
+
+
+def sections(path: Path) -> dict[str, str]:
+    """Return the text of each section of a page, by its key."""
+    parts = re.findall(r'<section id="([^"]+)".*?</section>', path.read_text(), re.DOTALL)
+    texts = re.findall(r"<section id=.*?</section>", path.read_text(), re.DOTALL)
+    return {key: unescape(re.sub(r"<[^>]+>", " ", text)) for key, text in zip(parts, texts, strict=True)}

@@ -140,6 +140,21 @@ def test_heads_name_the_devices() -> None:
     assert "# Using devices\n#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [cuda] cuda\n" in text_of([make_row()])
 
 
+@pytest.mark.parametrize(
+    ("requested", "head"),
+    [
+        ({}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+        ({"span": [8, 1000], "options": {"--warmup": 5, "--iterations": 20}}, "minBytes 8 maxBytes 1000 warmup iters: 5 iters: 20"),
+        ({"span": None, "options": {"--warmup": 0}}, "minBytes 8 maxBytes 512 warmup iters: 0 iters: adaptive"),
+        ({"span": "\x1b[1m", "options": {"--iterations": "\x1b[1m"}}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+        ({"span": ["a", "b"], "options": ["--warmup"]}, "minBytes 8 maxBytes 512 warmup iters: adaptive iters: adaptive"),
+    ],
+)
+def test_heads_have_what_was_requested(requested: dict[str, Any], head: str) -> None:
+    text = live([make_row(8), make_row(512)], "nccl-tests", RANK_MAP, requested=requested)
+    assert f" {head} agg iters: 1 " in text
+
+
 def test_heads_count_the_gpus_of_a_process() -> None:
     places = [{"rank": i, "host": "node0", "local_rank": i, "pid": 4000 + i // 2, "gpu": f"0000:{i}b:00.0"} for i in range(4)]
     text = text_of([make_row()], places)

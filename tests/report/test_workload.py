@@ -91,7 +91,7 @@ def test_parts_show_which_exchange_costs_what() -> None:
     assert fields(lines[5])[:6] == ["gradients, bucket 4 of 4", "allreduce", "1 of 2 ranks", "24 MiB", "1", "–"]
     assert lines[6:9] == [
         "the parts, each alone, take 914.0 ms one after the other, the step 900.0 ms",
-        "at the ceiling a step takes 869.0 ms",
+        "expected step time: 869.0 ms",
         "buckets one after the other",
     ]
 
@@ -101,7 +101,7 @@ def test_backends_of_one_training_share_a_table_and_trainings_do_not() -> None:
     assert [[row.backend for row in those] for those in trainings([ROW, other, mpi])] == [["gloo", "mpi"], ["gloo"]]
     lines = text_of(ROW, mpi, other).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["gloo", "mpi"]
-    assert "mpi: at the ceiling a step takes 869.0 ms" in lines
+    assert "mpi: expected step time: 869.0 ms" in lines
     assert lines[lines.index("") + 1] == "fsdp · resnet50, 25,557,032 parameters · float32 · 2 ranks · 2 nodes", "fsdp has no buckets"
 
 
@@ -132,7 +132,7 @@ def test_without_a_percentage_the_reason_is_shown() -> None:
     row = replace(ROW, percent_of_ceiling=None, ceiling=Ceiling("none", None, "a virtual interface has no rate"), ceiling_time_s=None)
     line = text_of(row).splitlines()[2]
     assert "a virtual interface has no rate" in line and "%" not in line
-    assert "at the ceiling" not in text_of(row)
+    assert "expected step time" not in text_of(row)
 
 
 def test_doubt_and_wrong_data_are_loud() -> None:

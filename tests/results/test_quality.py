@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.trials import quality as quality_trials
 from collbench.results.flags import FLAGS
 from collbench.results.quality import NOISY, OK, QUALITIES, REMEDIES, RULES, UNRELIABLE, half_width, quality_of, run_quality
 from collbench.results.row import Row, Times
 from tests.conftest import ROOT
 from tests.results.rows import make_row, make_times, not_measured
-from tests.testbeds import quality_trials
 
 
 def wide(part: float, **changes: Any) -> Row:
@@ -96,6 +96,15 @@ def test_reasons_are_grouped_by_remedy_and_the_most_frequent_is_recommended() ->
 def test_the_suggested_time_follows_from_the_samples(p50: float, seconds: int | None) -> None:
     row = make_row(time_s=Times(p50, p50 * 0.75, p50 * 1.25, p50, p50, p50, p50), n=200)
     assert [each.max_time_s for each in run_quality([row]).reasons] == [seconds]
+
+
+@pytest.mark.parametrize(("n", "half", "iterations"), [(20, 0.25, 200), (2, None, 10), (5000, 0.5, 0)])
+def test_more_iterations_are_suggested_where_their_number_was_set(n: int, half: float | None, iterations: int) -> None:
+    low, high = (None, None) if half is None else (1 - half, 1 + half)
+    row = make_row(time_s=Times(1.0, low, high, 1.0, 1.0, 1.0, 1.0), n=n, stopped="iterations")
+    assert [(each.max_time_s, each.iterations) for each in run_quality([row, row, replace(row, stopped="max_time")]).reasons] == [
+        (None, iterations)
+    ]
 
 
 def test_on_a_quiet_machine_95_percent_of_the_rows_are_ok_and_on_a_disturbed_one_fewer() -> None:

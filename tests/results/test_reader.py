@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.report.cases import name_of, value_of
-from collbench.report.progress import FORMATS
+from collbench.report.formats import FORMATS
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from collbench.results.importers.rows import operation_named

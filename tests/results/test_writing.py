@@ -218,8 +218,8 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
         ("allreduce", 0, "0 of 40 cases; go on with --resume {path}"),
         ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with --resume {path}"),
         ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with --resume {path}"),
-        ("pairs", 3, "3 of 40 rounds: `collbench report {path}` shows them"),
-        ("workload", 3, "3 of 40 rows: `collbench report {path}` shows them"),
+        ("pairs", 3, "3 of 40 rounds: they are in {path}; go on with --resume {path}"),
+        ("workload", 3, "3 of 40 rows: they are in {path}; go on with --resume {path}"),
     ],
 )
 def test_how_far_it_came(tmp_path: Path, operation: str, rows: int, sentence: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.cli.main import _parsers
+from collbench.cli.main import all_parsers
 from tests.cli.command import BIN, ROOT, Finished, environment
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
@@ -96,7 +96,7 @@ def _sample(name: str) -> object:
 
 
 def test_the_table_has_every_command() -> None:
-    assert set(COMMANDS) == set(_parsers()[1])
+    assert set(COMMANDS) == set(all_parsers()[1])
 
 
 def test_the_modules_would_run_if_python_searched_the_folder(hostile: Path) -> None:

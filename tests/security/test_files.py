@@ -45,7 +45,7 @@ def in_time(folder: Path, *argv: str) -> Finished:
 def peak_bytes(folder: Path, *argv: str) -> tuple[Finished, int]:
     """Run the command in a process of its own; return how it ended and the most memory that it had."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    code = "import resource, sys\nfrom collbench.cli import main\ncode = main._guarded(sys.argv[1:])\n"
+    code = "import resource, sys\nfrom collbench.cli import main\ncode = main.guarded(sys.argv[1:])\n"
     code += "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\nsys.exit(code)"
     line = ["timeout", "60", str(BIN / "python"), "-P", "-c", code, *argv]
     done = subprocess.run(line, cwd=folder, env=environment(), capture_output=True, text=True, check=False)

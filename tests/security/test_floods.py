@@ -115,7 +115,7 @@ def test_the_error_of_an_exhausted_process_has_the_limit() -> None:
         "from collbench.control import tree\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nheld = []\n"
         "def run(argv):\n    while True:\n        held.append(socket.socket())\n"
-        "main.run = run\nimport sys\nsys.exit(main._guarded(['allreduce']))\n"
+        "main.run = run\nimport sys\nsys.exit(main.guarded(['allreduce']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4 and done.stderr.count("\n") == 1, done.stderr

@@ -12,10 +12,10 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
-from collbench.workloads.crossing import GLOO, CrossingBytes, moved, moved_in_step
 from collbench.workloads.registry import regimes
 from collbench.workloads.shape import shape_of
 from collbench.workloads.step import Exchange
+from tests.workloads.crossing import GLOO, CrossingBytes, moved, moved_in_step
 from tests.workloads.laid import MIB, laid_out
 
 TRIO = ((0, 1, 2),)

@@ -1,10 +1,27 @@
-"""What was typed becomes a shape; what means nothing, or cannot be read, is refused before any rank starts."""
+"""Regimes by name; what was typed becomes a shape, or is refused before any rank starts; groups of ranks by host."""
+
+import subprocess
+import sys
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.workloads.registry import regime_named, regimes
-from collbench.workloads.shape import HELP, help_of, host_numbers, shape_of, words
+from collbench.workloads.shape import (
+    HELP,
+    blocks,
+    by_host,
+    crossing,
+    everybody,
+    help_of,
+    host_after_host,
+    host_numbers,
+    printable,
+    ranks_per_host,
+    shape_of,
+    words,
+)  # fmt: skip
+from collbench.workloads.step import Shape
 
 DATA, PIPELINE, EXPERTS = regime_named("data-parallel"), regime_named("pipeline"), regime_named("expert-parallel")
 
@@ -107,3 +124,53 @@ def test_every_option_has_a_default_and_a_line_of_help(regime):
     assert set(regime.help) == set(regime.options)
     assert set(regime.takes) <= set(HELP)
     shape_of(regime, words(regime), (0, 1))
+
+
+def test_the_seven_regimes_in_their_order():
+    assert list(regimes()) == [
+        "data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp",
+    ]  # fmt: skip
+    assert all(name == regime.name and regime.summary for name, regime in regimes().items())
+
+
+def test_by_name_also_as_python_writes_it():
+    assert regime_named(" Data_Parallel ") is regimes()["data-parallel"]
+
+
+@pytest.mark.parametrize("name", ["ddp", "", "data\nparallel"])
+def test_an_unknown_one_is_one_printable_sentence_with_the_choices(name):
+    with pytest.raises(UsageError, match=r"data-parallel, hierarchical, .*, fsdp") as caught:
+        regime_named(name)
+    assert str(caught.value).isprintable()
+
+
+def test_finding_them_imports_no_numpy():
+    code = "import sys, collbench.workloads.registry as r; r.regimes(); print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "set()\n"
+
+
+def on(*hosts):
+    return Shape("made up", 1000, "float32", 4, 4096, hosts)
+
+
+def test_ranks_that_take_turns_on_hosts_are_put_together():
+    assert by_host(on(7, 2, 7, 2, 2)) == ((0, 2), (1, 3, 4))
+    assert host_after_host(on(7, 2, 7, 2, 2)) == (0, 2, 1, 3, 4)
+    assert everybody(on(7, 2, 7)) == ((0, 1, 2),)
+
+
+@pytest.mark.parametrize(("hosts", "each"), [((0, 0, 1, 1), 2), ((0, 1, 2), 1), ((0, 0, 1), None), ((), None)])
+def test_ranks_per_host_where_all_have_as_many(hosts, each):
+    assert ranks_per_host(on(*hosts)) == each
+
+
+def test_blocks_and_whether_they_cross_hosts():
+    shape = on(0, 1, 0, 1)
+    assert blocks(host_after_host(shape), 2) == ((0, 2), (1, 3))
+    assert not crossing(blocks(host_after_host(shape), 2), shape)
+    assert crossing(blocks(range(4), 2), shape)
+
+
+def test_text_of_the_user_is_short_and_printable():
+    assert printable("a\x1b" + 50 * "b") == "a?" + 38 * "b"

@@ -13,10 +13,10 @@ import pytest
 
 from collbench.measure.counters import payload
 from collbench.results.steps import read_workload
-from collbench.workloads.crossing import GLOO, moved_in_step
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
 from tests.testbeds import Hosts
+from tests.workloads.crossing import GLOO, moved_in_step
 from tests.workloads.laid import laid_out
 
 NEAR = 0.02

@@ -25,9 +25,10 @@ from collbench.analysis.hunt.judging import (
     judge_trials,
     many_as_slow,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, HuntLog, RoundRequest, RoundResult, Suspect, pair_of
 from collbench.analysis.hunt.significance import CHANCE, LATENCY, RECEIVES, SENDS, RepeatOutcome, Repeats, Trial, repeats
 from collbench.reason import Fact
+from collbench.units import plural
 
 # A single slow pair: it is measured again, and each of its ends with a healthy partner.
 
@@ -184,9 +185,9 @@ class CrossCheck:
         self._share_chance()
 
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
-        pairs = [_pair(wish.place, wish.partner) for wish in requested]
+        pairs = [pair_of(wish.place, wish.partner) for wish in requested]
         controls = self._controls(pairs)
-        numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of healthy places as controls"
+        numbers = f"{plural(len(set(pairs)), 'pair')} of suspects again, {len(controls)} of healthy places as controls"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
         answer = yield from self.log.request(RoundRequest(PAIRS, groups, numbers, "cross-check", pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
@@ -322,8 +323,8 @@ class CrossCheck:
     def _control(self, free: Sequence[int], kind: Hashable, slow: Collection[tuple[int, ...]]) -> tuple[int, int] | None:
         for at, a in enumerate(free):
             for b in free[at + 1 :]:
-                if _pair(a, b) not in slow and (kind is None or self.alike(a, b) == kind):
-                    return _pair(a, b)
+                if pair_of(a, b) not in slow and (kind is None or self.alike(a, b) == kind):
+                    return pair_of(a, b)
         return None
 
     def alike(self, a: int, b: int) -> Hashable:
@@ -333,7 +334,3 @@ class CrossCheck:
     def _same_leaf(self, a: int, b: int) -> bool:
         """Return whether two places are known to be on one switch; "" is unknown."""
         return self.leaves is not None and self.leaves[a] == self.leaves[b] != ""
-
-
-def _pair(a: int, b: int) -> tuple[int, int]:
-    return min(a, b), max(a, b)

@@ -249,6 +249,11 @@ class HuntLog:
         return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
 
 
+def pair_of(a: int, b: int) -> tuple[int, int]:
+    """Return two places as a pair, the lower first."""
+    return min(a, b), max(a, b)
+
+
 def _clean(figure: GroupFigure) -> GroupFigure:
     """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
     speed, backward, latency, low, high = (

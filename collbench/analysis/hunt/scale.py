@@ -54,6 +54,7 @@ from collbench.analysis.hunt.protocol import (
     RoundRequest,
     RoundResult,
     Suspect,
+    pair_of,
 )
 from collbench.analysis.hunt.sweep import log_ratios
 from collbench.reason import Fact
@@ -96,8 +97,8 @@ def measure_isolation(
     by_pairs = [each for each in found.values() if each.suspect.kind != "scale"]
     taken = by_pairs[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
     partners, rest = good[: len(taken)], good[len(taken) :]
-    pairs = [_pair(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
-    healthy = [_pair(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
+    pairs = [pair_of(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
+    healthy = [pair_of(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     for nic in options.nics:
         for each in by_pairs[len(taken) :]:
             each.evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
@@ -161,10 +162,6 @@ def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
     if kind in _WAYS:
         return leaves if kind == "sender" else comes
     return min(leaves, comes) if leaves and comes else None
-
-
-def _pair(a: int, b: int) -> tuple[int, int]:
-    return min(a, b), max(a, b)
 
 
 LEAST_SIZE = 4  # smaller groups would be pairs

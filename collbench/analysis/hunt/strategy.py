@@ -161,7 +161,8 @@ def _worst(found: Sequence[Suspect]) -> list[Suspect]:
     for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
         first = kept.setdefault(each.places, each)
         if first is not each and each.state == CONFIRMED:
-            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+            evidence = dict.fromkeys([*first.evidence, *each.evidence])  # both have the trials that they share
+            kept[each.places] = replace(first, evidence=tuple(evidence))
     return [kept[places] for places in dict.fromkeys(each.places for each in found)]
 
 
@@ -200,7 +201,7 @@ def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fa
     lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
     known += [PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
     known += [MorePairsNotMeasured(len(lost) - _MOST_PAIRS)] if len(lost) > _MOST_PAIRS else []
-    flags = Counter(flag for _, answer in log.exchanges for flag in set(answer.flags))
+    flags = Counter(flag for _, answer in log.exchanges for flag in dict.fromkeys(answer.flags))
     known += [RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
     met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
     known += [PairsNotCovered(met, possible)] if 0 < met < possible else []  # a slow path is detected only if it was measured
@@ -237,9 +238,15 @@ def promise(n: int, options: Options) -> int:
 
     Raises UsageError if `options.rounds` or `options.most_rounds` is less than the fewest rounds that give a result.
     """
+    return sum(stages(n, options).values())
+
+
+def stages(n: int, options: Options) -> dict[str, int]:
+    """Return the largest number of rounds of each stage of a hunt among n places. Raises UsageError as `promise` does."""
     if n < LEAST_PLACES:
-        return rounds(n)
-    return _shares(n, options).all_of_them
+        return {"sweep": rounds(n)}
+    shares = _shares(n, options)
+    return {"sweep": shares.sweep, "cross-check": shares.cross_check, "growing": shares.growing, "isolation": shares.isolation}
 
 
 def cross_check_rounds(n: int) -> int:

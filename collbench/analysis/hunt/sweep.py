@@ -21,6 +21,7 @@ from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, ho
 from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.operations.groups import Pair, Round, schedule
+from collbench.units import first_of
 
 # A schedule of pairs that crosses every cable of the fabric: `--cover-links`, from a file of `ibnetdiscover`.
 #
@@ -253,8 +254,7 @@ def _cables(fabric: Fabric, ways: Iterable[Way]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(printable(name, _LONGEST_NAME) for name in names[:_MOST_NAMED])}{more}"
+    return first_of((printable(name, _LONGEST_NAME) for name in names), _MOST_NAMED)
 
 
 # A sweep by collectives over overlapping groups, for jobs in which pairs take too long: about log₂ N rounds instead of N - 1.

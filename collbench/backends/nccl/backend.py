@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -69,51 +70,6 @@ class RankGpu:
     scratch: GpuMemory
 
 
-@dataclass(frozen=True)
-class OpenNccl:
-    """The result of opening NCCL: library, this process's ranks, PCI address of every rank's GPU, and number of ranks per own GPU.
-
-    shared: whether any two ranks drive one GPU.
-    """
-
-    library: NcclLibrary
-    driven: tuple[RankGpu, ...]
-    gpus: tuple[str, ...]
-    drivers: Mapping[str, int]
-    shared: bool
-
-
-def probe(env: Mapping[str, str]) -> Available | Unavailable:
-    """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-    from collbench.device.present import gpu_obstacle
-
-    missing = gpu_obstacle(env)
-    if missing:
-        return Unavailable.because(missing)
-    try:
-        return Available(f"NCCL {dotted(load_nccl(env).version)}")
-    except NcclNotFound as error:
-        return Unavailable.because(error.obstacle)
-
-
-def open_nccl(world: World, k: int) -> OpenNccl:
-    """Claim each process's k GPUs and test the checker on them. All ranks must call it.
-
-    Raises UsageError on all ranks if the GPUs do not fit together.
-    """
-    library, indices, own = _look(world, k)
-    all_ranks = world.allgather(own, "opening nccl: which GPUs")
-    wrong = next((failure["wrong"] for failure in all_ranks if failure.get("wrong")), None) or _versions_differ(all_ranks)
-    if wrong or library is None:
-        raise UsageError(wrong or "no NCCL library is found")
-    places = [ProcessPlace.from_json(failure["place"]) for failure in all_ranks]
-    if misfit := trouble(places, k):
-        raise UsageError(misfit)
-    here = [gpu for place in places if place.host == world.me.host for gpu in place.driven]
-    gpus = tuple(gpu for place in places for gpu in place.driven)
-    return OpenNccl(library, _claimed(indices, world), gpus, {gpu: here.count(gpu) for gpu in here}, shared(places))
-
-
 def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
     """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
@@ -149,13 +105,6 @@ def _versions_differ(all_ranks: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
-def _claimed(indices: Sequence[int], world: World) -> tuple[RankGpu, ...]:
-    try:
-        return tuple(_claim(index) for index in indices)
-    except (CollbenchError, MemoryError) as error:
-        raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
-
-
 def _claim(index: int) -> RankGpu:
     from collbench.device.buffers import prove
     from collbench.device.gpu import OpenGpu
@@ -183,18 +132,41 @@ class NcclBackend(BackendBase):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether CUDA shows a GPU and NCCL loads."""
-        return probe(os.environ)
+        """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
+        from collbench.device.unavailable import gpu_obstacle
+
+        missing = gpu_obstacle(os.environ)
+        if missing:
+            return Unavailable.because(missing)
+        try:
+            return Available(f"NCCL {dotted(load_nccl(os.environ).version)}")
+        except NcclNotFound as error:
+            return Unavailable.because(error.obstacle)
 
     def open(self, world: World, settings: Settings) -> None:
-        """Find the library and the GPUs, without a communicator. Raises UsageError if the ranks' GPUs do not fit together."""
+        """Find the library, claim each process's GPUs and test the checker on them; makes no communicator.
+
+        Raises UsageError, for GPUs that do not fit together on all ranks.
+        """
         k = settings.gpus_per_process
-        opened = open_nccl(world, k)
-        self._world, self._timeout_s, self._library = world, settings.timeout_s, opened.library
-        self._driven, self._drivers, self._first = opened.driven, opened.drivers, world.rank * k
-        self.ranks, self.gpus, self.flags = world.size * k, opened.gpus, ("shared_gpu",) if opened.shared else ()
-        self.nccl = (opened.library.handle, code_of(opened.library.version))
-        self._communicators = Communicators(opened.library)
+        library, indices, own = _look(world, k)
+        replies = world.allgather(own, "opening nccl: which GPUs")
+        wrong = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies)
+        if wrong or library is None:
+            raise UsageError(wrong or "no NCCL library is found")
+        places = [ProcessPlace.from_json(reply["place"]) for reply in replies]
+        if misfit := trouble(places, k):
+            raise UsageError(misfit)
+        try:
+            self._driven = tuple(_claim(index) for index in indices)
+        except (CollbenchError, MemoryError) as error:
+            raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
+        self._world, self._timeout_s, self._library, self._first = world, settings.timeout_s, library, world.rank * k
+        self._drivers = Counter(gpu for place in places if place.host == world.me.host for gpu in place.driven)  # ranks per GPU
+        self.ranks, self.gpus = world.size * k, tuple(gpu for place in places for gpu in place.driven)
+        self.flags = ("shared_gpu",) if shared(places) else ()
+        self.nccl = (library.handle, code_of(library.version))
+        self._communicators = Communicators(library)
         self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
         names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch")
         self._driver = {name: driver_address(name) for name in names}
@@ -208,18 +180,15 @@ class NcclBackend(BackendBase):
         what = f"making a communicator of {len(ranks)} ranks"
         with self._world.watchdog.phase(what):
             identity = self._identity(ranks[0], what)
-            comms, wrong, code = self._made(ranks, own, identity, tuning)
+            comms, wrong, code = tuple[int, ...](), "", 0
+            try:
+                with tuned(tuning):
+                    gpus = [self._rank(ranks[place]).gpu for place in own]
+                    comms = self._communicators.make(gpus, own, len(ranks), identity) if own else ()
+            except RunFailed as error:
+                wrong, code = f"{self._world.me}: {error}", getattr(error, "code", 0)
             self._agree(comms, wrong, code, what)
         return Group(tuple(ranks), tuple(own), comms) if own else None
-
-    def _made(self, ranks: Sequence[int], own: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
-        """Return this process's part of a communicator, the error ("" for none), and NCCL's error code."""
-        gpus = [self._rank(ranks[place]).gpu for place in own]
-        try:
-            with tuned(tuning):
-                return self._communicators.make(gpus, own, len(ranks), identity) if own else (), "", 0
-        except RunFailed as error:
-            return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
 
     def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
         """Raise RunFailed on all ranks if any rank failed, with the error of a rank that knows the cause."""
@@ -350,12 +319,8 @@ class NcclBackend(BackendBase):
         Graphs are not made for all of up to 1,024 slots: each takes time and GPU memory. The other slots keep
         their plain calls.
         """
-        graphs, ranks, slots, launch = (
-            Graphs(group.handle, program.explain),
-            self._ranks_of(group),
-            program.slots,
-            self._driver["cuGraphLaunch"],
-        )
+        graphs, ranks, slots = Graphs(group.handle, program.explain), self._ranks_of(group), program.slots
+        launch = self._driver["cuGraphLaunch"]
         self._graphs.add(graphs)
         timed = [
             graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)

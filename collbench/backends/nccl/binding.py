@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Group, Tuning
 from collbench.backends.host import Address, AnyBuffers, NativeBinding
+from collbench.backends.messages import MessageSteps
 from collbench.backends.nccl.library import REDOPS, REGISTRATIONS, SYMMETRIC_FLAG, NcclFailed, NcclLibrary, UniqueId, datatype
 from collbench.errors import RunFailed
 from collbench.operations.program import Call, NativeCall, PythonCall
@@ -168,7 +169,7 @@ GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations; its graphs contain a
 _START, _END = "ncclGroupStart", "ncclGroupEnd"
 
 
-class NcclBinding(NativeBinding):
+class NcclBinding(NativeBinding, MessageSteps):
     """The binding for the operations' "nccl" steps, for one driven rank and slot. `stream` is the rank's own.
 
     Calls that must overlap are placed between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags or requests.
@@ -190,27 +191,14 @@ class NcclBinding(NativeBinding):
         """Return the rank within the communicator."""
         return self._group.name(rank)
 
-    def send_to(self, rank: int, part: Address, count: int) -> NativeCall:
-        """Return an ncclSend."""
-        return self.call("ncclSend", part, count, self.type, self.peer(rank), self.comm, self.stream)
-
-    def receive_from(self, rank: int, part: Address, count: int) -> NativeCall:
-        """Return an ncclRecv."""
-        return self.call("ncclRecv", part, count, self.type, self.peer(rank), self.comm, self.stream)
+    def message(self, kind: str, rank: int, part: Address, count: int, signal: bool = False) -> NativeCall:
+        """Return an ncclSend or ncclRecv. None waits inside a group."""
+        name = "ncclSend" if kind.endswith("send") else "ncclRecv"
+        return self.call(name, part, count, self.byte if signal else self.type, self.peer(rank), self.comm, self.stream)
 
     def together(self) -> Iterator[NativeCall]:
         """Yield the start of a group."""
         yield self.call(_START)
-
-    post_send, post_receive = send_to, receive_from
-
-    def signal_to(self, rank: int) -> NativeCall:
-        """Return an ncclSend of one byte."""
-        return self.call("ncclSend", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
-
-    def signal_from(self, rank: int) -> NativeCall:
-        """Return an ncclRecv of one byte."""
-        return self.call("ncclRecv", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
 
     def post(self, name: str, *words: Any) -> NativeCall:
         """Return a call. Inside a group no call waits for another one."""

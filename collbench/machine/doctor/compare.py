@@ -6,6 +6,7 @@ A part counts as lost only where the machine now has fewer of its kind: an added
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, is_down
@@ -14,51 +15,65 @@ from collbench.units import listed, plural
 
 # CB26xx, between the nodes of a job: a node with fewer parts than the others, and different software.
 
+_LOST_GPU = "a GPU that is missing fell off its bus: check the kernel's log (Xid 79) and drain the node; else request equal nodes"
+_LOST_PORT = "the node with the fewest decides the job's speed: check its links, or leave it out"
+_ONE_MTU = "set one MTU on all hosts and switches: the smaller one is used, or packets are lost"
 _SAME = "install the same on all nodes; until then do not compare runs of different nodes"
 
 
-def different_gpus(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2601: nodes with a different number of GPUs than the others."""
+@dataclass(frozen=True, slots=True)
+class _EqualFact:
+    """A fact that should be equal on all nodes of a job. shown: its text for a node; None where it is unknown."""
 
-    def shown(view: MachineView) -> str | None:
-        return plural(len(view.machine.gpus), "GPU") if view.machine.gpus or view.machine.pci else None
-
-    remedy = "a GPU that is missing fell off its bus: check the kernel's log (Xid 79) and drain the node; else request equal nodes"
-    yield from _odd(views, "CB2601", "severe", what="GPUs", shown=shown, remedy=remedy)
-
-
-def models(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2607: nodes with different GPU models than the others."""
-
-    def shown(view: MachineView) -> str | None:
-        found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
-        return listed(sorted(found)) if found and "" not in found else None
-
-    yield from _odd(
-        views, "CB2607", "warning", what="GPU models", shown=shown, remedy="request equal nodes: the slowest decides the job's speed"
-    )
+    code: str
+    severity: Severity
+    name: str
+    shown: Callable[[MachineView], str | None]
+    remedy: str
 
 
-def different_nics(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2602: nodes with a different number of active RDMA ports than the others."""
-
-    def shown(view: MachineView) -> str | None:
-        ports = [port for nic in view.rdma for port in nic.ports]
-        looked = ports or (view.machine.pci and not view.machine.nics)
-        return plural(sum(not is_down(port) for port in ports), "RDMA port") + " up" if looked else None
-
-    remedy = "the node with the fewest decides the job's speed: check its links, or leave it out"
-    yield from _odd(views, "CB2602", "severe", what="RDMA ports", shown=shown, remedy=remedy)
+def _gpus(view: MachineView) -> str | None:
+    return plural(len(view.machine.gpus), "GPU") if view.machine.gpus or view.machine.pci else None
 
 
-def drivers(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2603: nodes with different GPU drivers."""
-    yield from _odd(views, "CB2603", "warning", what="GPU drivers", shown=lambda view: view.machine.system.driver, remedy=_SAME)
+def _models(view: MachineView) -> str | None:
+    found = {(gpu.model or "").removeprefix("NVIDIA ") for gpu in view.machine.gpus}  # only the driver has the prefix
+    return listed(sorted(found)) if found and "" not in found else None
 
 
-def kernels(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2604: nodes with different kernels."""
-    yield from _odd(views, "CB2604", "note", what="kernels", shown=lambda view: view.machine.system.kernel, remedy=_SAME)
+def _active_ports(view: MachineView) -> str | None:
+    ports = [port for nic in view.rdma for port in nic.ports]
+    looked = ports or (view.machine.pci and not view.machine.nics)
+    return plural(sum(not is_down(port) for port in ports), "RDMA port") + " up" if looked else None
+
+
+def _mtus(view: MachineView) -> str | None:
+    found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
+    return f"MTU {', '.join(str(mtu) for mtu in sorted(mtu for mtu in found if mtu))}" if found and None not in found else None
+
+
+_EQUAL = (
+    _EqualFact("CB2601", "severe", "GPUs", _gpus, _LOST_GPU),
+    _EqualFact("CB2602", "severe", "RDMA ports", _active_ports, _LOST_PORT),
+    _EqualFact("CB2603", "warning", "GPU drivers", lambda view: view.machine.system.driver, _SAME),
+    _EqualFact("CB2604", "note", "kernels", lambda view: view.machine.system.kernel, _SAME),
+    _EqualFact("CB2606", "warning", "MTUs", _mtus, _ONE_MTU),
+    _EqualFact("CB2607", "warning", "GPU models", _models, "request equal nodes: the slowest decides the job's speed"),
+)
+
+
+def different_nodes(views: Sequence[MachineView]) -> Iterator[Finding]:
+    """CB2601 to CB2607 except CB2605: nodes that differ from the majority in a fact. Nodes without the fact are skipped."""
+    for fact in _EQUAL:
+        groups: dict[str, list[str]] = {}
+        for place, view in enumerate(views):
+            if (value := fact.shown(view)) is not None:
+                groups.setdefault(value, []).append(view.machine.hostname or f"machine {place + 1}")
+        (common, most), *others = sorted(groups.items(), key=lambda item: -len(item[1])) or [("", [])]
+        for value, hosts in others:
+            verb = "differs" if len(hosts) == 1 else "differ"
+            what = f"{fact.name}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}"
+            yield Finding(fact.code, fact.severity, None, what, f"{listed(hosts)}: {value}; {listed(most, 4)}: {common}", fact.remedy)
 
 
 def firmware(views: Sequence[MachineView]) -> Iterator[Finding]:
@@ -73,40 +88,11 @@ def firmware(views: Sequence[MachineView]) -> Iterator[Finding]:
         if len(versions) > 1:
             texts = [f"{version} on {listed(where, 4)}" for version, where in sorted(versions.items(), key=lambda item: -len(item[1]))]
             what = f"{model} runs with {len(versions)} versions of firmware"
-            yield Finding("CB2605", "warning", _only_host(views), what, "; ".join(texts), f"flash one version (`mlxfwmanager`): {_SAME}")
+            host_of_all = views[0].machine.hostname if len(views) == 1 else None
+            yield Finding("CB2605", "warning", host_of_all, what, "; ".join(texts), f"flash one version (`mlxfwmanager`): {_SAME}")
 
 
-def mtus(views: Sequence[MachineView]) -> Iterator[Finding]:
-    """CB2606: nodes with RDMA ports that use a different MTU."""
-
-    def shown(view: MachineView) -> str | None:
-        found = {port.mtu_bytes for nic in view.rdma for port in nic.ports if not is_down(port)}
-        return f"MTU {', '.join(str(mtu) for mtu in sorted(mtu for mtu in found if mtu))}" if found and None not in found else None
-
-    remedy = "set one MTU on all hosts and switches: the smaller one is used, or packets are lost"
-    yield from _odd(views, "CB2606", "warning", what="MTUs", shown=shown, remedy=remedy)
-
-
-def _odd(
-    views: Sequence[MachineView], code: str, severity: Severity, *, what: str, shown: Callable[[MachineView], str | None], remedy: str
-) -> Iterator[Finding]:
-    """Yield one finding per minority: the nodes that differ from the majority. Nodes without the fact are skipped."""
-    groups: dict[str, list[str]] = {}
-    for place, view in enumerate(views):
-        if (value := shown(view)) is not None:
-            groups.setdefault(value, []).append(view.machine.hostname or f"machine {place + 1}")
-    (common, most), *others = sorted(groups.items(), key=lambda item: -len(item[1])) or [("", [])]
-    for value, hosts in others:
-        evidence = f"{listed(hosts)}: {value}; {listed(most, 4)}: {common}"
-        verb = "differs" if len(hosts) == 1 else "differ"
-        yield Finding(code, severity, None, f"{what}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}", evidence, remedy)
-
-
-def _only_host(views: Sequence[MachineView]) -> str | None:
-    return views[0].machine.hostname if len(views) == 1 else None
-
-
-JOB_RULES = (different_gpus, different_nics, drivers, kernels, firmware, mtus, models)
+JOB_RULES = (different_nodes, firmware)
 
 
 SinceRule = Callable[[MachineView, MachineView], Iterator[Finding]]
@@ -123,7 +109,8 @@ def lost_gpus(now: MachineView, good: MachineView) -> Iterator[Finding]:
         names = listed([good.name(address) for address in sorted(had - have)][: len(had) - len(have)])
         yield now.finding("CB2701", "severe", f"{names} gone from the bus", f"{plural(len(have), 'GPU')} now, {len(had)} then", _SEAT)
     elif 0 < len(counts) < len(counted):
-        names = listed([gpu_name(gpu) for gpu in counted if _identity(gpu) not in set(map(_identity, counts))])
+        left = {gpu.uuid or gpu.key for gpu in counts}
+        names = listed([gpu_name(gpu) for gpu in counted if (gpu.uuid or gpu.key) not in left])
         evidence = f"the driver counts {plural(len(counts), 'GPU')} now, {len(counted)} then"
         yield now.finding("CB2701", "severe", f"the driver no longer counts {names or 'a GPU'}", evidence, _SEAT)
     elif counted and not counts:
@@ -165,7 +152,8 @@ def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2705: a PCIe link with fewer lanes than in the snapshot, or a NIC's link with fewer GT/s."""
     for device in now.endpoints:
         then = good.pci.get(device.address)
-        if then is not None and _same_card(device, then) and (lost := _lost(device, then)):
+        same = then is not None and (device.kind, device.vendor_id, device.device_id) == (then.kind, then.vendor_id, then.device_id)
+        if then is not None and same and (lost := _lost(device, then)):
             remedy = "reseat the card, riser or cable; check the firmware's settings of the slot"
             yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
 
@@ -224,10 +212,6 @@ def _counted(view: MachineView) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if gpu.index is not None]
 
 
-def _identity(gpu: Gpu) -> str:
-    return gpu.uuid or gpu.key
-
-
 def _ports(now: MachineView, good: MachineView) -> Iterator[tuple[Nic, Port, Port]]:
     """Yield (NIC, port now, port in the snapshot) for each port of a physical NIC."""
     then = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
@@ -235,10 +219,6 @@ def _ports(now: MachineView, good: MachineView) -> Iterator[tuple[Nic, Port, Por
         for port in nic.ports:
             if (nic.name, port.number) in then:
                 yield nic, port, then[nic.name, port.number]
-
-
-def _same_card(one: PciDevice, other: PciDevice) -> bool:
-    return (one.kind, one.vendor_id, one.device_id) == (other.kind, other.vendor_id, other.device_id)
 
 
 def _lost(device: PciDevice, then: PciDevice) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
+from collbench.machine.doctor.logs import LogView
 from collbench.machine.model import Machine, known_none
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
@@ -39,69 +40,33 @@ def unexamined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) 
 
 
 def _gaps(view: MachineView) -> Iterator[str]:
-    machine = view.machine
+    machine, system, virtual = view.machine, view.machine.system, view.virtual_machine
     for name, words in (("gpus", "GPUs"), ("nics", "NICs")):
         if not getattr(machine, name) and not known_none(machine, name):
             yield f"{words} ({machine.unknown.get(name, 'no source lists them')})"
-    for missing, text in _GAPS:
-        if missing(view):
-            yield text
-
-
-def _links_hidden(view: MachineView) -> bool:
-    return not view.virtual_machine and not any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in view.machine.pci)
-
-
-def _no_counters(view: MachineView) -> bool:
-    return bool(view.rdma) and not any(port.counters for nic in view.rdma for port in nic.ports)
-
-
-def _no_states(view: MachineView) -> bool:
-    return bool(view.rdma) and not any(port.state or port.phys_state for nic in view.rdma for port in nic.ports)
-
-
-def _no_acs(view: MachineView) -> bool:
-    ports = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
-    read = view.machine.system.acs_ports is not None or any(port.acs is not None for port in ports)
-    return bool(view.machine.gpus) and not view.virtual_machine and not read
-
-
-def _no_paths(view: MachineView) -> bool:
-    gpus, nics = view.machine.gpus, view.usable
-    return bool(gpus and nics) and not any(view.distances.path(gpus[0].key, nic.key) for nic in nics)
-
-
-def _several(view: MachineView) -> bool:
-    return len(view.machine.gpus) > 1
-
-
-def _uncounted(view: MachineView) -> bool:
-    return _several(view) and not view.machine.gpu_links
-
-
-def _no_access(view: MachineView) -> bool:
-    return _several(view) and not view.machine.peer_access
-
-
-def _amd(view: MachineView) -> bool:
-    return any(gpu.vendor == "amd" for gpu in view.machine.gpus)
-
-
-_GAPS: tuple[tuple[Callable[[MachineView], bool], str], ...] = (
-    (lambda view: bool(view.virtual_machine), "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
-    (_links_hidden, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
-    (_no_acs, "ACS (`lspci -vvv`, as root)"),
-    (lambda view: view.machine.system.iommu is None and not view.virtual_machine, "the IOMMU (sysfs)"),
-    (lambda view: _uncounted(view) and not _amd(view), "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
-    (lambda view: _uncounted(view) and _amd(view), "how many links join the GPUs (/sys/class/kfd, or RCCL's topology XML)"),
-    (lambda view: _no_access(view) and not _amd(view), "peer access (`nvidia-smi topo -p2p r`)"),
-    (lambda view: _no_access(view) and _amd(view), "peer access (`amd-smi topology`)"),
-    (_no_paths, "distances from GPUs to NICs"),
-    (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
-    (_no_counters, "error counters (/sys/class/infiniband)"),
-    (lambda view: bool(view.machine.gpus and view.rdma) and view.machine.system.peer_memory is None, "peer-memory modules (sysfs)"),
-    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself can report it)"),
-)
+    gpus, ports = machine.gpus, [port for nic in view.rdma for port in nic.ports]
+    several, amd = len(gpus) > 1, any(gpu.vendor == "amd" for gpu in gpus)
+    bridges = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
+    acs_read = system.acs_ports is not None or any(bridge.acs is not None for bridge in bridges)
+    pcie_read = any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in machine.pci)
+    paths_read = not gpus or not view.usable or any(view.distances.path(gpus[0].key, nic.key) for nic in view.usable)
+    uncounted, no_access = several and not machine.gpu_links, several and not machine.peer_access
+    gaps = (
+        (virtual, "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
+        (not virtual and not pcie_read, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
+        (gpus and not virtual and not acs_read, "ACS (`lspci -vvv`, as root)"),
+        (system.iommu is None and not virtual, "the IOMMU (sysfs)"),
+        (uncounted and not amd, "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
+        (uncounted and amd, "how many links join the GPUs (/sys/class/kfd, or RCCL's topology XML)"),
+        (no_access and not amd, "peer access (`nvidia-smi topo -p2p r`)"),
+        (no_access and amd, "peer access (`amd-smi topology`)"),
+        (not paths_read, "distances from GPUs to NICs"),
+        (view.rdma and not any(port.state or port.phys_state for port in ports), "states of ports (/sys/class/infiniband, ibstat)"),
+        (view.rdma and not any(port.counters for port in ports), "error counters (/sys/class/infiniband)"),
+        (gpus and view.rdma and system.peer_memory is None, "peer-memory modules (sysfs)"),
+        (system.shm_bytes is None, "/dev/shm (only the machine itself can report it)"),
+    )
+    yield from (text for missing, text in gaps if missing)
 
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
@@ -113,7 +78,7 @@ def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
 
 Rule = Callable[[MachineView], Iterator[Finding]]
 JobRule = Callable[[Sequence[MachineView]], Iterator[Finding]]
-LogRule = Callable[[NcclLog, Sequence[MachineView]], Iterator[Finding]]
+LogRule = Callable[[LogView], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
 JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
@@ -128,6 +93,6 @@ def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Seq
     views = [MachineView(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
-    found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]
+    found += [finding for log in logs for rule in LOG_RULES for finding in rule(LogView(log, views))]
     found += compare.examined(machines, good) if good else []
     return worst_first(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -80,9 +80,8 @@ class MachineView:
         self.distances = Distances(machine)
         self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
 
-    def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
-        """Return a finding of this machine. `texts`: what, evidence, remedy."""
-        what, evidence, remedy = texts
+    def finding(self, code: str, severity: Severity, what: str, evidence: str, remedy: str) -> Finding:
+        """Return a finding of this machine."""
         return Finding(code, severity, self.machine.hostname, what, evidence, remedy)
 
     @cached_property
@@ -91,6 +90,11 @@ class MachineView:
         if self.machine.system.virtualization is not None:
             return self.machine.system.virtualization != ""
         return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
+
+    @cached_property
+    def gpu_names(self) -> dict[str, str]:
+        """The names of the GPUs for users, by key."""
+        return {gpu.key: gpu_name(gpu) for gpu in self.machine.gpus}
 
     @cached_property
     def rdma(self) -> tuple[Nic, ...]:
@@ -122,15 +126,10 @@ class MachineView:
     def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
         """Return the shortest known path from a GPU to a usable RDMA device, and the devices at that distance; None when unknown."""
         if gpu.key not in self._nearest:
-            self._nearest[gpu.key] = self._look_around(gpu)
+            known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
+            best = min((path for path, _ in known), key=closeness, default="")
+            self._nearest[gpu.key] = (best, tuple(nic for path, nic in known if path == best)) if known else None
         return self._nearest[gpu.key]
-
-    def _look_around(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
-        known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
-        if not known:
-            return None
-        best = min((path for path, _ in known), key=closeness)
-        return best, tuple(nic for path, nic in known if path == best)
 
     def name(self, address: str) -> str:
         """Return the name of a PCI device for users: "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
@@ -170,15 +169,6 @@ def bytes_per_s(speed: float | None, width: int | None) -> float | None:
 def gigabytes(bytes_per_second: float) -> str:
     """Return a rate as text: "31.5 GB/s"."""
     return f"{bytes_per_second / 1e9:.3g} GB/s"
-
-
-def slots(view: MachineView) -> Iterator[tuple[str, list[Nic]]]:
-    """Yield (slot address, NICs) for physical NICs: the functions of one device share a slot."""
-    found: dict[str, list[Nic]] = {}
-    for nic in view.real_nics:
-        if nic.address:
-            found.setdefault(nic.address.rpartition(".")[0], []).append(nic)
-    yield from found.items()
 
 
 def _bus(address: str | None) -> str | None:

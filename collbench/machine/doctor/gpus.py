@@ -1,16 +1,14 @@
 """CB23xx, GPUs: lost links to other GPUs, peer access, memory that appears as NUMA nodes. CB25xx: paths between GPUs and NICs.
 
-Behind switches all links of a model lead to the same switches, so each GPU has the largest count. In a mesh, designs give GPUs
-different
-counts. There a link is lost where its two ends differ, where one pair differs from all others, or where most machines have more at
-the
+Behind switches all links of a model lead to the same switches, so each GPU has the largest count. In a mesh, designs give GPUs different
+counts. There a link is lost where its two ends differ, where one pair differs from all others, or where most machines have more at the
 same position.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -82,6 +80,8 @@ def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
 
 _FAR = "SYS"
 _HOST = ("PHB", "NODE")
+_AMD_REMEDY = "AMD: install amdgpu of ROCm's DKMS package beside the NIC vendor's driver"
+_NVIDIA_REMEDY = "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with kernel 5.12 or later"
 
 
 def far(view: MachineView) -> Iterator[Finding]:
@@ -93,22 +93,20 @@ def far(view: MachineView) -> Iterator[Finding]:
     joined = all(any((view.distances.path(gpu.key, other.key) or "").startswith("NV") for other in near) for gpu in remote)
     nodes = sorted({numa for nic in view.usable if (numa := view.distances.numa_of(nic.key)) is not None})
     where = f"; all usable NICs are at NUMA node {nodes[0]}" if len(nodes) == 1 else ""
-    yield view.finding(
-        "CB2501", "note" if joined else "warning", f"{plural(len(remote), 'GPU')} reach a NIC only across sockets: {_names_paths(remote)}",
-        f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}",
-        "place a NIC at each socket; with NVLink let NCCL go over a GPU beside the NIC (NCCL_PXN_DISABLE=0, the default)",
-    )  # fmt: skip
+    what = f"{plural(len(remote), 'GPU')} reach a NIC only across sockets: {_names(remote)}"
+    evidence = f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}"
+    remedy = "place a NIC at each socket; with NVLink let NCCL go over a GPU beside the NIC (NCCL_PXN_DISABLE=0, the default)"
+    yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
 
 
 def shares_switch(view: MachineView) -> Iterator[Finding]:
     """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
     without, near = _staged(view), _with_nearest(view, CLOSE)
     if without and near:
-        yield view.finding(
-            "CB2502", "note", f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names_paths(without)}",
-            f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}",
-            "nothing, if NVLink joins them: NCCL goes over a GPU beside the NIC (PXN); see that NCCL_PXN_DISABLE is not 1",
-        )  # fmt: skip
+        what = f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names(without)}"
+        evidence = f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}"
+        remedy = "nothing, if NVLink joins them: NCCL goes over a GPU beside the NIC (PXN); see that NCCL_PXN_DISABLE is not 1"
+        yield view.finding("CB2502", "note", what, evidence, remedy)
 
 
 def not_capable(view: MachineView) -> Iterator[Finding]:
@@ -123,22 +121,19 @@ def not_capable(view: MachineView) -> Iterator[Finding]:
             why.setdefault(answers[0].why, []).append(gpu_name(gpu))
     amd = any(gpu.vendor == "amd" for gpu in view.machine.gpus)
     for reason, names in why.items():
-        yield view.finding(
-            "CB2503", "severe", f"NICs cannot reach the memory of {listed(names)}: bytes are staged through the host", reason,
-            "AMD: install amdgpu of ROCm's DKMS package beside the NIC vendor's driver" if amd
-            else "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with kernel 5.12 or later",
-        )  # fmt: skip
+        what = f"NICs cannot reach the memory of {listed(names)}: bytes are staged through the host"
+        yield view.finding("CB2503", "severe", what, reason, _AMD_REMEDY if amd else _NVIDIA_REMEDY)
 
 
 def all_at_host(view: MachineView) -> Iterator[Finding]:
     """CB2504: no GPU has a NIC below its switch, so NCCL stages all data through the host by default."""
     at_host = _staged(view)
     if at_host and not _with_nearest(view, CLOSE):
-        yield view.finding(
-            "CB2504", "note", "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge",
-            f"the nearest RDMA device of {gpu_name(at_host[0])} is {_path(view, at_host[0])} away",
-            f"measure with NCCL_NET_GDR_LEVEL={_path(view, at_host[0])}: on some processors it is faster, on others slower",
-        )  # fmt: skip
+        path = _path(view, at_host[0])
+        what = "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge"
+        evidence = f"the nearest RDMA device of {gpu_name(at_host[0])} is {path} away"
+        remedy = f"measure with NCCL_NET_GDR_LEVEL={path}: on some processors it is faster, on others slower"
+        yield view.finding("CB2504", "note", what, evidence, remedy)
 
 
 def _with_nearest(view: MachineView, paths: tuple[str, ...]) -> list[Gpu]:
@@ -155,7 +150,7 @@ def _path(view: MachineView, gpu: Gpu) -> str | None:
     return best[0] if best else None
 
 
-def _names_paths(gpus: list[Gpu]) -> str:
+def _names(gpus: list[Gpu]) -> str:
     return listed([gpu_name(gpu) for gpu in gpus])
 
 
@@ -167,12 +162,12 @@ _NO_PEER = {
     "DR": "disabled by a registry key",
 }
 _BY_DESIGN = "GNS"
-_LOOK: Mapping[str | None, str] = {
+_LOOK = {
     "nvidia": "check `nvidia-smi nvlink -s` and -e, the kernel log (Xid 74) and the fabric manager's log; reset the GPU, then replace it",
     "amd": "check `rocm-smi --showxgmierr`, `amd-smi xgmi` and the kernel log (amdgpu, xgmi); reset the GPUs, then replace the module",
     "intel": "check `xpu-smi topology -m` and the kernel log (xe or i915, iaf); reset the GPU, then replace it",
+    None: "check the driver's tool and the kernel log for errors of the links; reset the GPU, then replace it",
 }
-_LOOK_ANY = "check the driver's tool and the kernel log for errors of the links; reset the GPU, then replace it"
 _FEWEST_MACHINES = 3  # with fewer machines the exception cannot be named
 _FEWEST_IN_MESH = 4  # GPUs; with three, two links may be intended
 
@@ -254,7 +249,7 @@ def _one_sided(view: MachineView) -> Iterator[Finding]:
     for (a, b), count in ways.items():
         back = ways.get((b, a), 0)
         if b in ends and back < count:
-            names = _names(view.machine)
+            names = view.gpu_names
             evidence = f"{names[a]} counts {plural(count, 'link')} to {names[b]}, which counts {back} back"
             what = f"{plural(count - back, 'link')} between {names[a]} and {names[b]} down at one end"
             yield view.finding("CB2301", "severe", what, evidence, _look(view, b))
@@ -273,7 +268,7 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     minority = len(fewer) == 1 or 2 * len(touched) < len(keys)
     if not minority or 2 * many <= len(counts) or len(fewer) + many != len(counts):
         return
-    names = _names(view.machine)
+    names = view.gpu_names
     for (a, b), count in fewer.items():
         if ways.get((a, b), 0) == ways.get((b, a), 0):  # otherwise one end is down, which is another finding
             what = f"{names[a]} and {names[b]} have {count} of {common} links to each other"
@@ -313,13 +308,9 @@ def _ways(machine: Machine) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _names(machine: Machine) -> dict[str, str]:
-    return {gpu.key: gpu_name(gpu) for gpu in machine.gpus}
-
-
 def _look(view: MachineView, key: str) -> str:
     vendor = next((gpu.vendor for gpu in view.machine.gpus if gpu.key == key), None)
-    return _LOOK.get(vendor, _LOOK_ANY)
+    return _LOOK.get(vendor, _LOOK[None])
 
 
 def _have(many: int, of: int, common: int) -> str:
@@ -328,7 +319,7 @@ def _have(many: int, of: int, common: int) -> str:
 
 def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:
     """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
-    gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK_ANY)
+    gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK[None])
     bare = not place.links and not place.view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
     remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
@@ -345,11 +336,8 @@ def _uncounted(places: Sequence[_Place], common: int, others: str) -> Iterator[F
         if common and place.view.machine.switched and place.links is None:
             uncounted.setdefault(place.view, []).append(place.gpu)
     for view, bare in uncounted.items():
-        names = listed([gpu_name(gpu) for gpu in bare])
-        yield view.finding(
-            "CB2302", "warning", f"no links to other GPUs were counted of {names}", others,
-            f"the GPU lost all its links, or the source is of a part of the machine: {_look(view, bare[0].key)}",
-        )  # fmt: skip
+        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_look(view, bare[0].key)}"
+        yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(bare)}", others, remedy)
 
 
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -369,28 +357,25 @@ def no_peer_access(view: MachineView) -> Iterator[Finding]:
     """CB2303: pairs of GPUs without peer access according to the driver; a note where the GPU model does not support it."""
     found = {tuple(sorted(pair)): word for pair, word in view.machine.peer_access.items() if word in _NO_PEER and pair[0] != pair[1]}
     if found:
-        names = {gpu.key: gpu_name(gpu) for gpu in view.machine.gpus}
-        word, (a, b) = min((word == _BY_DESIGN, word, pair) for pair, word in found.items())[1:]
-        design = word == _BY_DESIGN
-        all_pairs = len({gpu for pair in found for gpu in pair})
-        yield view.finding(
-            "CB2303", "note" if design else "warning",
-            f"{plural(len(found), 'pair')} of {all_pairs} GPUs without peer-to-peer: NCCL stages their bytes through the host's memory",
-            f"peer matrix of the driver (`nvidia-smi topo -p2p r`): {names.get(a, a)} and {names.get(b, b)}: {word} ({_NO_PEER[word]})",
-            "nothing: the driver withholds it from this kind of card; expect the speed of the host's memory" if design
-            else "look at ACS (CB2105), the IOMMU (CB2106) and the firmware's settings of the PCIe slots",
-        )  # fmt: skip
+        names = view.gpu_names
+        design, word, (a, b) = min((word == _BY_DESIGN, word, pair) for pair, word in found.items())
+        gpus = len({gpu for pair in found for gpu in pair})
+        what = f"{plural(len(found), 'pair')} of {gpus} GPUs without peer-to-peer: NCCL stages their bytes through the host's memory"
+        pair = f"{names.get(a, a)} and {names.get(b, b)}: {word} ({_NO_PEER[word]})"
+        evidence = f"peer matrix of the driver (`nvidia-smi topo -p2p r`): {pair}"
+        remedy = "look at ACS (CB2105), the IOMMU (CB2106) and the firmware's settings of the PCIe slots"
+        if design:
+            remedy = "nothing: the driver withholds it from this kind of card; expect the speed of the host's memory"
+        yield view.finding("CB2303", "note" if design else "warning", what, evidence, remedy)
 
 
 def memory_nodes(view: MachineView) -> Iterator[Finding]:
     """CB2304: NUMA nodes without processors on machines with GPUs (POWER9, Grace): their memory may be GPU memory."""
     bare = [str(node.id) for node in view.machine.numa_nodes if node.cpus == ""]
     if bare and view.machine.gpus and len(bare) < len(view.machine.numa_nodes):
-        yield view.finding(
-            "CB2304", "note", f"NUMA node{'' if len(bare) == 1 else 's'} {listed(bare)} without processors: perhaps the memory of GPUs",
-            f"cpulist of node {bare[0]} is empty",
-            "bind ranks and buffers to the others; /proc/driver/nvidia/gpus/*/numa_status names the GPUs'",
-        )  # fmt: skip
+        what = f"NUMA node{'' if len(bare) == 1 else 's'} {listed(bare)} without processors: perhaps the memory of GPUs"
+        remedy = "bind ranks and buffers to the others; /proc/driver/nvidia/gpus/*/numa_status names the GPUs'"
+        yield view.finding("CB2304", "note", what, f"cpulist of node {bare[0]} is empty", remedy)
 
 
 RULES = (no_peer_access, memory_nodes, far, shares_switch, not_capable, all_at_host)

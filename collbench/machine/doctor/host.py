@@ -69,29 +69,24 @@ def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], r
     index = int(index_setting.value)
     wrong = {name: kinds.get(index, "empty") for name, kinds in _gid_types(root).items() if kinds.get(index) != _ROCE_V2}
     if wrong:
-        types = sorted(set(wrong.values()))
-        yield Finding(
-            "CB2805",
-            "warning",
-            hostname,
-            f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(wrong))}",
-            f"set in {index_setting.source}; index {index} is {listed(types)} in /sys/class/infiniband/*/ports/*/gid_attrs/types",
-            "set the index of the RoCE v2 GID with the IPv4 address (`show_gids`), or remove the variable with NCCL 2.21 or later",
-        )
+        types = f"{listed(sorted(set(wrong.values())))} in /sys/class/infiniband/*/ports/*/gid_attrs/types"
+        what = f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(wrong))}"
+        remedy = "set the index of the RoCE v2 GID with the IPv4 address (`show_gids`), or remove the variable with NCCL 2.21 or later"
+        yield Finding("CB2805", "warning", hostname, what, f"set in {index_setting.source}; index {index} is {types}", remedy)
 
 
 def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
     """CB2806: Slurm places jobs without knowledge of the switches. No finding where scontrol is missing or does not answer."""
-    plugin = _slurm_topology(env)
-    if plugin in _NO_TOPOLOGY:
-        yield Finding(
-            "CB2806",
-            "note",
-            hostname,
-            "Slurm has no topology plug-in: it places jobs as if all nodes were on one switch",
-            f"scontrol show config: TopologyPlugin = {plugin}",
-            "on a cluster with several leaf switches: TopologyPlugin=topology/tree with a topology.conf (racks of NVLink: topology/block)",
+    scontrol = shutil.which("scontrol", path=env.get("PATH"))
+    done = _run([scontrol, "show", "config"], env, _PATIENCE_S) if scontrol else None
+    match = _TOPOLOGY.search(done.stdout) if done and done.returncode == 0 else None
+    if match and match[1] in _NO_TOPOLOGY:
+        what = "Slurm has no topology plug-in: it places jobs as if all nodes were on one switch"
+        evidence = f"scontrol show config: TopologyPlugin = {match[1]}"
+        remedy = (
+            "on a cluster with several leaf switches: TopologyPlugin=topology/tree with a topology.conf (racks of NVLink: topology/block)"
         )
+        yield Finding("CB2806", "note", hostname, what, evidence, remedy)
 
 
 def _assignments(file: Path) -> Iterator[tuple[str, str]]:
@@ -126,18 +121,12 @@ def _line(file: Path) -> str:
         return ""
 
 
-def _slurm_topology(env: Mapping[str, str]) -> str | None:
-    scontrol = shutil.which("scontrol", path=env.get("PATH"))
-    if scontrol is None:
-        return None
+def _run(line: Sequence[str], env: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str] | None:
+    """Return the result of a command; None when it cannot start or exceeds the time limit."""
     try:
-        done = subprocess.run(
-            [scontrol, "show", "config"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False, env=dict(env)
-        )
+        return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=seconds, check=False, env=dict(env))
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _TOPOLOGY.search(done.stdout) if done.returncode == 0 else None
-    return match[1] if match else None
 
 
 # CB2801 to CB2803, this Python and this shell: conflicting packages, and an mpiexec of another MPI.
@@ -150,7 +139,6 @@ _CUPY: Final = (
     *("cupy", "cupy-cuda102", "cupy-cuda110", "cupy-cuda111", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
     *("cupy-rocm-4-3", "cupy-rocm-5-0", "cupy-rocm-7-0", "cupy-rocm-7-1", "cupy-rocm-7-14"),
 )
-_ALONE = "-m venv ENVIRONMENT"
 
 
 def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequence[str] | None = None) -> list[Finding]:
@@ -164,14 +152,12 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
     found, torch = _version("torchcomms", path), _version("torch", path)
     if found is None or torch is None:
         return
-    output = _failure("import torch.distributed", env)
-    if output is not None and "torchcomms" in output:
-        last = (output.strip().splitlines() or [""])[-1].strip()
-        yield Finding(
-            "CB2801", "severe", hostname, f"`import torch` fails, since the installed torchcomms {found} is broken",
-            f"{sys.executable} -P -c 'import torch.distributed' ends with: {last[:200]}",
-            f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python {_ALONE})",
-        )  # fmt: skip
+    done = _run([sys.executable, "-P", "-c", "import torch.distributed"], env, _SOFTWARE_PATIENCE_S)
+    if done and done.returncode and "torchcomms" in done.stderr:
+        what = f"`import torch` fails, since the installed torchcomms {found} is broken"
+        evidence = f"{sys.executable} -P -c 'import torch.distributed' ends with: {done.stderr.strip().splitlines()[-1].strip()[:200]}"
+        remedy = f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python -m venv ENVIRONMENT)"
+        yield Finding("CB2801", "severe", hostname, what, evidence, remedy)
 
 
 def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -190,30 +176,18 @@ def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding
     """CB2803: several cupy wheels, which contain files of the same names: the last one installed overwrote the others."""
     found = {name: version for name in _CUPY if (version := _version(name, path))}
     if len(found) > 1:
-        names = listed(list(found))
-        yield Finding(
-            "CB2803", "warning", hostname, f"{names} are installed together and have overwritten each other's files",
-            f"pip's records: {listed([f'{name} {version}' for name, version in found.items()])}",
-            f"pip uninstall -y {' '.join(found)}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]",
-        )  # fmt: skip
+        what = f"{listed(list(found))} are installed together and have overwritten each other's files"
+        evidence = f"pip's records: {listed([f'{name} {version}' for name, version in found.items()])}"
+        remedy = (
+            f"pip uninstall -y {' '.join(found)}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]"
+        )
+        yield Finding("CB2803", "warning", hostname, what, evidence, remedy)
 
 
 def _version(package: str, path: Sequence[str]) -> str | None:
     """Return the installed version of a package from pip's records, without importing it; None when missing."""
     found = next(iter(distributions(name=package, path=list(path))), None)
     return found.version if found else None
-
-
-def _failure(program: str, env: Mapping[str, str]) -> str | None:
-    """Return what this Python prints to stderr when the program fails; None when it succeeds or exceeds the time limit."""
-    try:
-        line = [sys.executable, "-P", "-c", program]
-        done = subprocess.run(
-            line, capture_output=True, text=True, errors="replace", timeout=_SOFTWARE_PATIENCE_S, check=False, env=dict(env)
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stderr if done.returncode else None
 
 
 _LEAST_SHM = 1 << 30
@@ -226,11 +200,10 @@ def small_shm(view: MachineView) -> Iterator[Finding]:
     if size is None or size >= _LEAST_SHM:
         return
     inside = view.machine.system.container
-    yield view.finding(
-        "CB2401", "warning", f"/dev/shm has {format_bytes(size)}: NCCL and MPI need more for the ranks of one host",
-        f"size of the file system at /dev/shm{f', in a container ({inside})' if inside else ''}",
-        "in a container: --shm-size=8g or --ipc=host, in Kubernetes an emptyDir of medium Memory; else mount it with size=",
-    )  # fmt: skip
+    what = f"/dev/shm has {format_bytes(size)}: NCCL and MPI need more for the ranks of one host"
+    evidence = f"size of the file system at /dev/shm{f', in a container ({inside})' if inside else ''}"
+    remedy = "in a container: --shm-size=8g or --ipc=host, in Kubernetes an emptyDir of medium Memory; else mount it with size="
+    yield view.finding("CB2401", "warning", what, evidence, remedy)
 
 
 def numa_unknown(view: MachineView) -> Iterator[Finding]:
@@ -240,11 +213,11 @@ def numa_unknown(view: MachineView) -> Iterator[Finding]:
     parts = [*((gpu.key, f"GPU {gpu.key}") for gpu in view.machine.gpus), *((nic.key, nic.name) for nic in view.rdma)]
     bare = [name for key, name in parts if view.distances.numa_of(key) is None]
     if bare:
-        yield view.finding(
-            "CB2402", "note", f"the NUMA node of {listed(bare)} is unknown",
-            f"numa_node is -1 or missing; the machine has {plural(len(view.machine.numa_nodes), 'NUMA node')}",
-            "update the firmware; until then look the slot up in the board's manual and bind ranks by hand (`numactl --cpunodebind=NODE`)",
-        )  # fmt: skip
+        evidence = f"numa_node is -1 or missing; the machine has {plural(len(view.machine.numa_nodes), 'NUMA node')}"
+        remedy = (
+            "update the firmware; until then look the slot up in the board's manual and bind ranks by hand (`numactl --cpunodebind=NODE`)"
+        )
+        yield view.finding("CB2402", "note", f"the NUMA node of {listed(bare)} is unknown", evidence, remedy)
 
 
 def doubts(view: MachineView) -> Iterator[Finding]:
@@ -267,9 +240,8 @@ def disagreements(view: MachineView) -> Iterator[Finding]:
 
 
 def _doubt(view: MachineView, code: str, what: str, evidence: str) -> Finding:
-    return view.finding(
-        code, "note", what, evidence, "compare with the machine itself: `collbench probe` there, or sysfs and lspci beside it"
-    )
+    remedy = "compare with the machine itself: `collbench probe` there, or sysfs and lspci beside it"
+    return view.finding(code, "note", what, evidence, remedy)
 
 
 RULES = (small_shm, numa_unknown, doubts, disagreements)

@@ -165,7 +165,14 @@ def summary_lines(summary: LogSummary) -> Iterator[str]:
     warned = f" · {plural(summary.warnings, 'warning')}" if summary.warnings else ""
     yield f"{summary.name or 'log'}: {summary.library} {release} · {_ranks(summary)}{warned}"
     yield f"  network: {_network(summary)} · GPUDirect RDMA: {_GPUDIRECT_TEXT[summary.gpudirect]}"
-    yield f"  NVLS: {_nvls(summary)} · {_algorithms(summary)}"
+    known = {True: "available", False: "not available", None: "unknown"}[summary.nvls]
+    channels = f", {plural(summary.channels['nvls'], 'channel')}" if summary.nvls and "nvls" in summary.channels else ""
+    choices = [
+        f"{each.collective or 'calls'} {'/'.join(filter(None, (each.algorithm, each.protocol))) or '?'} ({each.calls})"
+        for each in summary.choices
+    ]
+    algorithms = listed(choices, _MOST_CHOICES) or "unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)"
+    yield f"  NVLS: {known}{channels}{'; multi-node NVLink' if summary.multi_node_nvlink else ''} · algorithms: {algorithms}"
     if summary.connections:
         yield f"  connections: {listed([f'{name} ({lines})' for name, lines in summary.connections.items()], _MOST_NAMES)}"
     if summary.settings:
@@ -193,22 +200,6 @@ def _network(summary: LogSummary) -> str:
         return f"{name} on {'; '.join(f'{listed(names, _MOST_NAMES)} ({layer.value})' for layer, names in layers.items() if names)}{sharp}"
     sockets = f" on {listed(summary.interfaces, _MOST_NAMES)}" if summary.network == "Socket" and summary.interfaces else ""
     return f"{name}{sockets}"
-
-
-def _nvls(summary: LogSummary) -> str:
-    known = {True: "available", False: "not available", None: "unknown"}[summary.nvls]
-    channels = f", {plural(summary.channels['nvls'], 'channel')}" if summary.nvls and "nvls" in summary.channels else ""
-    return f"{known}{channels}{'; multi-node NVLink' if summary.multi_node_nvlink else ''}"
-
-
-def _algorithms(summary: LogSummary) -> str:
-    if not summary.choices:
-        return "algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)"
-    parts = [
-        f"{each.collective or 'calls'} {'/'.join(filter(None, (each.algorithm, each.protocol))) or '?'} ({each.calls})"
-        for each in summary.choices
-    ]
-    return f"algorithms: {listed(parts, _MOST_CHOICES)}"
 
 
 def _plugins(log: NcclLog) -> dict[str, str]:

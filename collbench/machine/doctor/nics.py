@@ -3,61 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 
 from collbench.machine.distance import CLOSE
-from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down, slots
+from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
 from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
 
-# CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since their last reset, at an unknown time.
+# CB2221 to CB2225, counters of NICs. They count since their last reset, at an unknown time.
 
-_ERRORS = (
-    "symbol_error",
-    "link_error_recovery",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-)
-_FLAPS = ("link_downed",)
-_LOSSES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retry_exceeded_err", "port_xmit_discards")
-_CONGESTION = ("rp_cnp_handled", "np_ecn_marked_roce_packets")
+_TWICE = "read the counters before and after a run: what grows is what counts"
 _WAIT = "port_xmit_wait"
 _COUNTERS_FEWEST_SIBLINGS, _TIMES, _LONG_WAIT = 3, 10, 1_000_000_000
-_MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES, _MUCH_CONGESTION = 100, 10, 1000, 1_000_000
-_TWICE = "read the counters before and after a run: what grows is what counts"
+_ERRORS = (
+    *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_rcv_remote_physical_errors"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+)
+_LOSSES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retry_exceeded_err", "port_xmit_discards")
+_CONGESTION = ("rp_cnp_handled", "np_ecn_marked_roce_packets")
+# Congestion is mostly of RoCE without flow control; adaptive routing also reorders packets. link_downed stops at 255.
+_FLAP_REMEDY = "change the cable or transceiver, and check the switch's log"
+_LOSS_REMEDY = "check priority flow control and ECN along the way, on hosts and switches"
+_CONGESTION_REMEDY = "look for many senders to one receiver, and for ECN thresholds that are too low on the switches"
+_COUNTERS: tuple[tuple[str, Severity, str, tuple[str, ...], int, str], ...] = (  # code, severity, what, names, from which value, remedy
+    ("CB2221", "warning", "errors on the wire of", _ERRORS, 100, "clean or change the cable and its ends"),
+    ("CB2222", "warning", "the link went down again and again:", ("link_downed",), 10, _FLAP_REMEDY),
+    ("CB2223", "note", "packets were lost, or came out of order, on", _LOSSES, 1000, _LOSS_REMEDY),
+    ("CB2224", "note", "congestion was signalled very often on", _CONGESTION, 1_000_000, _CONGESTION_REMEDY),
+)
 
 
-def errors(view: MachineView) -> Iterator[Finding]:
-    """CB2221: ports with bit errors."""
-    remedy = f"clean or change the cable and its ends; {_TWICE}"
-    yield from _counted(view, "CB2221", "warning", what="errors on the wire of", names=_ERRORS, many=_MANY_ERRORS, remedy=remedy)
-
-
-def flaps(view: MachineView) -> Iterator[Finding]:
-    """CB2222: links that went down repeatedly; the counter stops at 255."""
-    remedy = f"change the cable or transceiver, and check the switch's log; {_TWICE}"
-    yield from _counted(
-        view, "CB2222", "warning", what="the link went down again and again:", names=_FLAPS, many=_MANY_FLAPS, remedy=remedy
-    )
-
-
-def losses(view: MachineView) -> Iterator[Finding]:
-    """CB2223: lost or reordered packets: congestion, mostly of RoCE without flow control. Adaptive routing also reorders packets."""
-    remedy = f"check priority flow control and ECN along the way, on hosts and switches; {_TWICE}"
-    what = "packets were lost, or came out of order, on"
-    yield from _counted(view, "CB2223", "note", what=what, names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
-
-
-def congestion(view: MachineView) -> Iterator[Finding]:
-    """CB2224: RoCE reduced its rate very often. A low count is normal for congestion control."""
-    remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
-    yield from _counted(
-        view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
-    )
+def high_counters(view: MachineView) -> Iterator[Finding]:
+    """CB2221 to CB2224: ports with high counters of errors, flaps, losses and congestion."""
+    ports = [(nic, port) for nic in view.rdma for port in nic.ports]
+    for code, severity, what, names, many, remedy in _COUNTERS:
+        found: dict[str, list[str]] = {}
+        for nic, port in ports:
+            high = [f"{name} {port.counters[name]}" for name in names if port.counters.get(name, 0) >= many]
+            if high:
+                found.setdefault(nic.name, []).append(f"{nic.name} port {port.number}: {', '.join(high)}")
+        if found:
+            evidence = listed([text for texts in found.values() for text in texts], 4)
+            yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, f"{remedy}; {_TWICE}")
 
 
 def waits(view: MachineView) -> Iterator[Finding]:
@@ -68,30 +57,16 @@ def waits(view: MachineView) -> Iterator[Finding]:
     common = median(port.counters[_WAIT] for _, port in ports)
     long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES * common, _LONG_WAIT)]
     if long:
-        evidence = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
-        yield view.finding(
-            "CB2225", "note", f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}",
-            f"{evidence}; the median of all is {common:g}", f"check the switch port, and the receivers on this rail; {_TWICE}",
-        )  # fmt: skip
-
-
-def _counted(
-    view: MachineView, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str
-) -> Iterator[Finding]:
-    found: dict[str, list[str]] = {}
-    for nic in view.rdma:
-        for port in nic.ports:
-            high = [f"{name} {port.counters[name]}" for name in names if port.counters.get(name, 0) >= many]
-            if high:
-                found.setdefault(nic.name, []).append(f"{nic.name} port {port.number}: {', '.join(high)}")
-    if found:
-        evidence = listed([text for texts in found.values() for text in texts], 4)
-        yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
+        what = f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}"
+        high = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
+        remedy = f"check the switch port, and the receivers on this rail; {_TWICE}"
+        yield view.finding("CB2225", "note", what, f"{high}; the median of all is {common:g}", remedy)
 
 
 _SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %, too little for a finding
 _ROCE_MTU = 2048  # larger than a frame of 1500 bytes
 _ETHERNET_MTU = 1500
+_LARGE_FRAMES = "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)"
 _FAST = 25e9
 _FEWEST_SIBLINGS = 3
 _FIRST_OF_MLX5 = 0x1011  # Connect-IB
@@ -102,23 +77,28 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
     """CB2201: the ports of a card together are faster than the maximum of its slot."""
     if view.virtual_machine:
         return
-    for _, nics in slots(view):
-        if any(_is_wifi(view, nic) for nic in nics):
+    slots: dict[str, list[Nic]] = {}  # the functions of one device share a slot
+    for nic in view.real_nics:
+        if nic.address:
+            slots.setdefault(_card(nic), []).append(nic)
+    for nics in slots.values():
+        devices = [view.pci.get(nic.address or "") for nic in nics]
+        if any(device and (device.class_id or 0) >> 8 == _WIFI for device in devices):
             continue
         wire = sum({(nic.guid or nic.name, port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}.values()) / 8
         slot = _slot(view, nics[0])
         if slot and wire and slot < _SLACK * wire:
-            names = listed([nic.name for nic in nics])
-            yield view.finding(
-                "CB2201", "warning", f"{names}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire",
-                f"PCIe {_link(view, nics[0])} = {gigabytes(slot)}; ports {listed(_rates(nics))}",
-                "use a slot with more lanes or a newer generation; otherwise expect no more than the slot",
-            )  # fmt: skip
+            link = view.pci[nics[0].address or ""].link
+            speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
+            what = f"{listed([nic.name for nic in nics])}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire"
+            evidence = f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(slot)}; ports {listed(_rates(nics))}"
+            remedy = "use a slot with more lanes or a newer generation; otherwise expect no more than the slot"
+            yield view.finding("CB2201", "warning", what, evidence, remedy)
 
 
 def down(view: MachineView) -> Iterator[Finding]:
     """CB2202: an RDMA device without an active port. A second port or function of a card in use may be unused."""
-    dead = [nic for nic in view.rdma if nic.ports and all(_dead(port) for port in nic.ports)]
+    dead = [nic for nic in view.rdma if nic.ports and all(is_down(port) and port.state not in {"init", "armed"} for port in nic.ports)]
     in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
     for nic in dead:
         if _card(nic) in in_use:
@@ -127,10 +107,10 @@ def down(view: MachineView) -> Iterator[Finding]:
         states = ", ".join(word for word in (port.state, port.phys_state) if word)
         manager = f"; no subnet manager seen (sm_lid {port.sm_lid})" if port.sm_lid == 0 and port.link_layer == "infiniband" else ""
         others = f"{len(view.usable)} of {len(view.rdma)} RDMA devices are up"
-        yield view.finding(
-            "CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}",
-            "check the cable, the switch port and `ibstat` or `ip link`; a port that is unused on purpose: leave it out with NCCL_IB_HCA",
-        )  # fmt: skip
+        remedy = (
+            "check the cable, the switch port and `ibstat` or `ip link`; a port that is unused on purpose: leave it out with NCCL_IB_HCA"
+        )
+        yield view.finding("CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}", remedy)
 
 
 def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
@@ -138,12 +118,10 @@ def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
     found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _unmanaged(port)]
     if found:
         nic, port = found[0]
-        names = listed([f"{nic.name} port {port.number}" for nic, port in found])
-        yield view.finding(
-            "CB2203", "severe", f"no subnet manager has set up {names}",
-            f"{nic.name} port {port.number}: {port.state or 'state unknown'}, {port.phys_state or 'link unknown'}, sm_lid {port.sm_lid}",
-            "start opensm on one host of the fabric, or the subnet manager of a switch; `sminfo` shows whether there is one",
-        )  # fmt: skip
+        what = f"no subnet manager has set up {listed([f'{nic.name} port {port.number}' for nic, port in found])}"
+        states = f"{port.state or 'state unknown'}, {port.phys_state or 'link unknown'}, sm_lid {port.sm_lid}"
+        remedy = "start opensm on one host of the fabric, or the subnet manager of a switch; `sminfo` shows whether there is one"
+        yield view.finding("CB2203", "severe", what, f"{nic.name} port {port.number}: {states}", remedy)
 
 
 def other_fabric(view: MachineView) -> Iterator[Finding]:
@@ -152,11 +130,9 @@ def other_fabric(view: MachineView) -> Iterator[Finding]:
     odd = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "ethernet"))
     rails = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "infiniband"))
     if odd and rails:
-        yield view.finding(
-            "CB2204", "note", f"{listed(odd)} {'is' if len(odd) == 1 else 'are'} Ethernet among {plural(len(rails), 'InfiniBand device')}",
-            f"link_layer of {odd[0]}: Ethernet, of {rails[0]}: InfiniBand",
-            f"name the rails for NCCL: NCCL_IB_HCA=={','.join(rails)}",
-        )  # fmt: skip
+        what = f"{listed(odd)} {'is' if len(odd) == 1 else 'are'} Ethernet among {plural(len(rails), 'InfiniBand device')}"
+        evidence = f"link_layer of {odd[0]}: Ethernet, of {rails[0]}: InfiniBand"
+        yield view.finding("CB2204", "note", what, evidence, f"name the rails for NCCL: NCCL_IB_HCA=={','.join(rails)}")
 
 
 def not_real(view: MachineView) -> Iterator[Finding]:
@@ -178,12 +154,8 @@ def small_mtu(view: MachineView) -> Iterator[Finding]:
     small = [(nic, port) for nic, port in found if port.mtu_bytes and port.mtu_bytes < _ROCE_MTU]
     if small:
         nic, port = small[0]
-        yield view.finding(
-            "CB2206", "warning",
-            f"small RoCE packets on {listed([each.name for each, _ in small])}: 1024 bytes are 92.6 % payload, 4096 bytes 98.0 %",
-            f"{nic.name} port {port.number}: active MTU {port.mtu_bytes}",
-            "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)",
-        )  # fmt: skip
+        what = f"small RoCE packets on {listed([each.name for each, _ in small])}: 1024 bytes are 92.6 % payload, 4096 bytes 98.0 %"
+        yield view.finding("CB2206", "warning", what, f"{nic.name} port {port.number}: active MTU {port.mtu_bytes}", _LARGE_FRAMES)
 
 
 def small_frames(view: MachineView) -> Iterator[Finding]:
@@ -194,27 +166,25 @@ def small_frames(view: MachineView) -> Iterator[Finding]:
     small = [(nic, port) for nic, port in fast if port.mtu_bytes and port.mtu_bytes <= _ETHERNET_MTU and not is_down(port)]
     if small:
         nic, port = small[0]
-        yield view.finding(
-            "CB2207", "note", f"TCP in small frames on {listed([each.name for each, _ in small])}: 94.1 % payload, with 9000 bytes 99.0 %",
-            f"{nic.name}: MTU {port.mtu_bytes} at {(port.rate_bits_per_s or 0) / 1e9:g} Gb/s, and no RDMA device",
-            "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)",
-        )  # fmt: skip
+        what = f"TCP in small frames on {listed([each.name for each, _ in small])}: 94.1 % payload, with 9000 bytes 99.0 %"
+        evidence = f"{nic.name}: MTU {port.mtu_bytes} at {(port.rate_bits_per_s or 0) / 1e9:g} Gb/s, and no RDMA device"
+        yield view.finding("CB2207", "note", what, evidence, _LARGE_FRAMES)
 
 
 def slow_rails(view: MachineView) -> Iterator[Finding]:
     """CB2208: a port near a GPU that is slower than most others: a cable that lost lanes, or a link trained at a low rate."""
-    rails = [(nic, port) for nic in _rails(view) for port in nic.ports if port.rate_bits_per_s]
+    near = {nic.name for gpu in view.machine.gpus if (best := view.nearest(gpu)) and best[0] in CLOSE for nic in best[1]}
+    rails = [(nic, port) for nic in view.usable if nic.name in near for port in nic.ports if port.rate_bits_per_s]
     models = {(nic.model, port.link_layer) for nic, port in rails}
     for model in sorted(models, key=str):
         same = [(nic, port) for nic, port in rails if (nic.model, port.link_layer) == model]
         (common, many), *_ = Counter(port.rate_bits_per_s or 0.0 for _, port in same).most_common(1)
         slow = [(nic, port) for nic, port in same if (port.rate_bits_per_s or 0.0) < _SLACK * common]
         if slow and len(same) >= _FEWEST_SIBLINGS and 2 * many > len(same):
-            yield view.finding(
-                "CB2208", "warning", f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}",
-                f"{listed(_rates([nic for nic, _ in slow]))}; the others {common / 1e9:g} Gb/s",
-                "check the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
-            )  # fmt: skip
+            what = f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}"
+            evidence = f"{listed(_rates([nic for nic, _ in slow]))}; the others {common / 1e9:g} Gb/s"
+            remedy = "check the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so"
+            yield view.finding("CB2208", "warning", what, evidence, remedy)
 
 
 def no_rdma_device(view: MachineView) -> Iterator[Finding]:
@@ -229,11 +199,10 @@ def no_rdma_device(view: MachineView) -> Iterator[Finding]:
         bound = sorted({device.driver for _, device in found if device and device.driver})
         driver = f"driver {', '.join(bound)}" if bound else "no driver is named"
         have = "has no RDMA device" if len(found) == 1 else "have no RDMA device"
-        yield view.finding(
-            "CB2210", "warning" if idle else "note", f"{plural(len(found), 'RDMA card')} on the PCI bus {have}: {names}",
-            f"{driver}; /sys/class/infiniband has no device of these cards, or was not copied",
-            f"load the driver: `modprobe -a {' '.join([*modules, 'ib_uverbs'])}`; in a container, run `ibv_devinfo` on the host first",
-        )  # fmt: skip
+        what = f"{plural(len(found), 'RDMA card')} on the PCI bus {have}: {names}"
+        evidence = f"{driver}; /sys/class/infiniband has no device of these cards, or was not copied"
+        remedy = f"load the driver: `modprobe -a {' '.join([*modules, 'ib_uverbs'])}`; in a container, run `ibv_devinfo` on the host first"
+        yield view.finding("CB2210", "warning" if idle else "note", what, evidence, remedy)
 
 
 def _module(device: PciDevice | None) -> str:
@@ -242,11 +211,6 @@ def _module(device: PciDevice | None) -> str:
     if vendor == MELLANOX:
         return "mlx4_ib" if part < _FIRST_OF_MLX5 else "mlx5_ib"
     return {AMAZON: "efa", INTEL: "hfi1"}.get(vendor or 0, "mlx5_ib")
-
-
-def _rails(view: MachineView) -> list[Nic]:
-    near = {nic.name for gpu in view.machine.gpus if (best := view.nearest(gpu)) and best[0] in CLOSE for nic in best[1]}
-    return [nic for nic in view.usable if nic.name in near]
 
 
 def _slot(view: MachineView, nic: Nic) -> float | None:
@@ -261,27 +225,12 @@ def _slot(view: MachineView, nic: Nic) -> float | None:
     return min(known) if known else bytes_per_s(device.link.speed_gt_per_s, device.link.width)
 
 
-def _link(view: MachineView, nic: Nic) -> str:
-    link = view.pci[nic.address or ""].link
-    speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
-    return f"{speed or 0:g} GT/s x{width}"
-
-
-def _is_wifi(view: MachineView, nic: Nic) -> bool:
-    device = view.pci.get(nic.address or "")
-    return device is not None and (device.class_id or 0) >> 8 == _WIFI
-
-
 def _rates(nics: list[Nic]) -> list[str]:
     return [f"{nic.name} {port.rate_bits_per_s / 1e9:g} Gb/s" for nic in nics for port in nic.ports if port.rate_bits_per_s]
 
 
 def _card(nic: Nic) -> str:
     return nic.address.rpartition(".")[0] if nic.address else nic.name
-
-
-def _dead(port: Port) -> bool:
-    return is_down(port) and port.state not in {"init", "armed"}
 
 
 def _unmanaged(port: Port) -> bool:
@@ -301,12 +250,11 @@ def lost_lanes(view: MachineView) -> Iterator[Finding]:
     for nic in view.rdma:
         for port in nic.ports:
             if port.lanes and port.max_lanes and port.lanes < port.max_lanes and not is_down(port):
-                yield view.finding(
-                    "CB2209", "warning", f"{nic.name} uses {plural(port.lanes, 'lane')} of {port.max_lanes}",
-                    f"port {port.number}: LinkWidthActive {port.lanes}X, LinkWidthEnabled up to {port.max_lanes}X",
-                    "clean or change the cable and transceivers; the port at the other end must be enabled for as many (`iblinkinfo`)",
-                )  # fmt: skip
+                what = f"{nic.name} uses {plural(port.lanes, 'lane')} of {port.max_lanes}"
+                evidence = f"port {port.number}: LinkWidthActive {port.lanes}X, LinkWidthEnabled up to {port.max_lanes}X"
+                remedy = "clean or change the cable and transceivers; the port at the other end must be enabled for as many (`iblinkinfo`)"
+                yield view.finding("CB2209", "warning", what, evidence, remedy)
 
 
 RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
-         errors, flaps, losses, congestion, waits)  # fmt: skip
+         high_counters, waits)  # fmt: skip

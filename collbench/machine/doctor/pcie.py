@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes
-from collbench.machine.model import PciDevice
+from collbench.machine.model import PciDevice, PcieLink
 from collbench.units import listed, plural
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
@@ -24,18 +24,11 @@ class _Wire:
     carries: tuple[PciDevice, ...]
 
     @property
-    def speed(self) -> tuple[float | None, float | None]:
-        """The current GT/s, and the maximum of both ends as far as known."""
-        link, port = self.device.link, self.port.link.max_speed_gt_per_s if self.port else None
-        ends = [each for each in (link.max_speed_gt_per_s, port) if each]
-        return link.speed_gt_per_s, min(ends) if link.max_speed_gt_per_s else None
-
-    @property
-    def width(self) -> tuple[int | None, int | None]:
-        """The current lanes, and the maximum of both ends as far as known."""
-        link, port = self.device.link, self.port.link.max_width if self.port else None
-        ends = [each for each in (link.max_width, port) if each]
-        return link.width, min(ends) if link.max_width else None
+    def could(self) -> tuple[float | None, int | None]:
+        """The maximum GT/s and lanes of both ends, as far as known."""
+        own, port = self.device.link, self.port.link if self.port else PcieLink()
+        speed, width = own.max_speed_gt_per_s, own.max_width
+        return speed and min(speed, port.max_speed_gt_per_s or speed), width and min(width, port.max_width or width)
 
     @property
     def both_ends(self) -> bool:
@@ -51,7 +44,7 @@ class _Wire:
 def narrow(view: MachineView) -> Iterator[Finding]:
     """CB2101: a link uses fewer lanes than both ends support."""
     for wire in _wires(view):
-        now, could = wire.width
+        now, could = wire.device.link.width, wire.could[1]
         if now and could and now < could:
             what = f"{view.name(wire.device.address)} runs on {now} of {could} lanes"
             yield view.finding("CB2101", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
@@ -60,7 +53,7 @@ def narrow(view: MachineView) -> Iterator[Finding]:
 def slow(view: MachineView) -> Iterator[Finding]:
     """CB2102: a link runs at fewer GT/s than both ends support. Not for idle GPUs."""
     for wire in _wires(view):
-        now, could = wire.speed
+        now, could = wire.device.link.speed_gt_per_s, wire.could[0]
         if now and could and now < could and not (now == _IDLE and wire.only_gpus):
             what = f"{view.name(wire.device.address)} runs at {now:g} of {could:g} GT/s"
             yield view.finding("CB2102", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
@@ -79,7 +72,8 @@ def slot_limits(view: MachineView) -> Iterator[Finding]:
 
 def idle(view: MachineView) -> Iterator[Finding]:
     """CB2104: GPUs with a link at 2.5 GT/s, the normal speed of an idle GPU."""
-    wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
+    of_gpus = [wire for wire in _wires(view) if wire.only_gpus]
+    wires = [wire for wire in of_gpus if wire.device.link.speed_gt_per_s == _IDLE and (wire.could[0] or 0) > _IDLE]
     if wires:
         names = listed([view.name(wire.device.address) for wire in wires])
         what = f"{plural(len(wires), 'link')} of GPUs at 2.5 GT/s, perhaps only since they are idle: {names}"
@@ -88,25 +82,21 @@ def idle(view: MachineView) -> Iterator[Finding]:
 
 def acs(view: MachineView) -> Iterator[Finding]:
     """CB2105: ACS redirects traffic between devices below a switch to the root complex. Virtual machines need it."""
-    if view.virtual_machine or not view.machine.gpus:
+    found = [] if view.virtual_machine or not view.machine.gpus else _redirecting(view)
+    if not found:
         return
     known = view.virtual_machine is False
-    found = _redirecting(view)
-    in_switches, roots = [port for port in found if port.parent], [port for port in found if not port.parent]
-    if in_switches:
-        what = f"ACS is on at {plural(len(in_switches), 'switch port')} above GPUs or NICs: they reach one another through the CPU"
-        yield _acs(view, "severe" if known else "warning", what, in_switches)
-    elif roots:
-        what = f"ACS is on at {plural(len(roots), 'root port')} above GPUs or NICs: the CPU checks what they send one another"
-        yield _acs(view, "note" if known else "warning", what, roots)
-
-
-def _acs(view: MachineView, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
+    ports = [port for port in found if port.parent] or found  # in switches; else root ports
+    severity: Severity = "warning" if not known else "severe" if ports[0].parent else "note"
+    where, effect = (
+        ("switch", "they reach one another through the CPU") if ports[0].parent else ("root", "the CPU checks what they send one another")
+    )
     names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in ports])
-    doubt = "" if view.virtual_machine is False else "; no source shows whether this is a virtual machine, which needs ACS"
+    doubt = "" if known else "; no source shows whether this is a virtual machine, which needs ACS"
     each = f"`setpci -s {ports[0].address} ECAP_ACS+0x6.w=0000` (as root{', for each of them' if len(ports) > 1 else ''})"
+    what = f"ACS is on at {plural(len(ports), f'{where} port')} above GPUs or NICs: {effect}"
     remedy = f"switch it off in the firmware, or with {each} at each boot; hosts of virtual machines keep it, with ATS"
-    return view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)
+    yield view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)
 
 
 def iommu(view: MachineView) -> Iterator[Finding]:
@@ -116,10 +106,9 @@ def iommu(view: MachineView) -> Iterator[Finding]:
         return
     if len(view.machine.gpus) > 1 or view.rdma:
         line = f"; /proc/cmdline: {system.command_line}" if system.command_line else ""
-        yield view.finding(
-            "CB2106", "warning", "the IOMMU translates what GPUs and NICs read and write", f"iommu groups are of a translating type{line}",
-            "boot with iommu=pt (x86) or iommu.passthrough=1 (Arm), or switch the IOMMU off where nothing needs it",
-        )  # fmt: skip
+        evidence = f"iommu groups are of a translating type{line}"
+        remedy = "boot with iommu=pt (x86) or iommu.passthrough=1 (Arm), or switch the IOMMU off where nothing needs it"
+        yield view.finding("CB2106", "warning", "the IOMMU translates what GPUs and NICs read and write", evidence, remedy)
 
 
 def slower_above(view: MachineView) -> Iterator[Finding]:
@@ -177,7 +166,7 @@ def _enough(view: MachineView, device: PciDevice) -> bool:
 
 def _evidence(view: MachineView, wire: _Wire) -> str:
     link = wire.device.link
-    left, most = bytes_per_s(link.speed_gt_per_s, link.width), bytes_per_s(wire.speed[1], wire.width[1])
+    left, most = bytes_per_s(link.speed_gt_per_s, link.width), bytes_per_s(*wire.could)
     rates = f" = {gigabytes(left)} of {gigabytes(most)}" if left and most else ""
     port = f"the port above it {_most(wire.port)}" if wire.both_ends and wire.port else "what the slot has is not known"
     now = f"{_figure(link.speed_gt_per_s)} GT/s x{_figure(link.width)}"
@@ -224,11 +213,10 @@ def acs_somewhere(view: MachineView) -> Iterator[Finding]:
     ports, on = view.machine.system.acs_ports, view.machine.system.acs_on
     named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by the devices below each port
     if on and ports and not view.virtual_machine and not named:
-        yield view.finding(
-            "CB2108", "note", f"ACS redirects requests at {on} of {plural(ports, 'port')}; which of them is unknown",
-            "ReqRedir+, CmpltRedir+ or UpstreamFwd+ in lines of ACSCtl",
-            "save `sudo lspci -vvv` as a whole, and read it with `collbench doctor --from`: only ports of switches above GPUs matter",
-        )  # fmt: skip
+        what = f"ACS redirects requests at {on} of {plural(ports, 'port')}; which of them is unknown"
+        evidence = "ReqRedir+, CmpltRedir+ or UpstreamFwd+ in lines of ACSCtl"
+        remedy = "save `sudo lspci -vvv` as a whole, and read it with `collbench doctor --from`: only ports of switches above GPUs matter"
+        yield view.finding("CB2108", "note", what, evidence, remedy)
 
 
 RULES = (narrow, slow, slot_limits, idle, acs, acs_somewhere, iommu, slower_above)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def agreed(rounds: Sequence[Rate]) -> Rate | None:
 
 def settled(rounds: Sequence[Rate]) -> Rate:
     """Return the rate that the rounds agree on; otherwise their median with the whole range, marked as disturbed."""
+    from statistics import median
+
     known = agreed(rounds)
     if known is not None:
         return known

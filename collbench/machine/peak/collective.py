@@ -196,12 +196,8 @@ def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
     """Return the least time of a GPU with NVLink SHARP, which sends S(1 + 1/g): S, and its part of the sum for the multicast."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
     inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
-    return LeastTime(1 / (inside + nics), replace(side, links=_adding(side.links)) if node.nvls else side)
-
-
-def _adding(links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return the links, with those of GPUs marked as having switches that reduce."""
-    return tuple(link.under(nvls=True) if isinstance(link.part, GpuLinkLimit) else link for link in links)
+    links = tuple(link.under(nvls=node.nvls) if isinstance(link.part, GpuLinkLimit) else link for link in side.links)
+    return LeastTime(1 / (inside + nics), replace(side, links=links))
 
 
 def _flow(operation: str, job: Job) -> Link:
@@ -301,29 +297,22 @@ def lines(operation: str, measured: float | None, found: CollectiveCeilings, job
 
 def assumed(operation: str, job: Job) -> list[str]:
     """Return what the reference rates assume, one sentence each."""
-    if (
-        job.ceiling_from_user is not None
-        or operation == "barrier"
-        or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds)
-    ):
-        return []
     operation, nodes = like(operation), [node for node, _ in job.kinds]
-    found = [
-        f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{_clique(node)}"
-        for node in nodes
-        if node.machines > 1
-    ]
+    unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
+    if job.ceiling_from_user is not None or operation == "barrier" or unknown:
+        return []
+    found = []
+    for node in (node for node in nodes if node.machines > 1):
+        clique = f" (clique {node.clique})" if node.clique else ""
+        found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
     if job.several and job.oversubscription == 1:
         found.append("a non-blocking fabric between the nodes (else --oversubscription)")
     if job.several and job.oversubscription != 1 and operation != "p2p":
         found.append(f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)")
-    if job.several and any(node.injection.bytes_per_s is None for node in nodes):
-        found.append(
-            "links inside the nodes that are no slower than the NICs: "
-            + next(n.injection.name for n in nodes if n.injection.bytes_per_s is None)
-        )
-    if job.several and any(node.pcie.bytes_per_s is None for node in nodes):
-        found.append("PCIe links that are no slower than the NICs: " + next(n.pcie.name for n in nodes if n.pcie.bytes_per_s is None))
+    for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
+        why = next((link.name for link in links if link.bytes_per_s is None), None)
+        if job.several and why is not None:
+            found.append(f"{kind} that are no slower than the NICs: {why}")
     if operation == "alltoallv" and job.traffic is None:
         found.append("the same number of bytes between all ranks")
     if operation == "sendrecv" and any(node.neighbours.known < node.injection.known for node in nodes):
@@ -346,10 +335,6 @@ def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
 
 def _percent(measured: float, ceiling: Ceiling) -> str:
     return format_percent(percent_of(measured, ceiling) or 0.0)
-
-
-def _clique(node: Node) -> str:
-    return f" (clique {node.clique})" if node.clique else ""
 
 
 # alltoallv with a known matrix: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.

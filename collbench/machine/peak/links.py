@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal
 
 from collbench.errors import UsageError
@@ -12,7 +13,7 @@ from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
-from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, pcie, xgmi
+from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, pcie, rates, xgmi
 from collbench.machine.readers.pci import is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
@@ -54,7 +55,7 @@ class Link:
     @property
     def known(self) -> float:
         """The rate; infinite when unknown, so that it limits nothing."""
-        return float("inf") if self.bytes_per_s is None else self.bytes_per_s
+        return inf if self.bytes_per_s is None else self.bytes_per_s
 
     def as_nccl_takes_it(self) -> Link:
         """Return the same link with NCCL's constant as its rate."""
@@ -95,9 +96,9 @@ class PcieTree:
         self.devices = {device.address: device for device in self.machine.pci}
         self._fastest_below = {}
         for device in self.machine.pci:
-            rate = _rate(device.link.max_speed_gt_per_s or device.link.speed_gt_per_s, _width(device))
-            if device.parent and rate:
-                self._fastest_below[device.parent] = max(rate, self._fastest_below.get(device.parent, 0.0))
+            row, width = pcie(_speed(device)), _width(device)
+            if device.parent and row and width:
+                self._fastest_below[device.parent] = max(row.bytes_per_s(width), self._fastest_below.get(device.parent, 0.0))
 
     def above(self, address: str | None) -> list[str]:
         """Return the addresses of the bridges above a device, nearest first, up to an unknown or repeated parent."""
@@ -113,11 +114,10 @@ class PcieTree:
         device = self.devices.get(address or "")
         if device is None:
             return unknown(f"the PCIe link{f' of {address} is' if address else 's are'} in none of the sources; give --pcie")
-        speed, width = self._speed(device), _width(device)
-        row = pcie(speed)
+        row, width = self._generation(device), _width(device)
         if device.virtual or row is None or width is None:
             return unknown(f"the PCIe link of {device.address} shows no speed and width that mean anything; give --pcie")
-        return _named(speed, width, source_of(self.machine, f"pci/{device.address}/link"))
+        return _of_generation(row, width, source_of(self.machine, f"pci/{device.address}/link"))
 
     def of_gpu(self, gpu: Gpu) -> Link:
         """Return a GPU's own link. A speed or width above the capability of its model is rejected."""
@@ -125,41 +125,39 @@ class PcieTree:
         if (model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links:
             return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
         device = self.devices.get(gpu.address or "")
-        row = pcie(self._speed(device)) if device else None
+        row = self._generation(device) if device else None
         if link.bytes_per_s is None or model is None or row is None or device is None:
             return link
         if row.generation > model.pcie_generation:
             self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} was read for a {gpu.model}, which supports Gen{model.pcie_generation}")
-            lower = next(speed for speed in (8.0, 16.0, 32.0, 64.0) if getattr(pcie(speed), "generation", 0) == model.pcie_generation)
-            return _named(lower, _width(device) or 16, link.source)
+            return gen(model.pcie_generation, _width(device) or 16, link.source)
         return link
 
     def shared(self, bridge: str) -> float:
         """Return the bytes per second of a bridge's upward link; infinity when unknown, virtual, or implausibly slow."""
         device = self.devices[bridge]
-        speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
-        rate = _rate(speed, _width(device))
-        if rate is None or device.virtual or (speed == _IDLE and device.link.max_speed_gt_per_s is None):
-            return float("inf")
-        below = self._fastest_below.get(bridge, 0.0)
-        if rate < below and (device.link.max_speed_gt_per_s is None or speed == _IDLE):
-            self.doubts.append(f"{bridge}: {speed:g} GT/s x{_width(device)} above faster devices is not taken literally")
-            return float("inf")
+        most, speed, width = device.link.max_speed_gt_per_s, _speed(device), _width(device)
+        row = pcie(speed)
+        if row is None or not width or device.virtual or (speed == _IDLE and most is None):
+            return inf
+        rate = row.bytes_per_s(width)
+        if rate < self._fastest_below.get(bridge, 0.0) and (most is None or speed == _IDLE):
+            self.doubts.append(f"{bridge}: {speed:g} GT/s x{width} above faster devices is not taken literally")
+            return inf
         return rate
 
-    def _speed(self, device: PciDevice) -> float | None:
-        speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
+    def _generation(self, device: PciDevice) -> Pcie | None:
+        """Return the generation at the maximum speed of both ends; None when it is unknown."""
+        speed, parent = _speed(device), self.devices.get(device.parent or "")
         if speed == _IDLE and device.link.max_speed_gt_per_s is None:
             return None
-        parent = self.devices.get(device.parent or "")
-        ceiling = parent.link.max_speed_gt_per_s if parent and not parent.virtual else None
-        return min(speed, ceiling) if speed and ceiling and ceiling > _IDLE else speed
+        above = parent.link.max_speed_gt_per_s if parent and not parent.virtual else None
+        return pcie(min(speed, above) if speed and above and above > _IDLE else speed)
 
 
 def gen(generation: int, lanes: int, source: str) -> Link:
     """Return a PCIe link of this generation and width, as set with an option."""
-    speed = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}[generation]
-    return _named(speed, lanes, source)
+    return _of_generation(next(row for row in rates().pcie if row.generation == generation), lanes, source)
 
 
 def narrowest(links: Iterable[Link]) -> Link:
@@ -167,19 +165,16 @@ def narrowest(links: Iterable[Link]) -> Link:
     return min(links, key=lambda link: link.known)
 
 
-def _named(speed: float | None, width: int, source: str) -> Link:
-    row = pcie(speed)
-    assert row is not None
-    return Link.of(row.bytes_per_s(width), PcieLimit(generation=row.generation, lanes=width), source, row.nccl_bytes_per_s(width))
+def _of_generation(row: Pcie, lanes: int, source: str) -> Link:
+    return Link.of(row.bytes_per_s(lanes), PcieLimit(generation=row.generation, lanes=lanes), source, row.nccl_bytes_per_s(lanes))
+
+
+def _speed(device: PciDevice) -> float | None:
+    return device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
 
 
 def _width(device: PciDevice) -> int | None:
     return device.link.width or device.link.max_width
-
-
-def _rate(speed: float | None, width: int | None) -> float | None:
-    row = pcie(speed)
-    return row.bytes_per_s(width) if row and width else None
 
 
 def source_of(machine: Machine, path: str) -> str:
@@ -250,19 +245,6 @@ class Wires:
         return list(found.values())
 
 
-def links_per_gpu(machine: Machine) -> dict[str, Link]:
-    """Return all NVLink or xGMI links per GPU, to any far end: the bandwidth of the data sheet, one direction."""
-    found = {}
-    rows = _rows(machine)
-    for gpu in machine.gpus:
-        wires = Wires(kind=_kind(rows.get(gpu.key, [])))
-        row = rows.get(gpu.key, [])
-        count = _distinct(row)
-        wires.one[gpu.key], wires.count[gpu.key] = _one(machine, gpu, row, count), count
-        found[gpu.key] = wires.out_of(gpu.key)
-    return found
-
-
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     """Return why it is unknown whether these GPUs are linked; None when a source that counts links was read."""
     chosen = set(keys)
@@ -319,8 +301,6 @@ def _distinct(row: Sequence[GpuLink]) -> int:
 
 def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link:
     """Return the rate of one link: as printed by a source, else by architecture, model or count."""
-    if not row:
-        return Link(0.0, "no link between GPUs")
     source = source_of(machine, f"gpu_links/{row[0].key}")
     known = nvlink(gpu.architecture, gpu.model, count) if row[0].kind == "nvlink" else None
     amd = xgmi(gpu.architecture) if row[0].kind == "xgmi" else None
@@ -432,11 +412,15 @@ class NicRate:
         return "+".join(self.names)
 
     @property
+    def wire(self) -> float:
+        """The payload of all ports together, in bytes per second."""
+        return sum(self.port_bits_per_s) / 8 * self.payload
+
+    @property
     def link(self) -> Link:
         """The slower of ports and slot."""
-        rate = sum(self.port_bits_per_s) / 8 * self.payload
-        nccl = None if self.slot.bytes_per_s is not None and self.slot.nccl_bytes_per_s is None else self.slot.nccl_bytes_per_s
-        return Link(min(rate, self.slot.known), self.name, nccl_bytes_per_s=rate if nccl is None else min(rate, nccl))
+        nccl = self.wire if self.slot.nccl_bytes_per_s is None else min(self.wire, self.slot.nccl_bytes_per_s)
+        return Link(min(self.wire, self.slot.known), self.name, nccl_bytes_per_s=nccl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,10 +508,9 @@ def _slot(card: Sequence[Nic], tree: PcieTree) -> NicRate:
 
 def _together(slots: Sequence[NicRate], source: str) -> Link:
     links = [slot.link for slot in slots]
-    wires = sum(sum(slot.port_bits_per_s) / 8 * slot.payload for slot in slots)
-    total = sum(link.known for link in links)
+    total, wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
     rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
-    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < wires * 0.999 else {}
+    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * wires else {}
     part = NicLimit(
         ports=tuple((count, rate) for rate, count in sorted(rates.items(), reverse=True)),
         interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
@@ -572,13 +555,7 @@ def _limiting_nics(machine: Machine, part: NicLimit, tree: PcieTree) -> Iterator
     if egress.link.part != part.alone():
         return
     yield from (name for slot in egress.nics for name in slot.names)
-    if part.slots:
-        yield from (slot.address for slot in egress.nics if slot.address and _narrow(slot))
-
-
-def _narrow(slot: NicRate) -> bool:
-    """Return whether the slot is slower than its ports."""
-    return slot.slot.known < sum(slot.port_bits_per_s) / 8 * slot.payload
+    yield from (slot.address for slot in egress.nics if part.slots and slot.address and slot.slot.known < slot.wire)
 
 
 def _limiting_gpu_links(machine: Machine, part: GpuLinkLimit) -> Iterator[str]:

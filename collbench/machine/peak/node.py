@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +11,7 @@ from math import inf, isclose, isinf
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit
+from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit
 from collbench.machine.peak.links import (
     COUNTED,
     NCCL,
@@ -57,16 +57,6 @@ class Side:
     links: tuple[Link, ...] = ()
     times: int = 1
     at_once: float | None = None
-
-    @property
-    def name(self) -> str:
-        """The links as text."""
-        return " and ".join(link.name for link in self.links)
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """The links as values."""
-        return tuple(link.part for link in self.links if link.part is not None)
 
     @property
     def all_at_once(self) -> float:
@@ -158,15 +148,14 @@ def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
     even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
     if wires.switch or even or not 3 < len(keys) <= _MOST_FOR_MESH_CUTS:
         return []
-    return [_halves(wires, side, keys, rate) for side, rate in _phase_cuts(wires.mesh, keys)]
-
-
-def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float) -> Partition:
-    sets = (len(side), len(keys) - len(side))
     source = next((one.source for one in wires.one.values()), COUNTED)
-    link = Link.of(rate, GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets), source)
-    halves = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
-    return halves if keys[0] in side else halves[::-1]  # the root is on the first GPU
+    found: list[Partition] = []
+    for side, rate in _phase_cuts(wires.mesh, keys):
+        sets = (len(side), len(keys) - len(side))
+        link = Link.of(rate, GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets), source)
+        halves = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
+        found.append(halves if keys[0] in side else halves[::-1])  # the root is on the first GPU
+    return found
 
 
 def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:
@@ -205,27 +194,21 @@ def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str
     level.
     """
     keys = [gpu.key for gpu in gpus]
-    single = tuple(Side(1, own[key].known + wires.out_of(key).known, _with_gpu_links(own[key], wires, key)) for key in keys)
-    groups = tuple(_group(group, own) for group in wires.groups(keys))
+    out = {key: (own[key], wires.out_of(key)) if wires.count.get(key) else (own[key],) for key in keys}
+    single = tuple(Side(1, own[key].known + wires.out_of(key).known, out[key]) for key in keys)
+    groups = tuple(
+        Side(len(group), sum(own[key].known for key in group), (own[group[0]].under(gpus=len(group)),)) for group in wires.groups(keys)
+    )
     cuts = [single] if 1 < len(groups) == len(keys) else [single, groups]
     return [cut for cut in [*cuts, *_levels(gpus, wires, tree, nics)] if len(cut) > 1]
-
-
-def _with_gpu_links(own: Link, wires: Wires, key: str) -> tuple[Link, ...]:
-    return (own, wires.out_of(key)) if wires.count.get(key) else (own,)
-
-
-def _group(group: Sequence[str], own: Mapping[str, Link]) -> Side:
-    return Side(len(group), sum(own[key].known for key in group), (own[group[0]].under(gpus=len(group)),))
 
 
 def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
     """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
     chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
-    roads = [(tree.above(nic.address), nic) for nic in nics]
     nic_rates: dict[str, float] = {}
-    for road, nic in roads:
-        for bridge in road:
+    for nic in nics:
+        for bridge in tree.above(nic.address):
             nic_rates[bridge] = nic_rates.get(bridge, 0.0) + nic.link.known
     found = []
     for depth in range(max(map(len, chains.values()), default=0)):
@@ -379,11 +362,8 @@ def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
     name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
     if not name or not machine.switched:
         return None
-    why = (
-        f"the NVLinks of {name} may lead to other nodes (NVL72), and no source shows whether: give --nvlink-domain GPUS, "
-        "or --nic where NICs are the way"
-    )
-    return Egress(unknown(why))
+    why = f"the NVLinks of {name} may lead to other nodes (NVL72), and no source shows whether"
+    return Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
 
 
 def _silent(why: str, own: dict[str, Link]) -> Node:
@@ -403,9 +383,10 @@ def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Li
     silent = next((link for link in out if link.bytes_per_s is None), None)
     injection = silent or narrowest(out)
     single = tuple(Side(1, link.known, (link,)) for link in out)
-    ways = _ways(wires, keys, own)
     cuts = (single, *mesh_cuts(wires, keys)) if silent is None else (single,)
-    return Node(len(gpus), injection, unknown(""), slowest, *ways, nvls=_adds(gpus, wires), cuts=cuts)
+    versions = [(gpu.architecture or "").removeprefix("sm_") for gpu in gpus]
+    nvls = bool(wires.switch) and all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions)
+    return Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own), nvls=nvls, cuts=cuts)
 
 
 def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
@@ -449,11 +430,6 @@ def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
     nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
     part = GpuLinkLimit(link=wires.kind, count=count, bytes_per_s=one.bytes_per_s, way="pair")
     return Link.of(rate, part, one.source, nccl, one.library)
-
-
-def _adds(gpus: Sequence[Gpu], wires: Wires) -> bool:
-    versions = [(gpu.architecture or "").removeprefix("sm_") for gpu in gpus]
-    return bool(wires.switch) and all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions)
 
 
 def capped(egress: Link, own: Sequence[Link]) -> Link:
@@ -530,12 +506,11 @@ def parse_gigabytes(option: str, text: str) -> float:
 
 def node_from_user(gpus: int, override: UserOverride) -> Node:
     """Return a node of `gpus` GPUs with only the hardware that the user gave."""
-    none = unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16")
-    pcie = override.pcie
-    egress = override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
-    if pcie is None:
-        return with_override(Node(gpus, none, egress), override)
-    return with_override(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), override)
+    pcie, egress = override.pcie, override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
+    node = Node(gpus, unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"), egress)
+    if pcie is not None:
+        node = Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False)
+    return with_override(node, override)
 
 
 def with_override(node: Node, override: UserOverride) -> Node:
@@ -551,23 +526,14 @@ def _between_gpus(rate: float, gpus: int) -> Link:
 
     AMD's GPUs have one link to each other one: 448 GB/s are 7 links of 64 GB/s on 8 MI300X.
     """
-    nvlink = _nvlink(rate)
-    if nvlink.nccl_bytes_per_s is not None:
-        return nvlink
-    fitting = (row for row in rates().xgmi if isclose((gpus - 1) * row.gb_per_s * 1e9, rate, rel_tol=1e-6))
-    row = next(fitting, None)
-    if row is None:
-        return nvlink
-    part = GpuLinkLimit(link="xGMI", count=gpus - 1, bytes_per_s=row.gb_per_s * 1e9)
-    return Link.of(rate, part, "--nvlink", (gpus - 1) * row.rccl_gb_per_s * 1e9, RCCL)
-
-
-def _nvlink(rate: float) -> Link:
-    """Return a GPU's NVLinks with this total rate, with NCCL's constant for them."""
     by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
     models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
     same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]
-    return Link.of(rate, GpuLinkLimit(link="NVLink", bytes_per_s=rate), "--nvlink", min(same, default=None))
+    xgmi = next((row for row in rates().xgmi if isclose((gpus - 1) * row.gb_per_s * 1e9, rate, rel_tol=1e-6)), None)
+    if same or xgmi is None:
+        return Link.of(rate, GpuLinkLimit(link="NVLink", bytes_per_s=rate), "--nvlink", min(same, default=None))
+    part = GpuLinkLimit(link="xGMI", count=gpus - 1, bytes_per_s=xgmi.gb_per_s * 1e9)
+    return Link.of(rate, part, "--nvlink", (gpus - 1) * xgmi.rccl_gb_per_s * 1e9, RCCL)
 
 
 def _short(text: str) -> str:
@@ -635,16 +601,14 @@ class Job:
     @cached_property
     def partitions(self) -> tuple[tuple[Partition, bool], ...]:
         """The partition by nodes if there are several (True), then the cuts inside nodes (False; single GPUs are `singles`)."""
-        return tuple(self._partitions())
-
-    def _partitions(self) -> Iterator[tuple[Partition, bool]]:
+        found: list[tuple[Partition, bool]] = []
         if self.several:
-            yield tuple(Side(node.gpus, self.egress(node).known, (self.egress(node),), times) for node, times in self.kinds), True
+            by_node = (Side(node.gpus, self.egress(node).known, (self.egress(node),), times) for node, times in self.kinds)
+            found.append((tuple(by_node), True))
         for level in range(1, max(len(node.cuts) for node, _ in self.kinds)):
-            yield tuple(_times(side, times) for node, times in self.kinds for side in self._cut(node, level)), False
-
-    def _cut(self, node: Node, level: int) -> Partition:
-        return tuple(self._with_nics(node, side) for side in (node.cuts[level] if level < len(node.cuts) else node.singles))
+            cuts = [(node, times, node.cuts[level] if level < len(node.cuts) else node.singles) for node, times in self.kinds]
+            found.append((tuple(_times(self._with_nics(node, side), times) for node, times, cut in cuts for side in cut), False))
+        return tuple(found)
 
     def _with_nics(self, node: Node, side: Side) -> Side:
         """Return the GPUs of a node with the NICs' rate added where NICs have a separate path from the links inside the node."""
@@ -663,13 +627,16 @@ class Job:
         """Return the host of a node that has these links, where the nodes differ; else None."""
         if not limits or len({(node.injection.name, self.egress(node).name) for node, _ in self.kinds}) == 1:
             return None
-        return next((node.host for node, _ in self.kinds if node.host and tuple(limits) in _limits(self, node)), None)
+        return next((node.host for node, _ in self.kinds if node.host and tuple(limits) in self._limits(node)), None)
+
+    def _limits(self, node: Node) -> set[tuple[LimitPart, ...]]:
+        nics, pcie, injection = (_parts((link,)) for link in (self.egress(node), node.pcie, node.injection))
+        inside = {injection, *(_parts(side.links) for cut in node.cuts for side in cut)}
+        return {nics, pcie, *inside, *(limits + nics for limits in inside)}
 
 
-def _limits(job: Job, node: Node) -> set[tuple[LimitPart, ...]]:
-    sides = [Side(1, 0.0, (node.injection,)), *(side for cut in node.cuts for side in cut)]
-    nics, inside = Side(1, 0.0, (job.egress(node),)).limits, {side.limits for side in sides}
-    return {nics, Side(1, 0.0, (node.pcie,)).limits, *inside, *(limits + nics for limits in inside)}
+def _parts(links: Sequence[Link]) -> tuple[LimitPart, ...]:
+    return tuple(link.part for link in links if link.part is not None)
 
 
 def _times(side: Side, times: int) -> Side:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from functools import cache
 from math import isclose, log
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from collbench.errors import UsageError
+import msgspec
+
 from collbench.machine.peak.domain import joined
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_nic, parse_pcie
+from collbench.machine.peak.rates import parse
 from collbench.units import format_rate
 
-_FILE = Path(__file__).with_name("published.toml")
+FILE = Path(__file__).with_name("published.toml")
 _ALIKE = 0.002  # of a rate: 448 GB/s of xGMI and 450 GB/s of NVLink differ
 _MOST = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of published.toml; rates in GB/s. The fields are explained in that file."""
 
     operation: str
@@ -72,23 +73,17 @@ class PublishedFigure:
         return f"{rates} GB/s on {count}{self.machine}{how} ({', '.join(self.sources)})"
 
 
+class PublishedFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole table of published bus bandwidths."""
+
+    schema: Literal[1]
+    published: tuple[Published, ...]
+
+
 @cache
 def rows() -> tuple[Published, ...]:
-    """Return the table in the package."""
-    return parse(_FILE.read_text(encoding="utf-8"))
-
-
-def parse(text: str) -> tuple[Published, ...]:
-    """Return the rows of a table. Raises UsageError for anything but schema 1 with rows of known keys."""
-    import tomllib
-
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of published figures is not valid TOML: {error}") from None
-    if table.pop("schema", None) != 1 or set(table) != {"published"}:
-        raise UsageError("the table of published figures must have schema = 1 and the section published, and no others")
-    return tuple(_row(row) for row in table["published"])
+    """Return the rows of the table in the package."""
+    return parse(FILE.read_text(encoding="utf-8"), PublishedFigures).published
 
 
 def published(operation: str, job: Job) -> list[PublishedFigure]:
@@ -97,7 +92,10 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     Machines are alike if they have the same number of GPUs and the same rate of their links; across nodes also of their NICs.
     """
     own = _traits(job)
-    alike = [row for row in rows() if row.operation == operation and _same(own, _traits(row.job()))]
+    if own is None or own[1] is None:
+        return []
+    traits = [(row, _traits(row.job())) for row in rows() if row.operation == operation]
+    alike = [row for row, its in traits if its and its[0] == own[0] and _alike(its[1], own[1]) and _alike(its[2], own[2])]
     groups: dict[tuple[Any, ...], list[Published]] = {}
     for row in alike:
         groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
@@ -105,31 +103,16 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     return [_figure(group) for group in found[:_MOST]]
 
 
-@dataclass(frozen=True)
-class _Traits:
-    """The properties that make machines alike: GPUs per node, whether there are several nodes and NVLink joins them, bytes per second."""
+def _traits(job: Job) -> tuple[tuple[float, bool, bool], float | None, float | None] | None:
+    """Return what makes machines alike, for a job on machines of one kind; None for a mixed one.
 
-    gpus: float
-    several_machines: bool
-    several_nodes: bool
-    between_gpus: float | None
-    leaving: float | None
-
-
-def _traits(job: Job) -> _Traits | None:
-    """Return the traits of a job on machines of one kind; None for a mixed one."""
+    GPUs per node, whether there are several nodes, and whether NVLink joins them; the rate between GPUs, and the rate leaving a node.
+    """
     if len(job.kinds) > 1 or job.ceiling_from_user is not None:
         return None
     node = job.nodes[0]
-    leaving = node.egress.bytes_per_s if job.several else None
-    return _Traits(node.gpus / node.machines, job.machines > 1, job.several, node.injection.bytes_per_s, leaving)
-
-
-def _same(one: _Traits | None, other: _Traits | None) -> bool:
-    if one is None or other is None or one.between_gpus is None:
-        return False
-    counts = (one.gpus, one.several_machines, one.several_nodes) == (other.gpus, other.several_machines, other.several_nodes)
-    return counts and _alike(one.between_gpus, other.between_gpus) and _alike(one.leaving, other.leaving)
+    counts = (node.gpus / node.machines, job.machines > 1, job.several)
+    return counts, node.injection.bytes_per_s, node.egress.bytes_per_s if job.several else None
 
 
 def _alike(one: float | None, other: float | None) -> bool:
@@ -141,11 +124,3 @@ def _figure(group: Sequence[Published]) -> PublishedFigure:
     low, high = min(row.busbw_gb_per_s[0] for row in group), max(row.busbw_gb_per_s[1] for row in group)
     sources = tuple(dict.fromkeys(row.source for row in group))
     return PublishedFigure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
-
-
-def _row(row: dict[str, Any]) -> Published:
-    try:
-        low, high = row["busbw_gb_per_s"]
-        return Published(**{**row, "busbw_gb_per_s": (float(low), float(high))})
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"a row of [[published]] in the table of published figures is not valid: {error}") from None

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
+
+import msgspec
 
 from collbench.errors import UsageError
 
-_FILE = Path(__file__).with_name("rates.toml")
+FILE = Path(__file__).with_name("rates.toml")
 _CLOSE = 0.005  # tools print raw rates with three digits
+_Table = TypeVar("_Table")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvLink:
+class _SourcedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row with the address of its source, and whether it was checked there."""
+
+    source: str
+    verified: bool
+
+
+class NvLink(_SourcedRow, frozen=True):
     """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it."""
 
     generation: int
     gb_per_s: float
     nccl_gb_per_s: float
     architectures: list[str]
-    source: str
     nccl_source: str
-    verified: bool
     printed_gb_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuModel:
+class GpuModel(_SourcedRow, frozen=True):
     """A GPU model: its maximum number of NVLinks, the PCIe generation of its interface, and where its links lead.
 
     bridge    the links lead to one other card
@@ -39,35 +45,27 @@ class GpuModel:
     architecture: str
     links: int
     pcie_generation: int
-    source: str
-    verified: bool
     bridge: bool = False
     c2c: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Xgmi:
+class Xgmi(_SourcedRow, frozen=True):
     """AMD's link between GPUs: GB/s of one link in one direction, and RCCL's constant for it."""
 
     architectures: list[str]
     gb_per_s: float
     rccl_gb_per_s: float
-    source: str
     rccl_source: str
-    verified: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pcie:
+class Pcie(_SourcedRow, frozen=True):
     """A PCIe generation: GT/s of a lane, its coding (payload bits, line bits), and NCCL's GB/s for sixteen lanes."""
 
     generation: int
     gt_per_s: float
     coding: list[int]
     nccl_gb_per_s: float
-    source: str
     nccl_source: str
-    verified: bool
 
     def bytes_per_s(self, lanes: int) -> float:
         """Return the bytes per second of one direction after line coding."""
@@ -78,113 +76,28 @@ class Pcie:
         return self.nccl_gb_per_s * 1e9 * lanes / 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciePayload:
-    """The bytes of each PCIe packet in addition to its payload."""
-
-    overhead_bytes: int
-    source: str
-    verified: bool
-
-    def efficiency(self, payload_bytes: int) -> float:
-        """Return the fraction of a link's rate that is payload at this maximum payload size."""
-        return payload_bytes / (payload_bytes + self.overhead_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sockets:
-    """NCCL's constant for the link between two sockets, GB/s of one direction."""
-
-    processor: str
-    gb_per_s: float
-    source: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upi:
-    """Intel's link between sockets, GB/s of one link in one direction."""
-
-    gt_per_s: float
-    gb_per_s: float
-    source: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InfinibandLane:
-    """An InfiniBand lane: Gb/s as the kernel reports it, and the fraction of it that is data."""
-
-    name: str
-    gbit_per_s: float
-    data: float
-    source: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
-    """The fraction of a link's data rate that is payload, by transport and MTU in bytes."""
-
-    transport: str
-    mtu: int
-    fraction: float
-    source: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole table of hardware rates."""
 
+    schema: Literal[1]
     nvlink: tuple[NvLink, ...]
     gpu: tuple[GpuModel, ...]
     xgmi: tuple[Xgmi, ...]
     pcie: tuple[Pcie, ...]
-    pcie_payload: tuple[PciePayload, ...]
-    nccl_socket: tuple[Sockets, ...]
-    upi: tuple[Upi, ...]
-    infiniband: tuple[InfinibandLane, ...]
-    payload: tuple[Payload, ...]
 
 
-_ROWS: dict[str, Any] = {
-    "nvlink": NvLink,
-    "gpu": GpuModel,
-    "xgmi": Xgmi,
-    "pcie": Pcie,
-    "pcie_payload": PciePayload,
-    "nccl_socket": Sockets,
-    "upi": Upi,
-    "infiniband": InfinibandLane,
-    "payload": Payload,
-}
+def parse(text: str, kind: type[_Table]) -> _Table:
+    """Return a table of this package. Raises UsageError for other keys, values of other types, and broken TOML."""
+    try:
+        return msgspec.convert(tomllib.loads(text), kind)
+    except (msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"the table {kind.__name__} is not valid: {error}") from None
 
 
 @cache
 def rates() -> Rates:
     """Return the table in the package."""
-    return parse(_FILE.read_text(encoding="utf-8"))
-
-
-def parse(text: str) -> Rates:
-    """Return a table of rates. Raises UsageError for anything but schema 1 with its sections and their keys."""
-    import tomllib
-
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"the table of rates is not valid TOML: {error}") from None
-    if table.pop("schema", None) != 1 or set(table) != set(_ROWS):
-        raise UsageError(f"the table of rates must have schema = 1 and the sections {', '.join(_ROWS)}, and no others")
-    return Rates(**{section: tuple(_row(section, row) for row in rows) for section, rows in table.items()})
-
-
-def _row(section: str, row: dict[str, Any]) -> Any:
-    try:
-        return _ROWS[section](**row)
-    except TypeError as error:
-        raise UsageError(f"a row of [[{section}]] in the table of rates has wrong keys: {str(error).split('() ')[-1]}") from None
+    return parse(FILE.read_text(encoding="utf-8"), Rates)
 
 
 @cache

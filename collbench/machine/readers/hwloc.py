@@ -15,10 +15,12 @@ from collbench.machine.readers.rdma import parse_guid, parse_lid
 from collbench.machine.readers.text import (
     HEAD,
     FileLimits,
+    Notes,
     Reader,
     Unreadable,
     cpu_mask,
     few,
+    nested,
     pci_address,
     printable,
     top_element,
@@ -193,15 +195,10 @@ class HwlocObject:
 
 def hwloc_objects(topology: Element) -> list[HwlocObject]:
     """Return every <object>, outer ones first."""
-    found: list[HwlocObject] = []
-    waiting: list[tuple[Element, HwlocObject | None]] = [(topology, None)]
-    while waiting:
-        element, inside = waiting.pop()
-        thing = HwlocObject(element, inside) if element.tag == "object" else inside
-        if element.tag == "object" and thing:
-            found.append(thing)
-        waiting += [(child, thing) for child in reversed(element) if child.tag == "object"]
-    return found
+    found: dict[Element | None, HwlocObject] = {}
+    for element, inside in nested(topology, {"object"}):
+        found[element] = HwlocObject(element, found.get(inside))
+    return list(found.values())
 
 
 def infos(element: Element) -> dict[str, str]:
@@ -220,15 +217,13 @@ _MEMORY = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")  # KiB
 
 
 @dataclass
-class Devices:
+class Devices(Notes):
     """The devices found. `ends`: the GPU or switch of each object in a distance matrix."""
 
     pci: tuple[PciDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
     ends: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
 
 
 def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int]) -> Devices:
@@ -239,7 +234,7 @@ def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int
     for thing in things:
         address = thing.address
         if address and address in seen:
-            found.doubts.append(f"hwloc lists {address} twice: the first is taken")
+            found.doubt(f"hwloc lists {address} twice: the first is taken")
         elif address:
             seen[address] = _pci(thing, address, _model(drivers.get(address, ())), numa_ids, found.unknown)
     found.pci = pci.with_switches(tuple(seen.values()))
@@ -277,15 +272,10 @@ def _pci(thing: HwlocObject, address: str, model: str | None, numa_ids: frozense
         unknown[f"pci/{address}/link"] = why or pci.VIRTUAL_LINK
     parent = next((above.address for above in thing.up() if above.address), None)
     link = PcieLink() if virtual else link
-    numa = _numa(thing, numa_ids)
-    return PciDevice(address, kind, parent, vendor, device_id, class_id, name, numa, link, virtual=virtual)
-
-
-def _numa(thing: HwlocObject, numa_ids: frozenset[int]) -> int | None:
-    """Return the nearest NUMA node: of the first containing object with a node set, if that is one node with CPUs."""
     near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
-    nodes = (cpu_mask(near) or frozenset()) & numa_ids
-    return next(iter(nodes)) if len(nodes) == 1 else None
+    nodes = (cpu_mask(near) or frozenset()) & numa_ids  # of the first containing object with a node set
+    numa = next(iter(nodes)) if len(nodes) == 1 else None
+    return PciDevice(address, kind, parent, vendor, device_id, class_id, name, numa, link, virtual=virtual)
 
 
 def _model(drivers: Sequence[HwlocObject]) -> str | None:

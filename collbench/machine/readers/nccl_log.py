@@ -332,7 +332,7 @@ class LogFacts:
         self.left_out = 0
         self.local: dict[tuple[str, str], set[str]] = {}
         self._hosts_of: dict[bytes, str] = {}  # by the text before a message, which is constant for a thread of a rank
-        self._seen: dict[tuple[bytes, str], bool] = {}  # messages whose facts were entered for a host
+        self._seen: dict[tuple[bytes, str], bool] = {}  # whether the facts of a message were entered for a host
         self._words: dict[bytes, tuple[Entry, ...]] = {}
         self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
         self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before the message and its end: "[send] via NET/IB/0"

@@ -19,16 +19,17 @@ from collbench.machine.readers.rdma import parse_guid as guid_of
 from collbench.machine.readers.text import (
     HEAD,
     FileLimits,
+    Notes,
     Reader,
     Unreadable,
     cpu_mask,
     few,
     gigatransfers,
     lanes,
+    nested,
     numa_of,
     pci_address,
     printable,
-    several,
     top_element,
     whole,
     written,
@@ -50,22 +51,6 @@ _MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s, twice the fastest availab
 _RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
 # InfiniBand's data rate if it is lower than the printed one: 8b10b up to QDR, and FDR (see infiniband_rate).
 _INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LANES["DDR"], LANES["QDR"], LANES["FDR"])}
-
-
-@dataclass
-class TopologyNotes:
-    """Unknown facts by path, and doubts about values."""
-
-    unknown: dict[str, str] = field(default_factory=dict)
-    _doubts: dict[str, list[str]] = field(default_factory=dict)
-
-    def doubt(self, part: str, why: str) -> None:
-        """Add a doubt about a value of the file."""
-        self._doubts.setdefault(why, []).append(part)
-
-    def doubts(self) -> list[str]:
-        """Return one sentence per reason, with the parts that it applies to."""
-        return [f"{several(parts)}: {why}" for why, parts in self._doubts.items()]
 
 
 def _pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
@@ -123,7 +108,7 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
     )
 
 
-def _gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes) -> list[GpuLink]:
+def _gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
     """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs."""
     counts: Counter[tuple[str | None, LinkKind]] = Counter()
     for link in element:
@@ -131,7 +116,7 @@ def _gpu_links(element: Element, key: str, known: set[str], notes: TopologyNotes
         if kind is None or _class_of(link) == _PROCESSOR:
             continue
         if count is None:
-            notes.doubt(f"GPU {key}", f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out")
+            notes.doubt(f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out", f"GPU {key}")
             continue
         counts[_far_end(link, key, known, notes), kind] += count
     return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
@@ -141,19 +126,19 @@ def _class_of(link: Element) -> str:
     return link.get("tclass", "").lower()
 
 
-def _far_end(link: Element, key: str, known: set[str], notes: TopologyNotes) -> str | None:
+def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:
     """Return the GPU at the far end, or SWITCH. A hidden one in a virtual machine has the target fffffff:ffff:ff."""
     if _class_of(link) == _NVSWITCH:
         return SWITCH
     target = pci_address(link.get("target", ""))
     if target == key:
-        notes.doubt(f"GPU {key}", f"its {link.tag} leads to itself in the file, and only the count was taken")
+        notes.doubt(f"its {link.tag} leads to itself in the file, and only the count was taken", f"GPU {key}")
     elif target not in known:
-        notes.doubt(f"GPU {key}", f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken")
+        notes.doubt(f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken", f"GPU {key}")
     return target if target in known and target != key else None
 
 
-def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: TopologyNotes) -> Nic:
+def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: Notes) -> Nic:
     """Return the NIC of a <net> element, which is one port. A virtual network, or one without a known function, has no PCI device.
 
     NCCL writes port 0 for sockets and the verbs port, from 1, for RDMA; names like "mlx5_0" and interfaces like "eth0".
@@ -176,7 +161,7 @@ def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: To
     )
 
 
-def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: TopologyNotes) -> Port:
+def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: Notes) -> Port:
     number = whole(element.get("port"), 1, 255) or 1
     speed = printable(element.get("speed", ""), 40)
     infiniband = ((device.class_id if device else None) or 0) >> 8 == pci.INFINIBAND
@@ -185,7 +170,7 @@ def _port(element: Element, name: str, device: PciDevice | None, virtual: str | 
     if rate is None:
         notes.unknown[f"nics/{name}/ports/{number}/rate_bits_per_s"] = why
     elif why:
-        notes.doubt(f"{name} port {number}", why)
+        notes.doubt(why, f"{name} port {number}")
     layer: Literal["infiniband", "ethernet"] | None = "infiniband" if infiniband else "ethernet" if ethernet else None
     return Port(number=number, rate_bits_per_s=rate, rate_text=f"{speed} Mb/s" if speed else None, link_layer=layer)
 
@@ -222,10 +207,9 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
 
 
 @dataclass
-class ParsedTopology:
+class ParsedTopology(Notes):
     """The parts found in the file, by their keys, in the file's order."""
 
-    notes: TopologyNotes = field(default_factory=TopologyNotes)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     pci: dict[str, PciDevice] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
@@ -244,13 +228,12 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
         numa = numa_of(cpu.get("numaid"))
         if numa is not None:
             found.numa.setdefault(numa, NumaNode(numa, cpus=written(cpu_mask(cpu.get("affinity")) or ()) or None))
-        waiting: list[tuple[Element, PciDevice | None]] = [(element, None) for element in reversed(cpu)]
-        while waiting:  # outer ones first, in the file's order
-            element, parent = waiting.pop()
+        functions: dict[Element | None, PciDevice | None] = {}  # of an element, or of the one around it
+        for element, inside in nested(cpu, {"pci", "nic", "net"}):
+            parent = functions.get(inside)
             if element.tag == "net":
-                _take_net(_nic(element, parent, numa, found.notes), found)
-            below = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
-            waiting += [(child, below) for child in reversed(element)] if element.tag in {"pci", "nic"} else []
+                _take_net(_nic(element, parent, numa, found), found)
+            functions[element] = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
     _link_tree(found)
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
@@ -267,9 +250,9 @@ def _take_function(element: Element, parent: PciDevice | None, numa: int | None,
     if parent:
         found.children.setdefault(parent.address, []).append(device.address)
     else:
-        found.notes.unknown[f"pci/{device.address}/parent"] = "NCCL's topology leaves out the root ports"
+        found.unknown[f"pci/{device.address}/parent"] = "NCCL's topology leaves out the root ports"
     if device.virtual:
-        found.notes.unknown[f"pci/{device.address}/link"] = pci.VIRTUAL_LINK
+        found.unknown[f"pci/{device.address}/link"] = pci.VIRTUAL_LINK
     if device.kind == "gpu":
         found.gpus[device.address] = (_gpu(own_gpu, device), own_gpu)
     return device
@@ -281,7 +264,7 @@ def _take_net(nic: Nic, found: ParsedTopology) -> None:
     if known is None:
         found.nics[nic.name] = nic
     elif nic.address != known.address or nic.ports[0].number in {port.number for port in known.ports}:
-        found.notes.doubt(f"{nic.name} port {nic.ports[0].number}", "the file names it twice, and the first was taken")
+        found.doubt("the file names it twice, and the first was taken", f"{nic.name} port {nic.ports[0].number}")
     else:
         found.nics[nic.name] = replace(known, ports=(*known.ports, *nic.ports))
 
@@ -294,15 +277,15 @@ def _link_tree(found: ParsedTopology) -> None:
     known = set(found.gpus)
     dumped = {key: (gpu, element) for key, (gpu, element) in found.gpus.items() if element is not None}
     for key, (_, element) in dumped.items():
-        found.links += _gpu_links(element, key, known, found.notes)
+        found.links += _gpu_links(element, key, known, found)
         for address in (pci_address(link.get("target", "")) for link in element if _class_of(link) == _NVSWITCH):
             if address and address not in found.pci and not set(address) <= set("f0:."):
                 found.pci[address] = PciDevice(address, "nvswitch", class_id=0x068000)
-                found.notes.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
+                found.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
     linked = {link.a for link in found.links}
     found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in dumped if key not in linked] if linked else []
     if not known:
-        found.notes.unknown["gpus"] = "the file names no GPU"
+        found.unknown["gpus"] = "the file names no GPU"
     elif not linked and len(known) > 1:
         _no_links(found, [gpu for gpu, _ in dumped.values()])
 
@@ -312,8 +295,8 @@ def _no_links(found: ParsedTopology, gpus: Sequence[Gpu]) -> None:
     built = [gpu for gpu in gpus if has_built_in_links(gpu, len(found.gpus))]
     if built:
         why = f"the file lists none, but {built[0].model or built[0].architecture} GPUs are built with them"
-        found.notes.unknown["gpu_links"] = why
-        found.notes.doubt("links between GPUs", why)
+        found.unknown["gpu_links"] = why
+        found.doubt(why, "links between GPUs")
     else:
         found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in gpus]
 
@@ -330,9 +313,9 @@ def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
     nameless = sum(device.kind == "other" and device.class_id is None for device in found.pci.values())
     if nameless:
         why = f"{nameless} PCI functions have no class in the file: each may be a GPU or a NIC"
-        found.notes.unknown |= {"nics": why, "gpus": why}
+        found.unknown |= {"nics": why, "gpus": why}
     elif not found.nics and not any(device.kind == "nic" for device in found.pci.values()):
-        found.notes.unknown["nics"] = "the file names no NIC"
+        found.unknown["nics"] = "the file names no NIC"
 
 
 def _drop_impossible_links(found: ParsedTopology) -> None:
@@ -341,8 +324,8 @@ def _drop_impossible_links(found: ParsedTopology) -> None:
         below = [found.pci[child] for child in found.children.get(address, ())]
         why = _why_impossible(device, below, rates.get(address))
         if why:
-            found.notes.unknown[f"pci/{address}/link"] = why
-            found.notes.doubt(address, why)
+            found.unknown[f"pci/{address}/link"] = why
+            found.doubt(why, address)
             found.pci[address] = replace(device, link=PcieLink(max_width=device.link.max_width if below else None))
 
 
@@ -364,7 +347,7 @@ def _add_bare_nics(found: ParsedTopology) -> None:
     for device in found.pci.values():
         if device.kind == "nic" and device.address not in ported:
             found.nics[device.address] = pci.nic(device, physical)
-            found.notes.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
+            found.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
     for name, nic in found.nics.items():
         if "+" in name and set(name.split("+")) <= set(found.nics):
             found.nics[name] = replace(nic, virtual=f"NCCL's union of {name}")
@@ -403,9 +386,9 @@ def read(text: str, name: str) -> Machine:
     if not found.pci and not found.nics:
         raise Unreadable(f"{called} names no PCI device and no network: {_AGAIN}")
     if len(hosts) > 1:
-        found.notes.doubt(called, f"it holds {len(hosts)} hosts, and only the first was read")
+        found.doubt(f"it holds {len(hosts)} hosts, and only the first was read", called)
     if all(element is None for _, element in found.gpus.values()) and not any(nic.ports for nic in found.nics.values()):
-        found.notes.doubt(called, "a vendor's template, not what NCCL found: its link speeds are not measured")
+        found.doubt("a vendor's template, not what NCCL found: its link speeds are not measured", called)
     architecture, vendor = (printable(cpus[0].get(attribute, ""), 64) or None for attribute in ("arch", "vendor"))
     return Machine(
         sources=(f"{KIND} {called}",),
@@ -415,8 +398,8 @@ def read(text: str, name: str) -> Machine:
         gpus=tuple(gpu for gpu, _ in found.gpus.values()),
         gpu_links=tuple(found.links),
         nics=tuple(found.nics.values()),
-        unknown=found.notes.unknown,
-        doubts=few(found.notes.doubts()),
+        unknown=found.unknown,
+        doubts=few(found.doubts),
     )
 
 

@@ -144,7 +144,7 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
         return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
     rate = port_rate(text, layer or "infiniband")
     if rate and falls_back(text) and layer == "infiniband":
-        notes.doubts.append(f"{place.key} port {place.number} is read at SDR, which the kernel also prints for speeds it does not know")
+        notes.doubt(f"{place.key} port {place.number} is read at SDR, which the kernel also prints for speeds it does not know")
     return rate, f"'{text}' is not a valid port rate"
 
 

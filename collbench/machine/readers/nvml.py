@@ -78,7 +78,7 @@ def nvlinks(session: Session, key: str, handle: Any, known: set[str]) -> tuple[l
     for end, found in speeds.items():
         rates = sorted({speed for speed in found if speed is not None})
         if len(rates) > 1:
-            session.doubts.append(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
+            session.doubt(f"the NVLinks of GPU {key} run at different speeds, {rates[0] / 1e9:g} to {rates[-1] / 1e9:g} GB/s")
         if len(rates) != 1:
             why = "the links run at different speeds" if rates else "NVML does not report the speed of an NVLink"
             session.unknown[f"gpu_links/{key}>{end or '?'}/bytes_per_s"] = why

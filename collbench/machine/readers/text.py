@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -65,7 +65,16 @@ class Notes:
     """Why facts are unknown, by fact path, and doubts about values; see `Machine`."""
 
     unknown: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
+    _parts: dict[str, list[str]] = field(default_factory=dict)  # by doubt
+
+    def doubt(self, why: str, part: str = "") -> None:
+        """Add a doubt about a value; doubts about several parts for one reason become one sentence."""
+        self._parts.setdefault(why, []).extend([part] if part else [])
+
+    @property
+    def doubts(self) -> list[str]:
+        """One sentence per reason, with the parts that it applies to."""
+        return [f"{several(parts)}: {why}" if parts else why for why, parts in self._parts.items()]
 
 
 def few(doubts: Sequence[str]) -> tuple[str, ...]:
@@ -218,6 +227,20 @@ def top_element(text: str, name: str, limits: FileLimits) -> Element:
     if top is None:
         raise Unreadable(f"{called} holds no XML: {limits.again}")
     return top
+
+
+def nested(top: Element, tags: Container[str]) -> Iterator[tuple[Element, Element | None]]:
+    """Yield each element with one of these tags and the one that contains it (None: `top`), outer ones first, in the file's order.
+
+    Elements with other tags are skipped with their content.
+    """
+    waiting: list[tuple[Element, Element | None]] = [(top, None)]
+    while waiting:
+        element, inside = waiting.pop()
+        if element is not top:
+            yield element, inside
+        within = None if element is top else element
+        waiting += [(child, within) for child in reversed(element) if child.tag in tags]
 
 
 class _Tree:

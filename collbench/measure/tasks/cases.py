@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
 from collbench.measure.request import Budget, Request, SharedTime
-from collbench.measure.resume import planned
+from collbench.measure.resume import planned, requested_of, rows_by_place
 from collbench.measure.row import RowContext, check_fields, make_row, row_without, wrong_evidence
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, member_places, run_task
 from collbench.operations.case import Case
@@ -25,15 +25,20 @@ from collbench.operations.sweep import Sweep, Sweeps
 from collbench.operations.unsupported import CaseFailed, as_fact, decode_reason
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CELLS
+from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_bytes
 
 
 @dataclass
 class CasesTask(Task):
-    """The cases of the request's sweep on each of its backends."""
+    """The cases of the request's sweep on each of its backends.
+
+    identities  for each case how its stored row names it, see `resume.planned`
+    """
 
     work: list[Work] = field(default_factory=list)
+    identities: Sequence[tuple[Row, Row]] = ()
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the cases. Raises UsageError, on all ranks, for cases that do not fit the ranks or their memory."""
@@ -49,12 +54,23 @@ class CasesTask(Task):
         if any(sweep.sparse for sweep in request.sweep.each):
             work, left_out = fitting_sizes(work, world)
         check_memory(work, world)
-        self.work = work
+        self.work, self.identities = work, planned(work, world)
         cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
+        # The heads of tables have what was requested, such as the largest size.
+        facts = {"asked": self.requested(session)} if world.rank == 0 else {}
         return Plan(
-            len(work), cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
-            identities=planned(work, world), notes=[left_out] if left_out else [],
+            len(work), facts, cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
+            notes=[left_out] if left_out else [],
         )  # fmt: skip
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the cases and the options that all of them share."""
+        return requested_of(session.request, [row for row, _ in self.identities])
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rows by the place of their case."""
+        found = rows_by_place(run.rows, self.identities)
+        return found, len(found) == len(self.work)
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:
         """Return the backends and cases that are measured now."""

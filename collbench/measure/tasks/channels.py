@@ -707,7 +707,7 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
     """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
-    from collbench.device.present import gpu_obstacle
+    from collbench.device.unavailable import gpu_obstacle
 
     why = gpu_obstacle(env)
     if why:

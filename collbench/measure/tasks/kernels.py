@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from collbench.control.world import World
 from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
 from collbench.device.gpu import OpenGpu, gpu_count
-from collbench.device.present import gpu_obstacle
+from collbench.device.unavailable import gpu_obstacle
 from collbench.errors import FINE, RunFailed, UsageError
 from collbench.measure.ceilings import link_between
 from collbench.measure.probing import together_or_alone

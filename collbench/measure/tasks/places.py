@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback
@@ -15,7 +17,9 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.groups import Groups, Pair, Schedule, schedule
+from collbench.operations.sweep import Sweep
 from collbench.reason import Fact
+from collbench.results.rounds import HuntRound, PairRound
 from collbench.units import format_duration, plural
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
@@ -44,6 +48,17 @@ class PairsRequest:
     sample: int | None = None
     budget_s: float = 600.0
     tools: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        sweep = self.launch.sweep
+        assert isinstance(sweep, Sweep)
+        return {
+            "--by": self.by, "--size": self.size_bytes, "--latency-size": self.latency_size_bytes, "--concurrent": self.concurrent,
+            "--one-to-all": self.one_to_all, "--sample": self.sample, "--budget": self.budget_s, "--tools": list(self.tools),
+            "--device": sweep.device, "--window": sweep.window, "--streams": sweep.streams,
+        }  # fmt: skip
 
 
 class IdleRanks(Fact, frozen=True):
@@ -187,10 +202,20 @@ class HuntRequest:
     isolate: bool = True
     node: str | None = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        own = {"--method": self.method, "--rounds": self.rounds, "--no-growing": not self.growing, "--no-isolation": not self.isolate}
+        return {**self.pairs.options, **own}
+
 
 @dataclass(frozen=True)
 class RoundOrder:
-    """The hunt's request of one round; see `results.rounds.HuntRound` for the fields."""
+    """The request of one round, of a strategy at rank 0; see `results.rounds.HuntRound` for the fields.
+
+    pause_s  seconds to wait before the round
+    number   from 0; the task counts the rounds
+    """
 
     kind: str
     groups: Groups
@@ -198,12 +223,62 @@ class RoundOrder:
     stage: str
     nic: str | None = None
     pause_s: float = 0.0
+    number: int = 0
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RoundOrder:
         """Return the request from the fields received over the control plane, in which tuples have become lists."""
-        groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
-        return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))
+        return msgspec.convert(values, cls)
+
+
+class Rounds:
+    """The rounds that a strategy requests, at rank 0. Those that are stored answer it without a measurement.
+
+    strategy  yields each round, and receives its records
+    stored    the records of a run to resume; folder: of that run
+    """
+
+    def __init__(self, strategy: Generator[RoundOrder, list[Any], None], stored: Iterable[Any] = (), folder: Path = Path()) -> None:
+        self._strategy, self._folder = strategy, folder
+        self._records: dict[int, list[Any]] = {}
+        self.add(stored)
+        self._number: int | None = None  # of the round that the strategy waits for; None: it was not asked yet
+        self._order: RoundOrder | None = None  # what is left of that round
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the numbers of the rounds that have records, in measured order."""
+        return list(self._records)
+
+    def add(self, records: Iterable[Any]) -> None:
+        """Add the records of a round that was measured."""
+        self._order = None
+        for one in records:
+            self._records.setdefault(one.round, []).append(one)
+
+    def next(self) -> RoundOrder | None:
+        """Return what is left to measure of the next round; None: the strategy has ended.
+
+        Raises UsageError if the stored records are of another round than the strategy requests.
+        """
+        while self._order is None:
+            try:
+                order = next(self._strategy) if self._number is None else self._strategy.send(self._records.get(self._number, []))
+            except StopIteration:
+                return None
+            self._number = order.number
+            met = [group for one in self._records.get(order.number, ()) for group in groups_of(one)]
+            if not set(met) <= set(order.groups):
+                why = f"round {order.number + 1} does not follow from those before it"
+                raise UsageError(f"{self._folder} cannot be resumed: {why}; start a new run, without --resume")
+            left = tuple(group for group in order.groups if group not in met)
+            self._order = replace(order, groups=left) if left else None
+        return self._order
+
+
+def groups_of(one: HuntRound | PairRound) -> Groups:
+    """Return the groups, or pairs, of a round."""
+    return one.groups if isinstance(one, HuntRound) else one.pairs
 
 
 # The interfaces that all nodes have.

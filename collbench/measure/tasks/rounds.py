@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from collbench.measure.tasks.places import (
     Places,
     Rails,
     RoundOrder,
+    Rounds,
     places_of,
     rails_of,
     sampled,
@@ -34,10 +35,12 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.groups import Pair, Schedule
 from collbench.reason import Fact, as_json
 from collbench.results.folder import HUNT, PAIRS, TOOLS
-from collbench.results.rounds import HuntRound, PairRound
+from collbench.results.reader import Run
+from collbench.results.rounds import HuntRound, PairRound, read_hunt, read_pairs
 from collbench.results.row import Row, Times
 from collbench.units import listed
 
+MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
@@ -100,11 +103,17 @@ class ToolFailed(Fact, frozen=True):
 class RoundsListener(ProgressListener, Protocol):
     """The listener of a launch that measures rounds, at rank 0: it also requests rounds and judges them."""
 
-    def next(self, last: Sequence[Any]) -> Mapping[str, Any] | None:
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return more entries for the launch's part of run.json, such as a hunt's largest number of rounds (`promised`).
+
+        about: that part. It is called before `begin` and the first round. Raises UsageError.
+        """
+        ...
+
+    def next(self, last: Sequence[Any]) -> RoundOrder | None:
         """Return the next round, given the records of the last one (of pairs first: of the whole matrix); None: no more rounds.
 
-        A hunt's round has the fields of `RoundOrder`. A round of pairs has disjoint "pairs". Both may have the seconds to wait
-        before it ("pause_s").
+        The rounds follow from the records alone: a resumed run gives those that are stored.
         """
         ...
 
@@ -120,13 +129,6 @@ class RoundsListener(ProgressListener, Protocol):
 class HuntListener(RoundsListener, Protocol):
     """The listener of a hunt, at rank 0."""
 
-    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return more entries for run.json's "hunt", such as the largest number of rounds (`promised`).
-
-        It is called before the first measurement. Raises UsageError.
-        """
-        ...
-
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Act on a verdict. It is called only if all ranks are still running and no data was wrong.
 
@@ -137,13 +139,21 @@ class HuntListener(RoundsListener, Protocol):
 
 @dataclass
 class RoundsTask(Task):
-    """Rounds on one backend between its places. Its subclasses are the matrix of pairs and the hunt."""
+    """Rounds on one backend between its places. Its subclasses are the matrix of pairs and the hunt.
+
+    rounds   the rounds that the listener requests, at rank 0
+    stopped  whether wrong data ended the launch
+    """
 
     request: PairsRequest
     listener: RoundsListener | None
     places: Places = field(init=False)
     about: dict[str, Any] = field(default_factory=dict)
+    rounds: Rounds | None = None
+    stopped: bool = False
     one_backend = True
+    what = "round"
+    in_order = True
 
     def check(self, session: LaunchSession, others: Sequence[Work] = ()) -> None:
         """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
@@ -178,25 +188,43 @@ class RoundsTask(Task):
             "max_time_s": self.request.launch.budget.max_time_s, "budget_s": self.request.budget_s,
         }  # fmt: skip
 
-    def requested_rounds(
-        self, session: LaunchSession, last: Sequence[Any], play: Callable[[int, Mapping[str, Any]], WrongDataStop | None]
-    ) -> bool:
-        """Measure the rounds that the listener requests. Returns False if wrong data ended it (--stop-on-wrong).
+    def requested_of(self, session: LaunchSession, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request for run.json, with the options of this kind of run."""
+        return {"options": {**super().requested(session)["options"], **options}, "values": {"ranks": [session.backend.running.ranks]}}
 
-        play(number, round) measures one, and returns the reason to give if wrong data in it ends the launch.
-        """
-        for number in count():
-            proposed = dict(self.listener.next(last) or {}) if self.listener else {}
-            time.sleep(proposed.get("pause_s", 0.0))
-            agreed = session.world.broadcast(proposed, "choosing the next round")
+    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds at rank 0, and receive the records of each."""
+        return self.listened((), 0)
+
+    def listened(self, last: Sequence[Any], number: int) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds that the listener requests, from a number on; `last` are the records of the rounds before."""
+        while self.listener and (order := self.listener.next(last)):
+            last = yield replace(order, number=number)
+            number += 1
+
+    @abstractmethod
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+        """Measure a round on all ranks and store it. Return the reason to give if wrong data in it ends the launch."""
+
+    def measure_rounds(self, session: LaunchSession, runner: RoundRunner) -> None:
+        """Measure the rounds of the strategy that are not stored, until there are no more or wrong data ends it (--stop-on-wrong)."""
+        rounds = self.rounds = self.rounds or Rounds(self.strategy())
+        while not self.stopped:
+            order = rounds.next() if session.world.rank == 0 else None
+            time.sleep(order.pause_s if order else 0.0)
+            agreed = session.world.broadcast(asdict(order) if order else {}, "choosing the next round")
             if not agreed:
-                return True
+                return
             begun = len(session.records)
-            stop = play(number, agreed)
-            last = session.records[begun:]
-            if session.stops(any(any(one.wrong) for one in last), stop):
-                return False
-        return True
+            stop = self.play(session, runner, RoundOrder.from_json(agreed))
+            rounds.add(session.records[begun:])
+            self.stopped = session.stops(any(any(one.wrong) for one in session.records[begun:]), stop)
+
+    def resumed(self, run: Run, stored: Sequence[Any], result: object) -> tuple[dict[int, Any], bool]:
+        """Ask the strategy for the first round that is not stored; return as `take_up`. result: of the run, as it is stored."""
+        self.rounds = Rounds(self.strategy(), stored, run.path)
+        complete = self.rounds.next() is None and run.finished and result in _CODES
+        return dict(enumerate(stored)), complete
 
     def note_wrong_data(self, session: LaunchSession, rounds: Sequence[Any], groups: str, what: Any) -> bool:
         """Note the pairs or groups with wrong data, at rank 0, and return whether there are any."""
@@ -216,18 +244,12 @@ class RoundsTask(Task):
 
 @dataclass
 class HuntTask(RoundsTask):
-    """The rounds of a hunt.
+    """The rounds of a hunt. rails: the interfaces that all nodes have; no_groups: why groups cannot be measured."""
 
-    strategy   the listener, at rank 0
-    rails      the interfaces that all nodes have; no_groups: why groups cannot be measured
-    stopped    whether wrong data ended the hunt
-    """
-
+    listener: HuntListener | None
     hunt: HuntRequest = field(kw_only=True)
-    strategy: HuntListener | None = field(kw_only=True)
     rails: Rails = field(default_factory=dict)
     no_groups: str | None = None
-    stopped: bool = False
     verdict: Mapping[str, Any] | None = None
 
     def plan(self, session: LaunchSession) -> Plan:
@@ -242,27 +264,44 @@ class HuntTask(RoundsTask):
             "growing": self.hunt.growing, "isolate": self.hunt.isolate, "no_groups": self.no_groups, "nics": list(self.rails),
             "rounds": None, "ceiling": None, "verdict": None, "nodes": nodes_of(self.hunt, world),
         }  # fmt: skip
-        own = at_rank_0(world, lambda: dict(self.strategy.plan(self.about)) if self.strategy else None, "planning the hunt")
+        own = at_rank_0(world, lambda: dict(self.listener.plan(self.about)) if self.listener else None, "planning the hunt")
         self.about |= world.broadcast(own or {}, "planning the hunt")
         return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options, and the links that the pairs cross."""
+        return self.requested_of(session, {**self.hunt.options, "--cover-links": self.about.get("crossed")})
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rounds. Raises UsageError if one is missing, or if they are not the rounds of this hunt."""
+        stored = read_hunt(run)
+        missing = next((number for number, one in enumerate(stored.rounds) if one.round != number), None)
+        if missing is not None:
+            raise UsageError(
+                f"{run.path} cannot be resumed: round {missing + 1} is missing in its {HUNT}; start a new run, without --resume"
+            )
+        self.verdict = stored.about.get("verdict")
+        self.about |= {name: stored.about.get(name) for name in ("rounds", "ceiling")}
+        return self.resumed(run, stored.rounds, self.verdict and self.verdict["result"])
+
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop:
+        """Measure a round of any kind."""
+        session.progress(f"{order.stage}: {order.why}", order.number, self.about["promised"])
+        if one := runner.play(order.number, order):
+            session.store(one, HUNT)
+        return WrongDataStop(f"round {order.number + 1}")
 
     def measure(self, session: LaunchSession) -> None:
         """Measure the rounds that the strategy requests, until it ends the hunt or wrong data does."""
         runner = self.runner(session, rails=self.rails, no_groups=self.no_groups)
-
-        def play(number: int, order: Mapping[str, Any]) -> WrongDataStop:
-            if one := runner.play(number, RoundOrder.from_json(order)):
-                session.store(one, HUNT)
-            return WrongDataStop(f"round {number + 1}")
-
-        self.stopped = not self.requested_rounds(session, (), play)
+        self.measure_rounds(session, runner)
         self.about |= {"rounds": len(session.records), "ceiling": ceiling_of_rounds(session, runner) if session.records else None}
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Note wrong data, and return run.json's "hunt" with the verdict."""
         self.note_wrong_data(session, session.records, "groups", "group")
-        if self.strategy and not self.stopped:
-            self.verdict = self.strategy.verdict(session.records, self.about)
+        if self.listener and not self.stopped:
+            self.verdict = self.listener.verdict(session.records, self.about)
         return {"hunt": {**self.about, "verdict": self.verdict}}
 
     def exit_code(self, records: Sequence[HuntRound]) -> int:
@@ -281,9 +320,9 @@ class HuntTask(RoundsTask):
         session.folder.update(hunt={**self.about, "verdict": self.verdict})
         if code == FAILED:
             session.note(NoRecommendation())
-        elif code != USAGE and self.strategy:
+        elif code != USAGE and self.listener:
             with session.world.watchdog.phase("acting on the verdict"):
-                self.strategy.act(session.folder.path, session.folder.event)
+                self.listener.act(session.folder.path, session.folder.event)
 
 
 def nodes_of(request: HuntRequest, world: World) -> list[tuple[str, str]]:
@@ -315,7 +354,7 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
 
 def run_hunt(request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
     """Hunt on all ranks of `world`; see `run_task`. The exit code is 1 if a place is confirmed."""
-    return run_task(HuntTask(request.pairs, listener, hunt=request, strategy=listener), request.pairs.launch, world, listener, ended)
+    return run_task(HuntTask(request.pairs, listener, hunt=request), request.pairs.launch, world, listener, ended)
 
 
 # The matrix of pairs: all rounds of the schedule, then those that measure the suspects again, then the external tools.
@@ -331,6 +370,8 @@ class PairsTask(RoundsTask):
     visited: int = 0
     external: list[Row] = field(default_factory=list)
     result: str = "nobody"
+    _played: int = 0  # rounds of the matrix that this launch has measured
+    _ended: bool = False  # whether the matrix of the run to resume has ended: rounds that it lacks are not measured
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan with the number of rounds. Raises UsageError for options that do not fit the launch or its memory."""
@@ -343,6 +384,8 @@ class PairsTask(RoundsTask):
             raise UsageError(f"--tools {','.join(tools)} needs real hosts, but backend {backend.name} has none: use another --backend")
         self.tools = installed_tools(world, tools)
         self.about = self._about(session, self.schedule.pairs) | {"rounds": self.schedule.number, "measured": None}
+        if self.listener:
+            self.listener.plan(self.about)
         left_out = [self.places.idle, sampled(self.request, self.schedule, self.schedule.pairs)]
         return Plan(self.schedule.number, {"pairs": self.about}, notes=list(filter(None, left_out)))
 
@@ -356,48 +399,69 @@ class PairsTask(RoundsTask):
             **({"sampled_fact": as_json(sample)} if sample else {}), **({"tools": list(request.tools)} if request.tools else {}),
         }  # fmt: skip
 
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options."""
+        return self.requested_of(session, self.request.options)
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rounds. A matrix that --budget ended is not continued."""
+        stored = read_pairs(run)
+        assert stored  # its options are those of this run
+        self.external = stored.external
+        for row in stored.external if self.listener else ():
+            self.listener.record(row, None)  # type: ignore[union-attr]
+        self.result = stored.about.get("result", "")
+        stopped = self.request.launch.stop_on_wrong and any(any(one.wrong) for one in stored.rounds)
+        measured = stored.about.get("measured") is not None and not stopped
+        self._ended = measured or bool(stored.external) or any(one.again for one in stored.rounds)
+        return self.resumed(run, stored.rounds, self.result if measured else "")
+
+    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds of the matrix until all are done or the time is used up, then those that measure suspects again.
+
+        Every place gets at least one pair. --budget limits the rounds that one launch measures.
+        """
+        matrix: list[PairRound] = []
+        least, parts = self.schedule.least * self.schedule.parts, self.schedule.parts
+        stored = set(self.rounds.numbers) if self.rounds else ()
+        for number, pairs in enumerate(self.schedule.rounds()):
+            if number not in stored:
+                if self._ended:
+                    continue
+                if number >= least and number % parts == 0 and time.monotonic() - self.began > self.request.budget_s:
+                    break
+            matrix += yield RoundOrder("pairs", pairs, "", MATRIX, number=number)
+            self.visited += len(pairs)
+        yield from self.listened(matrix, self.schedule.number)
+
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+        """Measure a round of the matrix, or of suspects again."""
+        again, pairs = order.stage != MATRIX, tuple((group[0], group[1]) for group in order.groups)
+        if again:
+            session.note_once("again", SuspectsAgain())
+        most = self.request.concurrent or len(pairs)
+        for at in range(0, len(pairs), most):
+            for one in runner.play_pairs(order.number, pairs[at : at + most], again):
+                session.store(one, PAIRS)
+        total = self.schedule.number
+        if again:
+            session.progress(_pairs_at_once(len(pairs)), order.number - total + 1, None)
+            return None
+        self._played += 1
+        self._show_progress(session, order.number, total, len(pairs), (time.monotonic() - self.began) / self._played)
+        return WrongDataStop(f"round {order.number + 1} of {total}")
+
     def measure(self, session: LaunchSession) -> None:
         """Measure the matrix, the suspects again, and then run the tools."""
         runner = self.runner(session)
         self.began = time.monotonic()
-        if not self._measure_matrix(session, runner):
-            return
-        most = self.request.concurrent
-
-        def play(number: int, order: Mapping[str, Any]) -> None:
-            if number == 0:
-                session.note(SuspectsAgain())
-            pairs = tuple((int(a), int(b)) for a, b in order["pairs"])
-            for at in range(0, len(pairs), most or len(pairs)):
-                for one in runner.play_pairs(self.schedule.number + number, pairs[at : at + (most or len(pairs))], again=True):
-                    session.store(one, PAIRS)
-            session.progress(_pairs_at_once(len(pairs)), number + 1, None)
-
-        if self.requested_rounds(session, list(session.records), play):
+        self.measure_rounds(session, runner)
+        if not self.stopped:
             self._run_tools(session)
 
-    def _measure_matrix(self, session: LaunchSession, runner: RoundRunner) -> bool:
-        """Measure one round after the other until all are done or the time is used up. Every place gets at least one pair.
-
-        Returns False if wrong data ended it (--stop-on-wrong).
-        """
-        total, parts = self.schedule.number, self.schedule.parts
-        for number, pairs in enumerate(self.schedule.rounds()):
-            spent_s = session.world.broadcast(time.monotonic() - self.began, "playing the next round")
-            if spent_s > self.request.budget_s and number >= self.schedule.least * parts and number % parts == 0:
-                break
-            for one in runner.play_pairs(number, pairs):
-                session.store(one, PAIRS)
-            self.visited += len(pairs)
-            self._show_progress(session, number, total, len(pairs), self.began)
-            if session.stops(any(any(one.wrong) for one in session.records), WrongDataStop(f"round {number + 1} of {total}")):
-                return False
-        return True
-
-    def _show_progress(self, session: LaunchSession, number: int, total: int, pairs: int, began: float) -> None:
-        if self.listener:
-            spent_s = time.monotonic() - began
-            session.progress(_pairs_at_once(pairs), number + 1, total, spent_s / (number + 1) * (total - number - 1))
+    def _show_progress(self, session: LaunchSession, number: int, total: int, pairs: int, each_s: float) -> None:
+        """Show the end of a round. each_s: seconds of a round."""
+        session.progress(_pairs_at_once(pairs), number + 1, total, each_s * (total - number - 1))
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Note what is wrong or missing, store the findings, and return run.json's "pairs" with the verdict."""
@@ -431,37 +495,47 @@ class PairsTask(RoundsTask):
             return
         versions = {tool.name: " and ".join(dict.fromkeys(filter(None, tools.versions[tool.name]))) for tool in tools.tools}
         session.note(ToolsRun(tuple(f"{name} {each}".strip() for name, each in versions.items())))
-        measured = len({one.round for one in session.records if not one.again})
-        rounds = list(self.schedule.rounds())[: world.broadcast(measured, "choosing the tools' rounds")]
+        known: list[Any] = [
+            len({one.round for one in session.records if not one.again}),
+            [[row.backend, row.operation, row.evidence.get("from"), row.evidence.get("to")] for row in self.external],
+        ]
+        measured, stored = world.broadcast(known, "choosing the tools' rounds")
+        rounds = list(self.schedule.rounds())[:measured]
         done = 0
         for number, pairs in enumerate(rounds):
             spent_s = world.broadcast(time.monotonic() - began, "running the next tools")
             if number and spent_s > self.request.budget_s:
                 break
-            for row in self._rows_of_round(session, pairs):
+            for row in self._rows_of_round(session, pairs, stored):
                 if row.na and all(row.na != other.na for other in self.external):
                     session.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
                 self.external.append(row)
                 session.store(row, TOOLS)
             done += len(pairs)
-            self._show_progress(session, number, len(rounds), len(pairs), began)
+            self._show_progress(session, number, len(rounds), len(pairs), (time.monotonic() - began) / (number + 1))
         left = sum(map(len, rounds)) - done
         if left:
             session.note(ToolsCutShort(done, done + left))
 
-    def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair]) -> Iterator[Row]:
-        members, firsts = members_of(session.backend.running, session.world), [ranks[0] for ranks in self.places.ranks]
+    def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair], stored: Sequence[Sequence[Any]]) -> Iterator[Row]:
+        """Yield the rows of a round that are not stored: of each tool, operation and direction."""
+        names, members, firsts = (
+            self.places.names,
+            members_of(session.backend.running, session.world),
+            [ranks[0] for ranks in self.places.ranks],
+        )
         seconds = min(self.request.launch.budget.max_time_s, session.world.timeout_s / 2)  # a running tool shows no progress
         for tool in self.tools.tools:
             for operation in tool.operations:
                 size = self.request.latency_size_bytes if operation == LATENCY else self.request.size_bytes
                 request = ToolRequest(operation, size, seconds)
-                for ways in (pairs, [(b, a) for a, b in pairs]):
+                for each in (pairs, [(b, a) for a, b in pairs]):
+                    ways = [(a, b) for a, b in each if [tool.name, operation, names[a], names[b]] not in stored]
                     courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
-                    found = run_tool(session.world, tool, request, courses, self.tools.versions[tool.name])
+                    found = run_tool(session.world, tool, request, courses, self.tools.versions[tool.name]) if courses else []
                     for (a, b), course, ran in zip(ways, courses, found, strict=True):
                         row = _tool_row(tool, request, course, ran)
-                        around = {"from": self.places.names[a], "to": self.places.names[b]}
+                        around = {"from": names[a], "to": names[b]}
                         around |= {"path": "loopback: both are on one host"} if course.inside else {}
                         flags = (*row.flags, *(["pairs_at_once"] if len(pairs) > 1 else []))
                         yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=flags, evidence={**row.evidence, **around})

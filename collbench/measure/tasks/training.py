@@ -40,10 +40,12 @@ from collbench.measure.tasks.step import (
 )
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.reason import Fact
 from collbench.results.folder import WORKLOAD
-from collbench.results.steps import StepRow
+from collbench.results.reader import Run
+from collbench.results.steps import StepRow, read_workload
 from collbench.units import format_duration
 
 
@@ -63,6 +65,13 @@ class WorkloadRequest:
     trainings: tuple[Training, ...]
     parts: bool = True
     step_time_s: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        sweep = self.launch.sweep
+        assert isinstance(sweep, Sweep)
+        return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s}
 
 
 _FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
@@ -87,6 +96,7 @@ class WorkloadTask(Task):
 
     request: WorkloadRequest
     runs: list[TrainingRun] = field(default_factory=list)
+    what = "row"
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan. Raises UsageError, on all ranks, for a training that does not fit the ranks or their memory."""
@@ -141,20 +151,38 @@ class WorkloadTask(Task):
             "step_time_s": self.request.step_time_s,
         }  # fmt: skip
 
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options, and each training with its own ones."""
+        options = {**super().requested(session)["options"], **self.request.options}
+        trainings = [" ".join([run.name, *(f"{name}={value}" for name, value in run.row().options.items())]) for run in self.runs]
+        return {"options": options, "values": {"ranks": [self.runs[0].ranks], "trainings": list(dict.fromkeys(trainings))}}
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rows by the place of their training."""
+        _, rows, _ = read_workload(run)
+        stored = {(row.regime, row.model, row.backend): row for row in rows}
+        names = [(one.training.regime.name, one.training.model, one.opened.name) for one in self.runs]
+        found = {place: stored[name] for place, name in enumerate(names) if name in stored}
+        return found, len(found) == len(self.runs)
+
+    def _left(self, session: LaunchSession) -> list[TrainingRun]:
+        return [run for place, run in enumerate(self.runs) if place not in session.stored.done]
+
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:
         """Return the references that the parts need."""
-        planned = [run for run in self.runs if run.plan]
+        planned = [run for run in self._left(session) if run.plan]
         return list({run.opened.name: run.backend for run in planned}.values()), [part.laid for run in planned for part in run.parts]
 
     def measure(self, session: LaunchSession) -> None:
-        """Measure the trainings one after the other."""
-        session.monitor(part.case for run in self.runs for part in run.parts)
-        for done, run in enumerate(self.runs, 1):
-            session.progress(run.title, done - 1, len(self.runs))
+        """Measure the trainings that are not stored, one after the other."""
+        left = self._left(session)
+        session.monitor(part.case for run in left for part in run.parts)
+        for done, run in enumerate(left, 1):
+            session.progress(run.title, done - 1, len(left))
             row = self._measured(session, run)
             if row:
                 session.store(row, WORKLOAD)
-            if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(self.runs) else None):
+            if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
                 return
 
     def _measured(self, session: LaunchSession, run: TrainingRun) -> StepRow | None:

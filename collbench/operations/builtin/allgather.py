@@ -8,14 +8,6 @@ from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
 
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Allgather", x.unless_in_place(x.send), x.count, x.type, x.recv, x.count, x.type, x.comm)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    yield x.call("ncclAllGather", x.send, x.recv, x.count, x.type, x.comm, x.stream)
-
-
 def _torch(x: Binding) -> Iterator[Call]:
     name = "all_gather_single" if x.has("all_gather_single") else "all_gather_into_tensor"  # renamed in torch 2.13
     yield x.call(name, x.recv, x.send, group=x.comm)
@@ -27,5 +19,9 @@ ALLGATHER = Operation(
     bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     parts=lambda n: n,
     expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
-    steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
+    steps={
+        "mpi": lambda x: [x.call("MPI_Allgather", x.unless_in_place(x.send), x.count, x.type, x.recv, x.count, x.type, x.comm)],
+        "nccl": lambda x: [x.call("ncclAllGather", x.send, x.recv, x.count, x.type, x.comm, x.stream)],
+        "torch": _torch,
+    },
 )

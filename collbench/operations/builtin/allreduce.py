@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from collbench.operations.operation import Binding, Block, Operation, in_place_only
-from collbench.operations.program import Call
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Allreduce", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    yield x.call("ncclAllReduce", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)
-
-
-def _torch(x: Binding) -> Iterator[Call]:
-    yield x.call("all_reduce", x.recv, op=x.redop, group=x.comm)
-
+from collbench.operations.operation import Block, Operation, in_place_only
 
 ALLREDUCE = Operation(
     name="allreduce",
@@ -26,6 +10,10 @@ ALLREDUCE = Operation(
     reduces=True,
     bus_factor=lambda n: 2 * (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     expected_blocks=lambda x: [Block(x.ranks, at=0, count=x.count)],
-    steps={"mpi": _mpi, "nccl": _nccl, "torch": in_place_only(_torch)},
+    steps={
+        "mpi": lambda x: [x.call("MPI_Allreduce", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)],
+        "nccl": lambda x: [x.call("ncclAllReduce", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)],
+        "torch": in_place_only(lambda x: [x.call("all_reduce", x.recv, op=x.redop, group=x.comm)]),
+    },
     cpu_model="allreduce",
 )

@@ -37,11 +37,6 @@ def _mpi_alltoallv(x: Binding) -> Iterator[Call]:
     yield x.call("MPI_Alltoallv", x.send, *there, x.recv, *here, x.comm)
 
 
-def _torch_alltoallv(x: Binding) -> Iterator[Call]:
-    there, here = _parts(x)
-    yield x.call("all_to_all_single", x.recv, x.send, here, there, group=x.comm)
-
-
 def _messages(x: Binding) -> Iterator[Call]:
     there, here = _parts(x)
     yield from x.together()
@@ -59,14 +54,10 @@ ALLTOALLV = Operation(
     sends=lambda x: sum(_parts(x)[0]),
     expected_blocks=_expected,
     needs=needs_out_of_place("alltoallv"),
-    steps={"mpi": _mpi_alltoallv, "torch": _torch_alltoallv},
+    steps={"mpi": _mpi_alltoallv, "torch": lambda x: [x.call("all_to_all_single", x.recv, x.send, *reversed(_parts(x)), group=x.comm)]},
     by_messages=_messages,
     uneven=True,
 )
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Alltoall", x.unless_in_place(x.send), x.count, x.type, x.recv, x.count, x.type, x.comm)
 
 
 def _nccl(x: Binding) -> Iterator[Call]:
@@ -80,10 +71,6 @@ def _nccl(x: Binding) -> Iterator[Call]:
     yield x.waitall()
 
 
-def _torch(x: Binding) -> Iterator[Call]:
-    yield x.call("all_to_all_single", x.recv, x.send, group=x.comm)
-
-
 ALLTOALL = Operation(
     name="alltoall",
     summary="every rank sends every rank a part of its buffer",
@@ -91,5 +78,9 @@ ALLTOALL = Operation(
     parts=lambda n: n,
     sends=lambda x: x.n * x.count,
     expected_blocks=lambda x: [Block([rank], at=x.rank * x.count, count=x.count) for rank in x.ranks],
-    steps={"mpi": _mpi, "nccl": out_of_place_only(_nccl), "torch": out_of_place_only(_torch)},
+    steps={
+        "mpi": lambda x: [x.call("MPI_Alltoall", x.unless_in_place(x.send), x.count, x.type, x.recv, x.count, x.type, x.comm)],
+        "nccl": out_of_place_only(_nccl),
+        "torch": out_of_place_only(lambda x: [x.call("all_to_all_single", x.recv, x.send, group=x.comm)]),
+    },
 )

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from collbench.operations.operation import Binding, Operation, needs_out_of_place
-from collbench.operations.program import Call
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Barrier", x.comm)
-
-
-def _torch(x: Binding) -> Iterator[Call]:
-    yield x.call("barrier", group=x.comm)
-
+from collbench.operations.operation import Operation, needs_out_of_place
 
 BARRIER = Operation(
     name="barrier",
@@ -23,5 +11,5 @@ BARRIER = Operation(
     expected_blocks=lambda x: [],
     is_barrier=True,
     needs=needs_out_of_place("barrier"),
-    steps={"mpi": _mpi, "torch": _torch},  # NCCL has none
+    steps={"mpi": lambda x: [x.call("MPI_Barrier", x.comm)], "torch": lambda x: [x.call("barrier", group=x.comm)]},  # NCCL has none
 )

@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from collbench.operations.operation import Binding, Block, Operation, in_place_only
-from collbench.operations.program import Call
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Bcast", x.recv, x.count, x.type, x.root, x.comm)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    yield x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, x.root, x.comm, x.stream)
-
-
-def _torch(x: Binding) -> Iterator[Call]:
-    yield x.call("broadcast", x.recv, src=x.peer(x.root), group=x.comm)
-
+from collbench.operations.operation import Block, Operation, in_place_only
 
 BROADCAST = Operation(
     name="broadcast",
@@ -27,5 +11,9 @@ BROADCAST = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
     sends=lambda x: x.count if x.rank == x.root else 0,
     expected_blocks=lambda x: [Block([x.root], at=0, count=x.count)],
-    steps={"mpi": in_place_only(_mpi), "nccl": _nccl, "torch": in_place_only(_torch)},
+    steps={
+        "mpi": in_place_only(lambda x: [x.call("MPI_Bcast", x.recv, x.count, x.type, x.root, x.comm)]),
+        "nccl": lambda x: [x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, x.root, x.comm, x.stream)],
+        "torch": in_place_only(lambda x: [x.call("broadcast", x.recv, src=x.peer(x.root), group=x.comm)]),
+    },
 )

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
-# Gather.
+# MPI accepts its constant for in-place calls only at the root, for the root's own part.
 
 
 def _mpi_gather(x: Binding) -> Iterator[Call]:
-    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI accepts the constant only at the root
+    send = x.unless_in_place(x.send) if x.rank == x.root else x.send
     yield x.call("MPI_Gather", send, x.count, x.type, x.recv, x.count, x.type, x.root, x.comm)
 
 
@@ -26,28 +26,12 @@ def _nccl_gather(x: Binding) -> Iterator[Call]:
     yield x.waitall()
 
 
-def _torch_gather(x: Binding) -> Iterator[Call]:
-    parts = list(x.recv.chunk(x.n)) if x.rank == x.root else None
-    yield x.call("gather", x.send, parts, dst=x.peer(x.root), group=x.comm)
-
-
-GATHER = Operation(
-    name="gather",
-    summary="the root gets all ranks' buffers",
-    rooted=True,
-    bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
-    parts=lambda n: n,
-    expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks] if x.rank == x.root else [],
-    steps={"mpi": _mpi_gather, "nccl": _nccl_gather, "torch": _torch_gather},
-)
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv  # MPI accepts the constant only at the root, for its own part
+def _mpi_scatter(x: Binding) -> Iterator[Call]:
+    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv
     yield x.call("MPI_Scatter", x.send, x.count, x.type, recv, x.count, x.type, x.root, x.comm)
 
 
-def _nccl(x: Binding) -> Iterator[Call]:
+def _nccl_scatter(x: Binding) -> Iterator[Call]:
     if x.has("ncclScatter"):
         yield x.call("ncclScatter", x.send, x.recv, x.count, x.type, x.root, x.comm, x.stream)
         return
@@ -58,11 +42,24 @@ def _nccl(x: Binding) -> Iterator[Call]:
     yield x.waitall()
 
 
-def _torch(x: Binding) -> Iterator[Call]:
-    parts = list(x.send.chunk(x.n)) if x.rank == x.root else None
-    yield x.call("scatter", x.recv, parts, src=x.peer(x.root), group=x.comm)
+def _tensors(x: Binding, whole: object) -> list[object] | None:
+    """Return torch's list of the parts of all ranks, which only the root gives."""
+    return list(whole.chunk(x.n)) if x.rank == x.root else None  # type: ignore[attr-defined]
 
 
+GATHER = Operation(
+    name="gather",
+    summary="the root gets all ranks' buffers",
+    rooted=True,
+    bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
+    parts=lambda n: n,
+    expected_blocks=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks] if x.rank == x.root else [],
+    steps={
+        "mpi": _mpi_gather,
+        "nccl": _nccl_gather,
+        "torch": lambda x: [x.call("gather", x.send, _tensors(x, x.recv), dst=x.peer(x.root), group=x.comm)],
+    },
+)
 SCATTER = Operation(
     name="scatter",
     summary="every rank gets its part of the root's buffer",
@@ -71,5 +68,9 @@ SCATTER = Operation(
     parts=lambda n: n,
     sends=lambda x: x.n * x.count if x.rank == x.root else 0,
     expected_blocks=lambda x: [Block([x.root], at=x.rank * x.count, count=x.count)],
-    steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
+    steps={
+        "mpi": _mpi_scatter,
+        "nccl": _nccl_scatter,
+        "torch": lambda x: [x.call("scatter", x.recv, _tensors(x, x.send), src=x.peer(x.root), group=x.comm)],
+    },
 )

@@ -1,7 +1,10 @@
-"""One-sided put, get and accumulate between the two ranks of a pair: rank 0 accesses memory that rank 1 exposes.
+"""One-sided put, get and accumulate between the two ranks of a pair: rank 0 accesses memory that rank 1 exposes, rank 1 calls nothing.
 
 MPI_Win_flush ends each iteration: it returns when the data is complete at the target, too (MPI 4.1, 12.5.4), not only when the
-send buffer can be reused. Rank 1 calls nothing. All messages of a window use the same buffers, as in p2p_bandwidth.
+send buffer can be reused. All messages of a window use the same buffers, as in p2p_bandwidth.
+
+In accumulate, the library decides whether rank 0 or rank 1 computes the sum. Each call changes the input of the next one. So rank 1's
+memory is refilled before each verified call, and timed sums use zeros (see WindowBuffers in backends/mpi.py).
 """
 
 from __future__ import annotations
@@ -13,17 +16,12 @@ from collbench.operations.builtin.p2p import window
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
-# One-sided accumulate between the two ranks of a pair: rank 0's elements are reduced into memory that rank 1 exposes.
-#
-# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; the
-# library decides whether rank 0 or rank 1 computes the sum. Each call changes the input of the next one. So rank 1's memory is refilled
-# before each verified call, and timed sums use zeros (see WindowBuffers in backends/mpi.py).
 
-
-def _mpi_accumulate(x: Binding) -> Iterator[Call]:
+def _mpi(function: str, x: Binding, own: object, *redop: object) -> Iterator[Call]:
     if x.rank:
         return
-    yield x.call("MPI_Accumulate", x.send, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.redop, x.window)
+    for _ in range(window(x.case)):
+        yield x.call(function, own, x.count, x.type, x.peer(1), x.there, x.count, x.type, *redop, x.window)
     yield x.call("MPI_Win_flush", x.peer(1), x.window)
 
 
@@ -36,24 +34,8 @@ ACCUMULATE = Operation(
     reduces=True,
     cpu_model="sum",
     expected_blocks=lambda x: [Block([0, 1], at=0, count=x.count)] if x.rank == 1 else [],
-    steps={"mpi": _mpi_accumulate},
+    steps={"mpi": lambda x: _mpi("MPI_Accumulate", x, x.send, x.redop)},
 )
-
-
-# One-sided get between the two ranks of a pair: rank 0 reads memory that rank 1 exposes. Rank 1 calls nothing.
-#
-# MPI_Win_flush ends each iteration: it returns when the data has arrived (MPI 4.1, 12.5.4). All messages of a window use the same
-# buffers, as in p2p_bandwidth.
-
-
-def _mpi_get(x: Binding) -> Iterator[Call]:
-    if x.rank:
-        return
-    for _ in range(window(x.case)):
-        yield x.call("MPI_Get", x.recv, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
-    yield x.call("MPI_Win_flush", x.peer(1), x.window)
-
-
 GET_LATENCY = Operation(
     name="get_latency",
     command="get",
@@ -63,28 +45,16 @@ GET_LATENCY = Operation(
     one_sided=True,
     sends=lambda x: x.count if x.rank == 1 else 0,
     expected_blocks=lambda x: [Block([1], at=0, count=x.count)] if x.rank == 0 else [],
-    steps={"mpi": _mpi_get},
+    steps={"mpi": lambda x: _mpi("MPI_Get", x, x.recv)},
 )
 GET_BANDWIDTH = replace(GET_LATENCY, name="get_bandwidth", summary="a window of gets, until the last is here", windowed=True, moves=window)
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    if x.rank:
-        return
-    for _ in range(window(x.case)):
-        yield x.call("MPI_Put", x.send, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
-    yield x.call("MPI_Win_flush", x.peer(1), x.window)
-
-
-PUT_LATENCY = Operation(
+PUT_LATENCY = replace(
+    GET_LATENCY,
     name="put_latency",
     command="put",
     summary="one-sided: a put into another rank's memory, until it is there",
-    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # all bytes go in one direction
-    pair=True,
-    one_sided=True,
     sends=lambda x: x.count if x.rank == 0 else 0,
     expected_blocks=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
-    steps={"mpi": _mpi},
+    steps={"mpi": lambda x: _mpi("MPI_Put", x, x.send)},
 )
 PUT_BANDWIDTH = replace(PUT_LATENCY, name="put_bandwidth", summary="a window of puts, until the last is there", windowed=True, moves=window)

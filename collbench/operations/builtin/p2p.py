@@ -1,14 +1,15 @@
-"""Point-to-point between the two ranks of a pair: windowed bandwidth (W messages in flight, acknowledged), and ping-pong latency.
+"""Point-to-point between the two ranks of a pair: bandwidth of a window of messages, one way or both, and ping-pong latency.
 
-All messages of a window use the same buffers, as OSU's benchmark does: a window of 64 MiB messages would not fit otherwise.
+A window is W messages in flight, acknowledged. All messages of a window use the same buffers, as OSU's benchmark does: a window of 64 MiB
+messages would not fit otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from collbench.operations.case import Case
-from collbench.operations.operation import Binding, Block, Operation, Place, Steps
+from collbench.operations.operation import Binding, Block, Operation, Steps
 from collbench.operations.program import Call
 
 
@@ -35,8 +36,10 @@ def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> S
     return windowed
 
 
-def _at_the_receiver(x: Place) -> Sequence[Block]:
-    return [Block([0], at=0, count=x.count)] if x.rank == 1 else []
+def _ping_pong(x: Binding) -> Iterator[Call]:
+    other = 1 - x.rank
+    send, receive = x.send_to(other, x.send, x.count), x.receive_from(other, x.recv, x.count)
+    yield from (send, receive) if x.rank == 0 else (receive, send)
 
 
 P2P_BANDWIDTH = Operation(
@@ -48,13 +51,9 @@ P2P_BANDWIDTH = Operation(
     windowed=True,
     moves=window,
     sends=lambda x: x.count if x.rank == 0 else 0,
-    expected_blocks=_at_the_receiver,
+    expected_blocks=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
     by_messages=directed(sends=lambda rank: rank == 0, receives=lambda rank: rank == 1),
 )
-
-
-# Windowed bandwidth between the two ranks of a pair, in both directions at the same time; see p2p_bandwidth.
-
 P2P_BIDIRECTIONAL = Operation(
     name="p2p_bidirectional",
     command="p2p",
@@ -67,17 +66,6 @@ P2P_BIDIRECTIONAL = Operation(
     expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=directed(sends=lambda rank: True, receives=lambda rank: True),
 )
-
-
-# Ping-pong between the two ranks of a pair: half the round trip at the initiator is the latency.
-
-
-def _ping_pong(x: Binding) -> Iterator[Call]:
-    other = 1 - x.rank
-    send, receive = x.send_to(other, x.send, x.count), x.receive_from(other, x.recv, x.count)
-    yield from (send, receive) if x.rank == 0 else (receive, send)
-
-
 P2P_LATENCY = Operation(
     name="p2p_latency",
     command="p2p",

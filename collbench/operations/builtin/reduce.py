@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from collbench.operations.operation import Binding, Block, Operation, in_place_only
-from collbench.operations.program import Call
-
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    send = x.unless_in_place(x.send) if x.rank == x.root else x.send  # MPI accepts the constant only at the root
-    yield x.call("MPI_Reduce", send, x.recv, x.count, x.type, x.redop, x.root, x.comm)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    yield x.call("ncclReduce", x.send, x.recv, x.count, x.type, x.redop, x.root, x.comm, x.stream)
-
-
-def _torch(x: Binding) -> Iterator[Call]:
-    yield x.call("reduce", x.send, dst=x.peer(x.root), op=x.redop, group=x.comm)
-
+from collbench.operations.operation import Block, Operation, in_place_only
 
 REDUCE = Operation(
     name="reduce",
@@ -28,6 +11,15 @@ REDUCE = Operation(
     rooted=True,
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
     expected_blocks=lambda x: [Block(x.ranks, at=0, count=x.count)] if x.rank == x.root else [],
-    steps={"mpi": _mpi, "nccl": _nccl, "torch": in_place_only(_torch)},
+    steps={
+        "mpi": lambda x: [
+            # MPI accepts the constant only at the root
+            x.call(
+                "MPI_Reduce", x.unless_in_place(x.send) if x.rank == x.root else x.send, x.recv, x.count, x.type, x.redop, x.root, x.comm
+            )
+        ],
+        "nccl": lambda x: [x.call("ncclReduce", x.send, x.recv, x.count, x.type, x.redop, x.root, x.comm, x.stream)],
+        "torch": in_place_only(lambda x: [x.call("reduce", x.send, dst=x.peer(x.root), op=x.redop, group=x.comm)]),
+    },
     cpu_model="reduce",
 )

@@ -8,14 +8,6 @@ from collbench.operations.operation import Binding, Block, Operation, result_fir
 from collbench.operations.program import Call
 
 
-def _mpi(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Reduce_scatter_block", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    yield x.call("ncclReduceScatter", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)
-
-
 def _torch(x: Binding) -> Iterator[Call]:
     name = "reduce_scatter_single" if x.has("reduce_scatter_single") else "reduce_scatter_tensor"  # renamed in torch 2.13
     yield x.call(name, x.recv, x.send, op=x.redop, group=x.comm)
@@ -29,6 +21,12 @@ REDUCESCATTER = Operation(
     parts=lambda n: n,
     sends=lambda x: x.n * x.count,
     expected_blocks=lambda x: [Block(x.ranks, at=x.rank * x.count, count=x.count)],
-    steps={"mpi": result_first(_mpi), "nccl": _nccl, "torch": _torch},
+    steps={
+        "mpi": result_first(
+            lambda x: [x.call("MPI_Reduce_scatter_block", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)]
+        ),
+        "nccl": lambda x: [x.call("ncclReduceScatter", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)],
+        "torch": _torch,
+    },
     cpu_model="sum",
 )

@@ -15,7 +15,6 @@ from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.html.material import Material
 from collbench.report.outcome_text import describe_summary, format_change
-from collbench.report.stored import kind_of
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -88,12 +87,11 @@ def _of_gate(material: Material) -> FirstScreen | None:
 
 def _of_hunt(material: Material) -> FirstScreen | None:
     from collbench.report import hunt
-    from collbench.results.rounds import holds_hunt, read_hunt
 
-    run = next((run for run in material.runs if holds_hunt(run)), None)
-    if run is None:
+    if not material.hunts:
         return None
-    about = read_hunt(run).about
+    run, stored = material.hunts[0]
+    about = {**stored.about, "rounds": len(stored.rounds)}
     verdict = about.get("verdict")
     if not verdict:
         return FirstScreen(
@@ -118,13 +116,12 @@ def _of_hunt(material: Material) -> FirstScreen | None:
 
 
 def _of_training(material: Material) -> FirstScreen | None:
-    from collbench.report.html.kinds import training_rows
     from collbench.report.training import milliseconds
 
-    rows = training_rows(material.runs)
+    rows = [row for _, _, found in material.trainings for row in found]
     if not rows:
         return None
-    run = next(run for run in material.runs if kind_of(run))
+    run = material.trainings[0][0]
     timed = [row for row in rows if row.time_s is not None]
     first = min(timed, key=lambda row: row.time_s.p50 if row.time_s else 0.0, default=rows[0])
     of = f" of {first.model}" if first.model else ""
@@ -138,8 +135,6 @@ def _of_training(material: Material) -> FirstScreen | None:
         figures.append(LargeFigure(format_percent(percent), f"of {format_rate(ceiling.bytes_per_s)} GB/s expected"))
         share = f"{format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)})"
         title += f", {share}, limited by {ceiling.limited_by}"
-            f", {format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)}), limited by {ceiling.limited_by}"
-        )
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED") if percent is not None else (DOUBT, "MEASURED")
     others = [f"{row.backend}: {milliseconds(row.time_s.p50)} ms" for row in timed if row is not first and row.time_s]
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), others)

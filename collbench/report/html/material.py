@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collbench.report.plan import in_print_order
 from collbench.report.stored import kind_of
@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.gate.verdict import Verdict
-    from collbench.results.rounds import StoredPairs
+    from collbench.results.rounds import StoredHunt, StoredPairs
+    from collbench.results.steps import StepRow
 
 MOST_CANDIDATES = 8
 MOST_DRAWN = 24  # runs with their own charts: more would take minutes, and would not be readable
@@ -76,6 +77,25 @@ class Material:
         ]
 
     @cached_property
+    def hunts(self) -> list[tuple[Run, StoredHunt]]:
+        """The hunts. Raises UsageError if one of them does not fit its run.json."""
+        from collbench.results.rounds import holds_hunt, read_hunt
+
+        return [(run, read_hunt(run)) for run in self.runs if holds_hunt(run)]
+
+    @cached_property
+    def trainings(self) -> list[tuple[Run, dict[str, Any], list[StepRow]]]:
+        """The runs of training with run.json's "workload" and their rows."""
+        from collbench.results.steps import holds_workload, read_workload
+
+        return [(run, *read_workload(run)[:2]) for run in self.runs if holds_workload(run)]
+
+    @property
+    def of_kinds(self) -> list[Run]:
+        """The runs of pairs, hunts and training."""
+        return [*(run for run, _ in self.pairs), *(run for run, _ in self.hunts), *(run for run, _, _ in self.trainings)]
+
+    @cached_property
     def compared(self) -> list[list[Compared]]:
         """For each of `tables` the cases with comparable ranks, of all its launches."""
         from collbench.analysis.stragglers import compared
@@ -112,11 +132,21 @@ class Material:
     @cached_property
     def concerns(self) -> list[Concern]:
         """Findings, flags and what is missing, the worst first."""
-        from collbench.analysis.concerns import concerns
+        from collbench.analysis.concerns import SEVERITIES, concerns
 
         unread = (warning for _, stored in self.pairs for warning in stored.warnings)
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
+        found = concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
+        return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
+
+    def _concerns_of_kinds(self) -> Iterator[Concern]:
+        from collbench.report.html import hunt, training
+
+        for _, stored in self.hunts:
+            yield from hunt.concerns_of(stored)
+        for _, _, rows in self.trainings:
+            for row in rows:
+                yield from training.concerns_of(row)
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

@@ -24,7 +24,9 @@ from collbench.report.headlines import (
 )
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
+from collbench.report.hunt import describe_hunt
 from collbench.report.pairs import measured
+from collbench.report.training import title, trainings
 from collbench.results.flags import FLAGS, explain
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -149,7 +151,14 @@ def _subjects(material: Material) -> list[tuple[str, dict[str, str]]]:
     """Return the name of each table and matrix with its facts."""
     tables = [(table.name, subject(table)) for table in material.tables]
     matrices = zip(material.pairs, material.effects, strict=True)
-    return [*tables, *((run.path.resolve().name, _of_pairs(run, stored, effects)) for (run, stored), effects in matrices)]
+    others = [
+        *((run, describe_hunt({**stored.about, "rounds": len(stored.rounds)})) for run, stored in material.hunts),
+        *((run, "; ".join(map(title, trainings(rows)))) for run, _, rows in material.trainings),
+    ]
+    return [
+        *tables, *((run.path.resolve().name, _of_pairs(run, stored, effects)) for (run, stored), effects in matrices),
+        *((run.path.resolve().name, {"measured": short(text, 600), **circumstances(run)}) for run, text in others),
+    ]  # fmt: skip
 
 
 def _of_pairs(run: Run, stored: StoredPairs, effects: PairEffects) -> dict[str, str]:

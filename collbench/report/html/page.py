@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.report.html import against, curves, gate, kinds, machine, overview, pairs, provenance, samples, slowest, timeline
+from collbench.report.html import against, curves, gate, hunt, machine, overview, pairs, provenance, samples, slowest, timeline, training
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, kinds.hunt_section, kinds.training_section, overview.section, against.section, pairs.section,
+    gate.section, hunt.section, training.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 _NEEDED = ("jinja2",)
@@ -45,7 +45,7 @@ def html(material: Material) -> str:
         every = [curves.section(material, shown), *(make(material) for make in SECTIONS)]
         return [each for each in every if each is not None]
 
-    return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else kinds.places_chart(material))
+    return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else hunt.places_chart(material))
 
 
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:

@@ -28,7 +28,7 @@ from collbench.report.html.material import Material
 from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes, above_median, classes_of, kinds
 from collbench.results.flags import explain
 from collbench.results.rounds import PairMatrix
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import first_of, format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
     from collbench.results.rounds import StoredPairs
@@ -605,8 +605,7 @@ def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
 
 
 def _caption(quantity: Quantity, named: Sequence[str]) -> str:
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    findings = f"Slow: {'; '.join(named[:3])}{more}." if named else "No slow place or pair."
+    findings = f"Slow: {first_of(named, 3, '; ')}." if named else "No slow place or pair."
     cell = "A cell is a pair" if quantity.symmetric else "Senders are rows, receivers are columns"
     return f"{findings} {cell}; dark cells are near the median, brighter cells are slower."
 

@@ -19,7 +19,7 @@ from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table
 from collbench.report.html.material import Material
-from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
+from collbench.results.folder import CELLS, EVENTS, HUNT, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
 from collbench.results.importers.store import import_notes
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -88,6 +88,14 @@ _PAIRS = (
     "latency and bandwidth of each direction of every pair, disjoint pairs at the same time, every message verified; suspects were "
     "measured again, alone, before they were reported"
 )
+_HUNT = (
+    "rounds of disjoint pairs or groups at the same time; a suspect is confirmed if it is slow again with each of at least two healthy "
+    "partners, next to control pairs that are not slow"
+)
+_TRAINING = (
+    "the exchanges of a step in their order, without the computation between them, from the ranks' meeting to the end of the slowest; "
+    "moves: the bytes of the busiest rank, as busbw counts them"
+)
 
 
 def made_table(material: Material) -> Table:
@@ -108,6 +116,10 @@ def _lines(material: Material) -> Iterator[tuple[str, str]]:
         yield "state probe", _STATE_PROBE
     if material.pairs:
         yield "pairs", _PAIRS
+    if material.hunts:
+        yield "hunt", _HUNT
+    if material.trainings:
+        yield "training", _TRAINING
 
 
 def _times(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -127,7 +139,7 @@ def _times(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 # Links from the page to the raw files of a run.
 
-_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, TOOLS, SAMPLES, EVENTS)
+_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, HUNT, WORKLOAD, TOOLS, SAMPLES, EVENTS)
 
 
 def raw_files(run: Run, page: Path) -> list[FileLink]:
@@ -166,9 +178,9 @@ def section(material: Material) -> Section:
 
 
 def _named(material: Material) -> list[tuple[str, Run]]:
-    """Return one run of each table and each matrix, with its name on the page."""
-    of_pairs = [(run.path.resolve().name, run) for run, _ in material.pairs]
-    return [(short(name, 80), run) for name, run in (*((table.name, table.runs[0]) for table in material.tables), *of_pairs)]
+    """Return one run of each table, and each run of another kind, with its name on the page."""
+    others = [(run.path.resolve().name, run) for run in material.of_kinds]
+    return [(short(name, 80), run) for name, run in (*((table.name, table.runs[0]) for table in material.tables), *others)]
 
 
 def _texts(material: Material, named: Sequence[tuple[str, Run]], linked: bool) -> Iterator[str]:
@@ -193,7 +205,7 @@ def _run(run: Run) -> tuple[str, ...]:
     return (
         short(run.path.resolve().name, 80), _command(info.get("command")), _began(info), _took(info),
         _text(info.get("collbench")), _text(info.get("launcher")), _count(info.get("rank_map")), _hosts(info.get("hosts")),
-        NOTHING if "pairs" in run.info else str(len(run.rows)), _end_text(run),
+        NOTHING if ROUNDS.keys() & run.info else str(len(run.rows)), _end_text(run),
     )  # fmt: skip
 
 

@@ -1,17 +1,18 @@
-"""hwloc's XML, versions 1 to 3: nodes, processors, the PCI tree, NVLinks counted, NICs; hostile XML is refused."""
+"""hwloc's XML, versions 1 to 3: nodes, processors, the PCI tree and its links, NVLinks counted, NICs; hostile XML is refused."""
 
-import json
+from __future__ import annotations
+
 import shutil
 import subprocess
+from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
 from collbench.machine.readers import hwloc
+from collbench.machine.readers.hwloc import nvlinks, pcie
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
 
-CAPTURED = CAPTURED_MACHINES / "hwloc-dgx2-xml"
 PROLOGUE = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
 
 
@@ -246,30 +247,58 @@ def test_this_machine_by_lstopo() -> None:
     assert len(machine.pci) == text.count("pci_busid=")
 
 
-def captured() -> tuple[Machine, dict]:
-    if not CAPTURED.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    return hwloc.read((CAPTURED / "hwloc.xml").read_text(), "captured"), json.loads((CAPTURED / "EXPECTED.json").read_text())
+@pytest.mark.parametrize(
+    ("expected", "part", "link"),
+    [
+        ("63.015385", None, PcieLink(32.0, 16)),  # nothing else has as much
+        ("0.250000", None, PcieLink(2.5, 1)),
+        ("0.984615", None, PcieLink(8.0, 1)),
+        ("15.753846", "Tesla V100-SXM3-32GB-H", PcieLink(8.0, 16)),
+        ("15.753846", "ConnectX-5", PcieLink(8.0, 16)),
+        ("31.507692", "NVIDIA A100-SXM4-80GB", PcieLink(16.0, 16)),
+        ("121.000000", "ConnectX-8", PcieLink(64.0, 16)),
+    ],
+)
+def test_a_links_speed_and_width_where_one_answer_fits(expected: str, part: str | None, link: PcieLink) -> None:
+    assert pcie(expected, part) == (link, None)
 
 
-def test_captured_machine() -> None:
-    machine, expected = captured()
-    switches = [device for device in machine.pci if device.kind == "nvswitch"]
-    assert (len(machine.gpus), len(switches), len(machine.nics)) == (expected["gpus"], expected["nvswitches"], expected["ib_hcas_in_file"])
-    assert {f"{at(machine, gpu.key).vendor_id:x}:{at(machine, gpu.key).device_id:x}" for gpu in machine.gpus} == {expected["gpu_device"]}
-    assert {gpu.model for gpu in machine.gpus} == {f"Tesla {expected['gpu_model']}-H"} and [gpu.index for gpu in machine.gpus] == list(
-        range(16)
+@pytest.mark.parametrize(
+    ("expected", "part", "why"),
+    [
+        ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
+        ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
+        ("12.345000", None, "hwloc has 12.345 GB/s, which is not the rate of a PCIe link"),
+        ("0.000000", None, "hwloc has no speed"),
+        (None, None, "hwloc has no speed"),
+        ("-4", None, "hwloc has no speed"),
+        ("1e18", None, "hwloc has no speed"),
+        ("nan", None, "hwloc has no speed"),
+        ("fast", None, "hwloc's figure is not a number"),
+    ],
+)
+def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(expected: str | None, part: str | None, why: str) -> None:
+    assert pcie(expected, part) == (PcieLink(), why)
+
+
+def power(*values: int) -> Element:
+    """hwloc's matrix of two GPUs and the processor that NVLink joins them to."""
+    topology = Element("topology")
+    matrix = SubElement(topology, "distances2hetero", {"name": "NVLinkBandwidth"})
+    SubElement(matrix, "indexes").text = "OSDev:11 OSDev:12 NUMANode:3"
+    SubElement(matrix, "u64values").text = " ".join(map(str, values))
+    return topology
+
+
+def test_links_to_a_processor_are_counted_apart_from_those_between_gpus() -> None:
+    ends, models = {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "Tesla V100-SXM2-16GB", "gpu1": "Tesla V100-SXM2-16GB"}
+    found = nvlinks(power(1000000, 75000, 50000, 75000, 1000000, 75000, 50000, 75000, 0), ends, models)
+    assert [(link.a, link.b, link.count) for link in found.links] == [("gpu0", "gpu1", 3), ("gpu1", "gpu0", 3)]
+    assert found.processors == {"gpu0": (2, 25e9), "gpu1": (3, 25e9)}
+
+
+def test_a_figure_that_is_no_whole_number_of_links_is_not_counted() -> None:
+    found = nvlinks(
+        power(0, 75000, 40000, 75000, 0, 0, 40000, 0, 0), {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "V100", "gpu1": "V100"}
     )
-    assert sum(switch.vendor_id == 0x10DE for switch in switches) == expected["nvswitch_pciid_readable"]
-
-
-def test_captured_links() -> None:
-    machine, expected = captured()
-    assert {at(machine, gpu.key).link for gpu in machine.gpus} == {PcieLink(8.0, 16)} and expected["pcie_gen"] == "3 x16"
-    assert round(8.0 * 16 / 8 * 128 / 130, 6) == expected["pcie_link_GBps_dir"]
-    assert {(link.b, link.count, link.bytes_per_s) for link in machine.gpu_links} == {
-        (SWITCH, expected["nvlinks_per_gpu"], expected["nvlink_MBps_per_link_dir"] * 1e6)
-    }
-    assert len(machine.gpu_links) == 16 and expected["nvlink_GBps_dir_per_gpu"] == 6 * 25
-    assert {device.link for device in machine.pci if device.kind == "nvswitch"} == {PcieLink()}  # 1 GB/s is their management, not NVLink
-    assert "0-1,24-25 alone" in machine.doubts[0]
+    assert (found.processors, found.links[0]) == ({}, GpuLink("gpu0", "gpu1", 3, bytes_per_s=25e9))

@@ -1,17 +1,17 @@
-"""lspci's text in its forms: functions, kinds, the tree from bridges' buses, links, access control, and what is unknown and why."""
+"""lspci's text in its forms: functions, the tree from bridges' buses, links, access control, and what is unknown and why."""
 
-import gzip
-import json
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pytest
 
-from collbench.machine.model import Machine, PciDevice, PcieLink
+from collbench.machine.doctor.examine import unexamined_parts
+from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import lspci
 from collbench.machine.readers.text import Unreadable
-from tests.helpers import CAPTURED_MACHINES
-
-MACHINES = CAPTURED_MACHINES
+from tests.doctor.machines import codes, found, with_system
+from tests.machines import captures
 
 
 def function(head: str, *lines: str) -> str:
@@ -174,82 +174,41 @@ def test_a_link_that_runs_at_more_than_it_can_is_doubted() -> None:
     assert len(lspci.read(text, "m").doubts) == 1 and "0000:02:00.0: its link runs on 16 lanes" in lspci.read(text, "m").doubts[0]
 
 
-def captured(name: str, file: str) -> tuple[str, dict]:
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    data = (folder / file).read_bytes()
-    return (gzip.decompress(data) if file.endswith(".gz") else data).decode(), json.loads((folder / "EXPECTED.json").read_text())
-
-
-def written(link: PcieLink) -> str:
-    """As EXPECTED.json writes links: "32GT/s x16 (ok)"."""
-    whole = (link.speed_gt_per_s, link.width) == (link.max_speed_gt_per_s, link.max_width)
-    return f"{link.speed_gt_per_s:g}GT/s x{link.width} ({'ok' if whole else 'downgraded'})"
-
-
-def test_captured_server_has_its_parts_at_full_speed() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
-    machine = lspci.read(text, "captured")
-    seven, six = ([nic for nic in machine.nics if nic.model == model] for model in ("ConnectX-7", "ConnectX-6 Dx"))
-    switches = [device for device in machine.pci if device.kind == "nvswitch"]
-    assert (len(machine.gpus), len(switches)) == (expected["gpus"], expected["nvswitches"])
-    assert (len(seven), len(six)) == (expected["connectx7"], expected["connectx6dx_functions"])
-    for parts, key in ((machine.gpus, "gpu"), (seven, "connectx7"), (six, "connectx6dx"), (switches, "nvswitch")):
-        assert {written(at(machine, part.address or "").link) for part in parts} == {expected[f"{key}_link"]}
-    assert {gpu.model for gpu in machine.gpus} == {expected["gpu_model"] + " 80GB"}
-    links = [at(machine, gpu.key).link for gpu in machine.gpus]
-    assert {round((link.speed_gt_per_s or 0) * (link.width or 0) / 8 * 128 / 130, 3) for link in links} == {
-        expected["pcie_GBps_dir_raw_gpu"]
-    }
-    assert {f"{switch.device_id:x}" for switch in switches} == {expected["nvswitch_device"]}
-    assert {f"{at(machine, gpu.key).vendor_id:x}:{at(machine, gpu.key).device_id:x}" for gpu in machine.gpus} == {expected["gpu_device"]}
-
-
-def test_captured_server_has_slow_links_only_where_they_are_harmless() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
-    machine = lspci.read(text, "captured")
-    slow = [device for device in machine.pci if device.link.width and "(downgraded)" in written(device.link)]
-    assert len(slow) == expected["lines_with_downgraded"]
-    assert not {device.kind for device in slow} & {"gpu", "nvswitch"}
-    over_gpus = {bridge.address for gpu in machine.gpus for bridge in above(machine, gpu.key)}
-    assert not over_gpus & {device.address for device in slow}
-
-
-def test_captured_server_has_access_control_on_away_from_gpus_and_fast_nics() -> None:
-    text, expected = captured("gpud-xe9680-h100-lspci", "lspci-vvv.txt.gz")
-    machine = lspci.read(text, "captured")
-    ports = [device for device in machine.pci if "PEX890xx" in (device.name or "")]
-    assert len(ports) == expected["pex890xx_bridge_functions"] and {device.acs for device in ports} == {(), None}
-    assert sum(device.acs == () for device in ports) == 34
-    on = {device.address for device in machine.pci if "SrcValid" in (device.acs or ())}
-    assert len(on) == expected["functions_with_SrcValid_plus"]
-    fast = [*(gpu.key for gpu in machine.gpus), *(nic.name for nic in machine.nics if nic.rdma)]
-    assert not on & {bridge.address for address in fast for bridge in above(machine, address)}
-
-
-def test_captured_guest_has_functions_without_a_tree() -> None:
-    text, expected = captured("gpud-azure-a100-nvlink", "lspci-nn.txt")
-    machine = lspci.read(text, "captured")
-    ids = [f"{device.vendor_id:04x}:{device.device_id:04x}" for device in machine.pci]
-    assert len(machine.gpus) == ids.count(expected["gpu_device"]) == expected["gpus"]
-    assert {gpu.model for gpu in machine.gpus} == {expected["gpu_model"]}
-    assert ids.count(expected["nvswitch_device"]) == expected["nvswitches"] == sum(device.kind == "nvswitch" for device in machine.pci)
-    infiniband = [device for device in machine.pci if device.class_id == 0x020700]
-    assert len(infiniband) == expected["ib_vfs"] == ids.count(expected["ib_vf_device"]) and all(device.virtual for device in infiniband)
-    assert {device.parent for device in machine.pci} == {None} and len(machine.unknown) >= len(machine.pci)
-
-
 def test_captured_excerpts_are_read_below_their_devices_and_refused_without() -> None:
-    text, expected = captured("lspci-downtrained", "lspci.txt")
+    text = captures.text("lspci-downtrained", "lspci.txt")
     with pytest.raises(Unreadable, match="link lines"):
         lspci.read(text, "captured")
     quadro, rtx = text.split("\n\n", 1)
-    machine = lspci.read(
-        f"01:00.0 3D controller: NVIDIA Corporation TU102GL\n{quadro}\n02:00.0 3D controller: NVIDIA Corporation AD102\n{rtx}", "m"
-    )
-    links = [device.link for device in machine.pci]
-    assert links == [PcieLink(5.0, 1), PcieLink(2.5, 16, 16.0, 16)]
-    lane_gigabytes_per_s = {5.0: 0.5, 2.5: 0.25}
-    rates = [lane_gigabytes_per_s[link.speed_gt_per_s or 0] * (link.width or 0) for link in links]
-    assert rates == [link["GBps_dir"] for link in expected["links"]]
+    gpus = f"01:00.0 3D controller: NVIDIA Corporation TU102GL\n{quadro}\n02:00.0 3D controller: NVIDIA Corporation AD102\n{rtx}"
+    assert [device.link for device in lspci.read(gpus, "m").pci] == [PcieLink(5.0, 1), PcieLink(2.5, 16, 16.0, 16)]
+
+
+ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+
+
+def test_ports_are_counted() -> None:
+    assert lspci.looks_like_acs_lines(ON * 3 + OFF, "x")
+    system = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt").system
+    assert (system.acs_ports, system.acs_on) == (4, 3)
+
+
+def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
+    machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
+    assert found(machine, "CB2108").severity == "note"
+    assert "3 of 4 ports" in found(machine, "CB2108").what
+    assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == []
+    assert codes(with_system(machine, virtualization="kvm")) == []
+
+
+def test_that_access_control_was_read_is_known() -> None:
+    gpus = (Gpu("gpu0"), Gpu("gpu1"))
+    read = with_system(Machine(gpus=gpus), acs_ports=4, acs_on=0)
+    assert not any(text.startswith("ACS") for text in unexamined_parts([read]))
+    assert any(text.startswith("ACS") for text in unexamined_parts([Machine(gpus=gpus)]))
+
+
+def test_a_whole_lspci_is_read_as_lspci() -> None:
+    whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
+    assert not lspci.looks_like_acs_lines(whole, "x")
+    assert lspci.looks_like(whole, "x")

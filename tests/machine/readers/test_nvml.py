@@ -19,12 +19,7 @@ class FakeNVMLError(Exception):
 class FabricInfo(ctypes.Structure):
     """nvmlGpuFabricInfo_t of nvml.h."""
 
-    _fields_ = [
-        ("clusterUuid", ctypes.c_uint8 * 16),
-        ("status", ctypes.c_uint),
-        ("cliqueId", ctypes.c_uint32),
-        ("state", ctypes.c_uint8),
-    ]
+    _fields_ = [("clusterUuid", ctypes.c_uint8 * 16), ("status", ctypes.c_uint), ("cliqueId", ctypes.c_uint32), ("state", ctypes.c_uint8)]
 
 
 class FakePynvml:
@@ -53,9 +48,6 @@ class FakePynvml:
     def nvmlShutdown(self):
         self.open -= 1
 
-    def nvmlSystemGetDriverVersion(self):
-        return "570.86.10"
-
     def nvmlDeviceGetCount(self):
         return len(self.cards)
 
@@ -64,32 +56,16 @@ class FakePynvml:
             raise FakeNVMLError("GPU is lost")
         return self.cards[index]
 
-    def nvmlDeviceGetPciInfo(self, card):
-        return SimpleNamespace(busId=card.bus, pciDeviceId=0x233510DE)
-
-    def nvmlDeviceGetCudaComputeCapability(self, card):
-        return (9, 0)
-
-    def nvmlDeviceGetMemoryInfo(self, card):
-        return SimpleNamespace(total=150_754_820_096)
-
-    def nvmlDeviceGetName(self, card):
-        return card.name
-
-    def nvmlDeviceGetUUID(self, card):
-        return "GPU-" + card.bus[-7:]
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, card):
-        return card.generation
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, card):
-        return 16
-
-    def nvmlDeviceGetGpuMaxPcieLinkGeneration(self, card):
-        return 5
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, card):
-        return 16
+    nvmlSystemGetDriverVersion = staticmethod(lambda: "570.86.10")
+    nvmlDeviceGetPciInfo = staticmethod(lambda card: SimpleNamespace(busId=card.bus, pciDeviceId=0x233510DE))
+    nvmlDeviceGetCudaComputeCapability = staticmethod(lambda card: (9, 0))
+    nvmlDeviceGetMemoryInfo = staticmethod(lambda card: SimpleNamespace(total=150_754_820_096))
+    nvmlDeviceGetName = staticmethod(lambda card: card.name)
+    nvmlDeviceGetUUID = staticmethod(lambda card: "GPU-" + card.bus[-7:])
+    nvmlDeviceGetCurrPcieLinkGeneration = staticmethod(lambda card: card.generation)
+    nvmlDeviceGetCurrPcieLinkWidth = staticmethod(lambda card: 16)
+    nvmlDeviceGetGpuMaxPcieLinkGeneration = staticmethod(lambda card: 5)
+    nvmlDeviceGetMaxPcieLinkWidth = staticmethod(lambda card: 16)
 
     def nvmlDeviceGetNvLinkState(self, card, link):
         if link >= len(card.links):
@@ -126,34 +102,38 @@ def card(bus, links=(), mbps=26562, **changes):
     return SimpleNamespace(**{**facts, **changes}, links=[f"00000000:{end}:00.0" if end and len(end) == 2 else end for end in links])
 
 
+KEY, LINKS_OFF = "0000:19:00.0", "gpus/0000:19:00.0/links_off"
+CLUSTER = bytes(range(16))
+
+
+def link(b, count, speed=26.562e9, a=KEY):
+    return GpuLink(a, b, count, "nvlink", speed)
+
+
 def test_a_gpu_with_the_facts_that_nvml_has():
     machine = nvml.read(FakePynvml([card("19", ["switch"] * 18)]))
-    assert machine.sources == ("NVML",)
-    assert machine.system.driver == "570.86.10"
-    assert machine.gpus == (
-        Gpu(
-            key="0000:19:00.0",
-            index=0,
-            address="0000:19:00.0",
-            vendor="nvidia",
-            model="NVIDIA H200",
-            architecture="sm_90",
-            memory_bytes=150_754_820_096,
-            links_off=0,
-            uuid="GPU-19:00.0",
-        ),
-    )
+    assert (machine.sources, machine.system.driver) == (("NVML",), "570.86.10")
+    facts = {"address": KEY, "vendor": "nvidia", "model": "NVIDIA H200", "architecture": "sm_90", "memory_bytes": 150_754_820_096}
+    assert machine.gpus == (Gpu(KEY, 0, **facts, links_off=0, uuid="GPU-19:00.0"),)
 
 
-def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique():
-    cluster = bytes(range(16))
-    found = nvml.read(FakePynvml([card("19", ["switch"] * 18, cluster=cluster, clique=32766)])).gpus[0].clique
-    assert found == "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"
+def test_an_idle_gpus_link_is_reported_as_it_is_now_and_as_the_gpu_could():
+    device = nvml.read(FakePynvml([card("19")])).pci[0]
+    assert device.link == PcieLink(2.5, 16, 32.0, 16)
+    assert (device.address, device.kind, device.vendor_id, device.device_id) == (KEY, "gpu", 0x10DE, 0x2335)
 
 
-@pytest.mark.parametrize("facts", [{}, {"cluster": bytes(range(16)), "fabric_state": 2}, {"cluster": bytes(range(16)), "fabric_status": 3}])
-def test_a_gpu_whose_fabric_is_not_ready_or_of_one_node_has_no_clique(facts):
-    assert nvml.read(FakePynvml([card("19", **facts)])).gpus[0].clique is None
+@pytest.mark.parametrize(
+    ("facts", "clique"),
+    [
+        ({"cluster": CLUSTER, "clique": 32766}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
+        ({}, None),
+        ({"cluster": CLUSTER, "fabric_state": 2}, None),
+        ({"cluster": CLUSTER, "fabric_status": 3}, None),
+    ],
+)
+def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique_once_its_fabric_is_ready(facts, clique):
+    assert nvml.read(FakePynvml([card("19", **facts)])).gpus[0].clique == clique
 
 
 def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
@@ -162,85 +142,58 @@ def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
     assert not any("clique" in path for path in machine.unknown)
 
 
-def test_an_idle_gpus_link_is_reported_as_it_is_now_and_as_the_gpu_could():
-    device = nvml.read(FakePynvml([card("19")])).pci[0]
-    assert device.link == PcieLink(2.5, 16, 32.0, 16)
-    assert (device.address, device.kind, device.vendor_id, device.device_id) == ("0000:19:00.0", "gpu", 0x10DE, 0x2335)
+ALL = ["switch"] * 2
+NO_SPEED = ("gpu_links/0000:19:00.0>switch/bytes_per_s", "speed of an NVLink")
+# The cards; of the first one its links, how many there are and how many are off; which fact is unknown, or doubted, and why.
+LINKS = {
+    "to a switch, summed, at the raw speed in MB/s": ([card("19", ["switch"] * 18)], [link(SWITCH, 18)], 18, 0, None),
+    "to each peer of a mesh": (
+        [card("19", ["44"] * 4 + ["84"] * 4, 25000), card("44"), card("84")],
+        [link("0000:44:00.0", 4, 25e9), link("0000:84:00.0", 4, 25e9)],
+        8,
+        0,
+        None,
+    ),
+    "partly off, as of an H100 PCIe with bridges": (
+        [card("19", ["3b"] * 12 + [None] * 6), card("3b")],
+        [link("0000:3b:00.0", 12)],
+        12,
+        6,
+        None,
+    ),
+    "all off, which is known": ([card("19", [None] * 18)], [link(None, 0, None)], 0, 18, None),
+    "not supported": ([card("19", past_the_last="Not Supported")], [], None, None, (LINKS_OFF, ": Not Supported")),
+    "no half count after an error": ([card("19", ALL, past_the_last="GPU is lost")], [], None, None, (LINKS_OFF, "GPU is lost")),
+    "to a peer that this container does not show": ([card("19", ["3b"] * 12)], [link(None, 12)], 12, 0, None),
+    "to a CPU, not between GPUs": (
+        [card("19", ["cpu"] * 3 + ["05"] * 3, 25781), card("05")],
+        [link("0000:05:00.0", 3, 25.781e9)],
+        3,
+        0,
+        None,
+    ),
+    "one speed for all, of an older driver": ([card("19", ALL, speeds={(90, 0): 25781})], [link(SWITCH, 2, 25.781e9)], 2, 0, None),
+    "no speed": ([card("19", ALL, speeds={})], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
+    "a speed that cannot be": ([card("19", ALL, 10**18)], [link(SWITCH, 2, None)], 2, 0, NO_SPEED),
+    "different speeds": (
+        [card("19", ALL, speeds={(164, 0): 26562, (164, 1): 13281})],
+        [link(SWITCH, 2, None)],
+        2,
+        0,
+        ("doubt", "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s"),
+    ),
+}
 
 
-def test_links_to_a_switch_are_summed_at_the_raw_speed_that_nvml_gives_in_megabytes():
-    machine = nvml.read(FakePynvml([card("19", ["switch"] * 18), card("3b", ["switch"] * 18)]))
-    assert machine.gpu_links == (
-        GpuLink("0000:19:00.0", SWITCH, 18, "nvlink", 26.562e9),
-        GpuLink("0000:3b:00.0", SWITCH, 18, "nvlink", 26.562e9),
-    )
-    assert machine.switched
-
-
-def test_a_mesh_counts_the_links_to_each_peer():
-    machine = nvml.read(
-        FakePynvml([card("03", ["44"] * 4 + ["84"] * 4, 25000), card("44", ["03"] * 4, 25000), card("84", ["03"] * 4, 25000)])
-    )
-    assert machine.gpu_links[:2] == (
-        GpuLink("0000:03:00.0", "0000:44:00.0", 4, "nvlink", 25e9),
-        GpuLink("0000:03:00.0", "0000:84:00.0", 4, "nvlink", 25e9),
-    )
-    assert machine.links_of("0000:03:00.0") == 8
-    assert not machine.switched
-
-
-def test_links_that_are_off_are_counted_apart():
-    """An H100 PCIe has 18 links, 12 of which its bridges use."""
-    machine = nvml.read(FakePynvml([card("19", ["3b"] * 12 + [None] * 6), card("3b", ["19"] * 12 + [None] * 6)]))
-    assert machine.gpus[0].links_off == 6
-    assert machine.links_of("0000:19:00.0") == 12
-
-
-def test_a_gpu_whose_links_are_all_off_has_none_and_that_is_known():
-    machine = nvml.read(FakePynvml([card("19", [None] * 18)]))
-    assert machine.links_of("0000:19:00.0") == 0
-    assert machine.gpus[0].links_off == 18
-
-
-def test_a_gpu_without_nvlink_has_an_unknown_number_with_the_reason():
-    machine = nvml.read(FakePynvml([card("19", past_the_last="Not Supported")]))
-    assert machine.links_of("0000:19:00.0") is None
-    assert machine.gpus[0].links_off is None
-    assert ": Not Supported" in machine.unknown["gpus/0000:19:00.0/links_off"]
-
-
-def test_an_error_amid_the_links_leaves_no_half_count():
-    machine = nvml.read(FakePynvml([card("19", ["switch"] * 5, past_the_last="GPU is lost")]))
-    assert machine.gpu_links == ()
-    assert machine.unknown["gpus/0000:19:00.0/links_off"].endswith("GPU is lost")
-
-
-def test_a_peer_that_this_container_does_not_show_leaves_the_count_alone():
-    assert nvml.read(FakePynvml([card("19", ["3b"] * 12)])).gpu_links == (GpuLink("0000:19:00.0", None, 12, "nvlink", 26.562e9),)
-
-
-def test_links_to_a_cpu_are_no_links_between_gpus():
-    machine = nvml.read(FakePynvml([card("04", ["cpu"] * 3 + ["05"] * 3, 25781), card("05", ["cpu"] * 3 + ["04"] * 3, 25781)]))
-    assert machine.gpu_links[0] == GpuLink("0000:04:00.0", "0000:05:00.0", 3, "nvlink", 25.781e9)
-    assert machine.links_of("0000:04:00.0") == 3
-
-
-def test_an_older_driver_knows_one_speed_for_all_links():
-    machine = nvml.read(FakePynvml([card("19", ["switch"] * 12, speeds={(90, 0): 25781})]))
-    assert machine.gpu_links[0].bytes_per_s == 25.781e9
-
-
-@pytest.mark.parametrize("speeds", [{}, {(164, 0): 10**18, (164, 1): 10**18}])
-def test_a_speed_that_is_not_reported_or_cannot_be_is_unknown(speeds):
-    machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds=speeds)]))
-    assert machine.gpu_links[0].bytes_per_s is None
-    assert "speed of an NVLink" in machine.unknown["gpu_links/0000:19:00.0>switch/bytes_per_s"]
-
-
-def test_links_at_different_speeds_have_no_common_one_and_raise_a_doubt():
-    machine = nvml.read(FakePynvml([card("19", ["switch"] * 2, speeds={(164, 0): 26562, (164, 1): 13281})]))
-    assert machine.gpu_links[0].bytes_per_s is None
-    assert len(machine.doubts) == 1 and "GPU 0000:19:00.0 run at different speeds, 13.281 to 26.562 GB/s" in machine.doubts[0]
+@pytest.mark.parametrize(("cards", "links", "count", "off", "why"), LINKS.values(), ids=LINKS)
+def test_links(cards, links, count, off, why):
+    machine = nvml.read(FakePynvml(cards))
+    assert [each for each in machine.gpu_links if each.a == KEY] == links
+    assert (machine.links_of(KEY), machine.gpus[0].links_off) == (count, off)
+    assert machine.switched is (SWITCH in [each.b for each in links])
+    path, text = why or ("", "")
+    assert text in (machine.doubts[0] if path == "doubt" else machine.unknown[path] if path else "")
+    assert len(machine.doubts) == (path == "doubt")
 
 
 def test_peer_access_uses_nvidia_smis_words():
@@ -272,8 +225,10 @@ def test_one_error_costs_one_fact_and_is_its_reason(function):
     assert less.gpu_links == whole.gpu_links
 
 
-def test_a_lost_gpu_is_listed_with_the_reason():
-    machine = nvml.read(FakePynvml([card("19"), None]))
+def test_a_lost_gpu_is_listed_with_the_reason_and_nvml_is_closed_again():
+    library = FakePynvml([card("19"), None])
+    machine = nvml.read(library)
+    assert library.open == 0
     assert [gpu.key for gpu in machine.gpus] == ["0000:19:00.0", "gpu1"]
     assert ": GPU is lost" in machine.unknown["gpus/gpu1/address"]
 
@@ -293,12 +248,6 @@ def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
 def test_without_the_package_the_machine_is_empty_and_gives_the_reason(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
-
-
-def test_nvml_is_closed_again():
-    library = FakePynvml([card("19"), None])
-    nvml.read(library)
-    assert library.open == 0
 
 
 def test_names_come_without_control_characters_and_may_be_bytes():

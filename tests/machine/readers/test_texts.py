@@ -11,20 +11,17 @@ from hypothesis import strategies as st
 from collbench.machine.model import Machine
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.sources import READERS
-from tests.machine.readers import test_amd_smi as amd
-from tests.machine.readers import test_ibstat as ibstat
-from tests.machine.readers.test_iblinkinfo import SWITCHES
-from tests.machine.readers.test_ibportstate import NDR
+from tests.machine.readers import test_smi as amd
 from tests.machine.readers.test_lspci import NUMBERED, SERVER
-from tests.machine.readers.test_nvlink_status import status
-from tests.machine.readers.test_smi_matrix import ACCESS, BRIDGED, ROCM
+from tests.machine.readers.test_rdma_tools import NDR, STATUS, SWITCHES
+from tests.machine.readers.test_smi import ACCESS, BRIDGED, ROCM, status
 from tests.machine.test_sources import EXAMPLES
 
 READER = {reader.kind: reader for reader in READERS}
 MATRIX, NVLINK = "nvidia-smi topo -m", "nvidia-smi nvlink -s"
 TEXTS = [
     *EXAMPLES.items(),
-    ("ibstat", ibstat.STATUS),
+    ("ibstat", STATUS),
     ("iblinkinfo", SWITCHES),
     ("lspci", NUMBERED),
     ("amd-smi topology", amd.JSON),

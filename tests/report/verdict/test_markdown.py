@@ -47,6 +47,13 @@ def test_groups_that_did_not_pass_come_first() -> None:
     ]
 
 
+def test_a_group_is_listed_once() -> None:
+    slow, fine = group("confirmed", "broadcast"), group()
+    text = markdown(verdict(groups=(slow, fine), suspicions=(suspicion(kind="group", name=slow.name, case={}),)))
+    assert [text.count(each.name) for each in (slow, fine)] == [1, 1]
+    assert "<summary>Other groups (1)</summary>" in text
+
+
 def test_it_is_never_larger_than_github_takes() -> None:
     text = markdown(hostile(rows=4000))
     assert len(text.encode()) <= LARGEST < 1024 << 10

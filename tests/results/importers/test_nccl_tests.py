@@ -25,10 +25,10 @@ from collbench.results.importers.notes import (
     SkippedLines,
     SkippedReason,
 )
-from tests.helpers import CAPTURED_MACHINES
+from tests.machines import captures
 
 SAMPLES = Path(__file__).parent / "samples"
-NDV4, P4DE = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests", CAPTURED_MACHINES / "p4de-p5-nccl-tests"
+NDV4, P4DE = "ndv4-8xa100-nccl-tests", "p4de-p5-nccl-tests"
 DEVICES = [f"#  Rank {rank:2d} Group  0 Pid   4711 on     node01 device {rank:2d} [0000:1{rank}:00] NVIDIA H100" for rank in range(8)]
 HEAD = ["# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0", *DEVICES]
 COLUMNS = "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
@@ -53,12 +53,11 @@ def peak(run: ImportedTable) -> float:
     return round(max(row.busbw_bytes_per_s or 0 for row in run.rows) / 1e9, 1)
 
 
-@pytest.mark.skipif(not NDV4.is_dir(), reason="the captured logs are not beside this checkout")
 @pytest.mark.parametrize("operation", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
 def test_the_published_figures_of_eight_a100(operation: str) -> None:
-    lines = (NDV4 / f"nccl_{operation}.log").read_text().splitlines()
+    lines = captures.text(NDV4, f"nccl_{operation}.log").splitlines()
     run = only(lines, UserInput(file=f"nccl_{operation}.log"))
-    expected = json.loads((NDV4 / "EXPECTED.json").read_text())["peak_busbw_GBps"][operation]
+    expected = captures.expected(NDV4)["peak_busbw_GBps"][operation]
     assert knows(lines[:400])
     assert peak(run) == pytest.approx(expected, rel=0.001)
     assert {(row.operation, row.ranks, row.nodes, row.backend, row.mode, row.buffers) for row in run.rows} == {
@@ -70,9 +69,8 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
     assert NotInOutput(MissingItem.VERIFICATION) in run.missing
 
 
-@pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
-    runs = read((P4DE / "results.log").read_text().splitlines(), UserInput(nodes=2)).runs
+    runs = read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
     assert runs[1].doubts == [RepeatedCases(2, has_header=False)]

@@ -1,0 +1,97 @@
+"""Intel MPI benchmarks (IMB-MPI1): how they are started and what they print. They know means only."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.launches import LaunchFailed, environment_of_launch, launch, mpiexec
+from benchmarks.peers import ours
+from benchmarks.peers.contest import Contest
+from benchmarks.peers.load import LARGE, SMALL, Load, huge_bytes, rows, sentence, wanted
+from collbench.errors import UsageError
+
+_NAMES = {"allreduce": "Allreduce", "broadcast": "Bcast", "p2p_latency": "PingPong"}
+_LIKE = "IMB's mean over iterations (and ranks), a barrier after each; collbench's mean over samples and ranks, a barrier before each."
+
+
+@dataclass(frozen=True)
+class Imb:
+    """The program IMB-MPI1."""
+
+    program: Path
+
+    def command(self, operation: str, load: Load, lengths: Path) -> list[str]:
+        """mpiexec's command line; `lengths` is a file with a size per line. IMB's own warm-up is one call: most is left out here."""
+        flags = [
+            "-npmin",
+            "2",
+            "-msglog",
+            f"0:{load.sizes[-1].bit_length() - 1}",
+            "-msglen",
+            str(lengths),
+            "-iter",
+            str(load.iterations),
+            "-iter_policy",
+            "off",
+        ]
+        kinds = ["-data_type", "float", "-red_data_type", "float"]
+        return mpiexec(*load.environment(), str(self.program), _NAMES[operation], *flags, *kinds)
+
+    def measure(self, operation: str, load: Load) -> dict[int, float]:
+        """Seconds by size. Raises LaunchFailed."""
+        with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
+            return wanted(times(launch(self.command(operation, load, _lengths(folder, load.sizes))).out), load.sizes, "IMB-MPI1")
+
+    def seen_pages(self, operation: str, load: Load) -> str:
+        """What pages its memory lies on."""
+        with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
+            command = self.command(operation, load, _lengths(folder, load.sizes))
+            held = huge_bytes(command, self.program.name, environment_of_launch())
+        return sentence(held, load.sizes[-1], load.huge, "IMB")
+
+
+def _lengths(folder: str, sizes: Sequence[int]) -> Path:
+    path = Path(folder) / "lengths"
+    path.write_text("\n".join(map(str, sizes)) + "\n")
+    return path
+
+
+def open_imb(program: Path) -> Imb:
+    """Starts it once. Raises UsageError, Missing."""
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        raise UsageError(f"{program} is not a program: give --imb the file IMB-MPI1")
+    imb = Imb(program)
+    try:
+        imb.measure("p2p_latency", Load((8,), 10, 0))
+    except LaunchFailed as why:
+        raise UsageError(f"{program} is not IMB-MPI1, or not built with the MPI that collbench uses ({why.briefly()})") from why
+    return imb
+
+
+def times(out: str) -> dict[int, float]:
+    """Seconds by size: t_avg of collectives, t of ping-pong."""
+    column = 4 if "t_avg[usec]" in out else 2
+    if "[usec]" not in out:
+        return {}
+    return {int(numbers[0]): numbers[column] * 1e-6 for numbers in rows(out) if len(numbers) > column}
+
+
+def contests(imb: Imb) -> list[Contest]:
+    """All that is compared with IMB; no figure of it is a target."""
+    return [_contest(imb, operation, load) for operation in _NAMES for load in (SMALL, LARGE)]
+
+
+def _contest(imb: Imb, operation: str, load: Load) -> Contest:
+    options = ("--window", "1") if operation == "p2p_latency" else ()
+    return Contest(
+        f"imb-{operation}{'-large' if load.huge else ''}",
+        _LIKE,
+        partial(ours.measure, operation, "mpi", load, ours.mean, options),
+        partial(imb.measure, operation, load),
+        pages=partial(imb.seen_pages, operation, load),
+    )

@@ -1,0 +1,357 @@
+"""Inquiries at rank 0: they request the state of every rank, and derive one diagnosis from the replies and from the missing replies.
+
+1. Request    every rank replies immediately, even if its main thread is busy; the first rank of a node replies for stopped ranks.
+2. Examine    the ranks that may be the cause: their stacks, whether their hosts answer, what the libraries report.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from collbench.addresses import own_addresses
+from collbench.control.addresses import answering
+from collbench.control.diagnosis import (
+    HangCause,
+    HangDiagnosis,
+    HangEvidence,
+    ProcessEnd,
+    RankPaused,
+    RankState,
+    diagnose,
+    innermost,
+    own_stack,
+    tool_here,
+)
+from collbench.control.path import PathEvidence, PathReport, Probe, ProbeResult, directions, tcp_info
+from collbench.control.wire import Probed, SendProbe, TakeStack, Where
+from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
+from collbench.reason import as_json
+
+if TYPE_CHECKING:
+    from collbench.control.server import Coordinator
+
+_SETTLE_S = 0.01  # time for rank 0 to enter the wait for an ended rank: the diagnosis names that phase
+_ANSWER_S = 1.5  # time for a reply, and for the report of a process that has ended on another node
+_LOOK_S = 2.8
+_PROBE_S = 1.0
+_MOST_LOOKED_AT = 2
+_LOOK_AGAIN_S = 0.05
+_MOST_PROBED = 3
+_REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
+_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
+
+
+@dataclass(frozen=True)
+class SecondaryError:
+    """An error of a rank that another rank's end or silence may have caused. own: it is rank 0's error."""
+
+    sentence: str
+    code: int
+    own: bool
+
+
+class NoOtherCause:
+    """The message to rank 0's main thread that its own error is the cause."""
+
+
+class HangInquiry:
+    """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank.
+
+    what      the phase without progress; "" if a process has ended or a rank has reported an error
+    echo      that error
+    patient   ends without a result if all ranks make progress
+    probed    results of probes by (source, target) host names
+    """
+
+    def __init__(self, hub: Coordinator, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
+        self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
+        self.answers: dict[int, RankState] = {}
+        self.held: dict[int, RankState] = {}
+        self.stacks: dict[int, str] = {}
+        self.probed: dict[tuple[str, str], ProbeResult] = {}
+        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
+        self._own_paths: list[PathReport] = []
+        self._unreachable: set[int] = set()
+        self._elsewhere: dict[int, str] = {}
+        self._remarks: list[str] = []
+        self._stacks_requested: set[int] = set()
+        self._helpers: list[threading.Thread] = []
+        self._called_at, self._looked_at = time.monotonic(), 0.0
+        self._own = hub.stand()
+        self.heard(self._own)
+        if not self._is_certain:
+            for rank in hub.node.stopped():
+                self.held[rank] = hub.heard.get(rank, RankState(rank))
+            hub.down.broadcast(Where())
+
+    def heard(self, one: RankState) -> None:
+        """Store a state. It is from its own rank, or from the first rank of that rank's node."""
+        (self.held if one.held else self.answers)[one.rank] = one
+
+    def tick(self, now: float) -> float | None:
+        """Continue. Return when to call again; None when all evidence is complete.
+
+        If a process was killed, it is complete at once, since a launcher may be about to kill all others.
+        """
+        if self._hub.gone.keys() - self.held.keys():
+            return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
+        if not self._looked_at:
+            if (self._missing or self._hub.in_doubt) and now - self._called_at < _ANSWER_S:
+                return now + _LOOK_AGAIN_S
+            self._looked_at = now
+            self._look()
+        for way, probe in self._probes.items():
+            if probe and way not in self.probed and (result := probe.step()):
+                self.probed[way] = result
+        incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
+        busy = incomplete or any(helper.is_alive() for helper in self._helpers)
+        return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
+
+    @property
+    def _is_certain(self) -> bool:
+        """Return whether a process was killed. Then the inquiry does not wait."""
+        return any(self._hub.how.get(rank, ProcessEnd()).killed for rank in self._hub.gone.keys() - self.held.keys())
+
+    @property
+    def _missing(self) -> set[int]:
+        members = {member.rank for member in self._hub.members}
+        return members - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
+
+    @property
+    def _all_work(self) -> bool:
+        """Return whether every rank makes progress.
+
+        No process has ended, all ranks replied, and each rank that does not wait for others has progressed within the deadline.
+        """
+        still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
+        return not (self._hub.gone or self.held or self._missing or still)
+
+    @property
+    def _names_no_rank(self) -> bool:
+        """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
+        signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
+        silent = not signal and (self._missing or self.held)
+        return self.echo is not None and not (self._hub.gone or silent)
+
+    def _look(self) -> None:
+        """Examine paths and ranks that may be the cause."""
+        hub = self._hub
+        for rank in self._missing:
+            child = hub.down.with_rank(rank)
+            info = tcp_info(child.descriptor) if child and child.cut is None else None
+            if info and info.unacked:
+                self._unreachable.add(rank)
+        if self.patient and self._all_work:
+            return
+        self._own_paths = hub.connections.reports()
+        self._probe_paths()
+        if self._names_no_rank:
+            return
+        found = diagnose(self._seen())
+        if found.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
+            for rank in found.ranks[:_MOST_LOOKED_AT]:
+                self._look_at(rank)
+            if not found.ranks:
+                self.stacks[self._own.rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
+        for inform in hub.informants:
+            self._help(partial(self._inform, inform))
+
+    def _look_at(self, rank: int) -> None:
+        if rank in self._unreachable:
+            self._help(partial(self._find_elsewhere, rank))
+        elif rank == self._own.rank:
+            self._help(lambda: self._take_stack(rank, own_stack(native=True)))
+        elif self._hub.node.has(rank) and tool_here():
+            self._help(lambda: self._take_stack(rank, self._hub.node.stack_of(rank)))
+        elif child := self._hub.down.with_rank(rank):
+            self._hub.down.send(child, TakeStack(rank))
+            self._stacks_requested.add(rank)
+
+    def _help(self, work: Callable[[], None]) -> None:
+        """Run slow work in a thread, so that the I/O thread continues to read."""
+        self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
+        self._helpers[-1].start()
+
+    def _take_stack(self, rank: int, text: str) -> None:
+        self.stacks[rank] = text
+
+    def _find_elsewhere(self, rank: int) -> None:
+        if found := answering(self._hub.members[rank].addresses, _PROBE_S):
+            self._elsewhere[rank] = found
+
+    def _inform(self, inform: Callable[[], str | None]) -> None:
+        if remark := inform():
+            self._remarks.append(remark)
+
+    def _probe_paths(self) -> None:
+        """Request probes of several packet sizes on the paths where connections lose packets."""
+        hub = self._hub
+        for way in self._paths().suspects[:_MOST_PROBED]:
+            where = self._takes_probes(way[1])
+            sender = next((member.rank for member in hub.members if member.host == way[0]), None)
+            if where is None or sender is None:
+                continue
+            self._probes[way] = Probe(*where) if sender == self._own.rank else None
+            for child in hub.down.children.values():
+                if sender in child.ranks | child.also:
+                    hub.down.send(child, SendProbe(*where))
+
+    def _takes_probes(self, target: str) -> tuple[str, int] | None:
+        """Return the address and port at which a host accepts probes; None without one."""
+        hub = self._hub
+        if hub.members and target == hub.members[0].host:
+            return (hub.members[0].address, hub.down.port) if hub.down.port else None
+        there = ((member.address, hub.reported.get(member.rank, (0, [], 0.0))[0]) for member in hub.members if member.host == target)
+        return next((where for where in there if where[1]), None)
+
+    def note_probes(self, result: Probed) -> None:
+        """Store the result of probes that a rank has sent to an address."""
+        way = self._host_of(result.rank), self._hosts_by_address().get(result.address, "")
+        if way in self._probes:
+            self.probed[way] = ProbeResult(tuple(result.passed), tuple(result.failed))
+
+    def _paths(self) -> PathEvidence:
+        recent = {rank: found for rank, (_, found, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
+        recent[self._own.rank] = self._own_paths
+        reports = [(self._host_of(rank), report) for rank, found in recent.items() for report in found]
+        return PathEvidence(directions(reports, self._hosts_by_address()), self.probed, {self._host_of(rank) for rank in self.answers})
+
+    def _host_of(self, rank: int) -> str:
+        return self._hub.members[rank].host if rank < len(self._hub.members) else ""
+
+    def _hosts_by_address(self) -> dict[str, str]:
+        """Return the name of each host, by each address at which other hosts may reach it."""
+        if not self._hub.members:
+            return {}
+        home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
+        return home | {address: member.host for member in self._hub.members for address in (*member.addresses, member.address)}
+
+    def outcome(self) -> HangDiagnosis | RankPaused | SecondaryError | None:
+        """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
+        if self.patient and self._all_work:
+            return None
+        if self.echo and self._names_no_rank and not (self.echo.code == FAILED and self._paths().fault()):
+            return self.echo
+        hub = self._hub
+        self.heard(hub.stand())
+        if hub.gone and hub.woke_after_s >= hub.timeout_s:  # rank 0 itself was stopped for longer than the others' deadline
+            name = str(hub.members[0]) if hub.members else "rank 0"
+            return RankPaused(name, self._own.phase, hub.woke_after_s, hub.timeout_s)
+        return diagnose(self._seen())
+
+    def _seen(self) -> HangEvidence:
+        hub = self._hub
+        here = {member.rank: str(member) for member in hub.members if member.rank not in hub.left}
+        return HangEvidence(
+            what=self.what,
+            timeout_s=hub.timeout_s,
+            members={**{rank: str(member) for rank, member in hub.joined.items()}, **here} if hub.gone else here,
+            answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in hub.gone},
+            heard=hub.heard,
+            gone=list(hub.gone),
+            how=hub.how,
+            other_candidates=hub.other_candidates,
+            held=frozenset(self.held),
+            unreachable=frozenset(self._unreachable - self.answers.keys()),
+            elsewhere=self._elsewhere,
+            spokesmen={rank: min(child.ranks) for child in hub.down.children.values() for rank in child.ranks},
+            doing={rank: innermost(text) for rank, text in self.stacks.items()},
+            hosts={member.rank: member.host for member in hub.members},
+            path=self._paths().fault(),
+        )
+
+    def sentence(self, hang: HangDiagnosis | RankPaused) -> str:
+        """Return the diagnosis and what the libraries report."""
+        return "; ".join([hang.render(), *self._remarks])
+
+    def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
+        """Return the diagnosis with the state and stack of every rank, for events.jsonl."""
+        standing = [to_builtins(one) for _, one in sorted({**self.answers, **self.held}.items())]
+        met = {"met": self.echo.sentence} if self.echo else {}
+        stacks = {str(rank): text for rank, text in self.stacks.items()}
+        return {"diagnosis": as_json(hang), "standing": standing, "stacks": stacks, **met}
+
+
+class HangInquiries:
+    """Rank 0's inquiries, one at a time, and their results. All methods run in the I/O thread.
+
+    Rank 0 reports before the other ranks are informed that the launch ends. After that a launcher may kill rank 0 at any time.
+
+    now  the inquiry in progress
+    """
+
+    def __init__(self, hub: Coordinator) -> None:
+        self._hub = hub
+        self.now: HangInquiry | None = None
+        self._due = math.inf
+        self._reason: tuple[str, int] | None = None
+        self._report_at = math.inf
+
+    def begin(self, what: str, echo: SecondaryError | None = None, *, patient: bool = False) -> None:
+        """Request the state of every rank, to derive the cause from it.
+
+        patient: the inquiry ends without a result if all ranks make progress.
+        """
+        if self._reason or self._hub.ending.begun:
+            return
+        if self.now is None:
+            self.now, self._due = HangInquiry(self._hub, what, echo, patient=patient), 0.0
+        self.now.echo = self.now.echo or echo
+        self.now.patient = self.now.patient and patient
+
+    def met(self, sentence: str, code: int, *, own: bool = False) -> None:
+        """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end may be.
+
+        Another rank's end, which is not known yet, may also have caused a launcher's signal.
+        """
+        if own and self._hub.ending.begun:
+            self._hub.inbox.put(NoOtherCause())
+        elif own or code in (FAILED, INTERRUPTED, TERMINATED):
+            self.begin("", SecondaryError(sentence, code, own))
+        else:
+            self.conclude(sentence, code)
+
+    def conclude(self, sentence: str, code: int) -> None:
+        """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
+        if self._reason is None and not self._hub.ending.begun:
+            self.now, self._reason = None, (sentence, code)
+            waits = self._hub.stand().waits and not self._hub.gone
+            self._report_at = time.monotonic() + _MAIN_S if waits else 0.0
+            self._hub.inbox.put(PeerFailed(sentence, code))
+
+    def tick(self, now: float) -> float:
+        """Continue the inquiry; return when to call again."""
+        if self._hub.ending.begun:
+            if self.now and self.now.echo and self.now.echo.own:  # the main thread still waits for a result
+                self._hub.inbox.put(NoOtherCause())
+            self.now = None
+            return math.inf
+        if self.now and now >= self._due:
+            due = self.now.tick(now)
+            self._due = math.inf if due is None else due
+            if due is None:
+                self._settle(self.now)
+        if self._reason and now >= self._report_at:
+            self._hub.ending.report(*self._reason)
+            self._hub.abort_others(*self._reason)
+        return min(self._due, self._report_at)
+
+    def _settle(self, inquiry: HangInquiry) -> None:
+        found, self.now = inquiry.outcome(), None
+        if isinstance(found, SecondaryError):
+            self._hub.facts = {}
+            if found.own:
+                self._hub.inbox.put(NoOtherCause())
+            else:
+                self.conclude(found.sentence, found.code)
+        elif found:
+            self._hub.facts = inquiry.facts(found)
+            self.conclude(inquiry.sentence(found), FAILED)

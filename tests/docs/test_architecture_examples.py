@@ -1,0 +1,134 @@
+"""ARCHITECTURE.md is true: the path of a row names functions that exist, and each example works once it is added as the page says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import BIN, Finished, run
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+?)(?:, (\w[\w ]*))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+STEPS = re.findall(r"^\| \d+ \| `([\w/]+)` \| .* \| `([\w.]+)\((.*)\)` \|$", PAGE, re.MULTILINE)
+NUMACTL = "".join(
+    f"node {node} cpus: {cpus}\nnode {node} size: {megabytes} MB\n" for node, cpus, megabytes in ((0, "0 1 2 3", 64215), (1, "4 5", 64507))
+)
+
+
+def add(site: Path, name: str, place: str, text: str) -> None:
+    """Add a block to the copy of the package: as a new file, or at the place that its first line names."""
+    file = site / name
+    before, (how, _, what) = file.read_text(encoding="utf-8") if place else "", place.partition(" ")
+    if place == "at the end":
+        before += f"\n{text}"
+    elif place:
+        marks = {"in": rf"^{what}\b[^=\n]*= [({{]\n?", "before": rf"^(?={what} = )", "with": r"^(?=from collbench)"}
+        after = re.compile(marks[how], re.MULTILINE).search(before)
+        assert after, (name, place)
+        before = f"{before[: after.end()]}{text}{before[after.end() :]}"
+    assert bool(place) == file.exists(), name
+    file.write_text(before or text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a copy of the package and all examples."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "collbench", site / "collbench", ignore=shutil.ignore_patterns("__pycache__"))
+    for block in BLOCKS:
+        add(site, *block)
+    return site
+
+
+def collbench(site: Path, folder: Path, *argv: str) -> Finished:
+    """Run the copy to its end, successfully."""
+    done = run(folder, *argv, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_the_path_has_at_most_twelve_modules_with_the_functions_as_they_are() -> None:
+    assert 8 <= len(STEPS) <= 12
+    for module, name, parameters in STEPS:
+        found = import_module(f"collbench.{module.replace('/', '.')}")
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert [each for each in inspect.signature(found).parameters if each != "self"] == parameters.split(", "), name
+
+
+def test_an_example_has_one_file_and_at_most_one_other() -> None:
+    for section in PAGE.split("\n### ")[1:]:
+        files = {name for name, _, _ in BLOCKS if f"\n# {name}" in section.partition("\n## ")[0]}
+        assert 1 <= len(files) <= 2, section.partition("\n")[0]
+
+
+def test_the_examples_follow_the_style_of_the_project(site: Path) -> None:
+    new = [site / name for name, place, _ in BLOCKS if not place]
+    config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run([BIN / "ruff", *command, *config, *new], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_operation_is_measured_and_verified(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    done = collbench(site, tmp_path, "scan", "--backend", "mpi", "--ranks", "2", "--sizes", "8,64K", "--format", "json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["operation"], row["size_bytes"], row["wrong"], row["checked"], row["na"]) for row in rows} == {
+        ("scan", 8, 0, 1, None), ("scan", 65536, 0, 1, None),
+    }  # fmt: skip
+    assert re.search(r"\bscan\b", collbench(site, tmp_path, "--help").stdout)
+    planned = collbench(site, tmp_path, "run", "full", "--backend", "mpi", "--ranks", "2", "--dry-run", "--format", "csv").stdout
+    assert re.search(r"\bscan\b", planned)
+
+
+def test_the_backend_is_listed_and_its_rows_are_verified(site: Path, tmp_path: Path) -> None:
+    assert re.search(r"^ *pipe +available +named pipes", collbench(site, tmp_path, "backends").stdout, re.MULTILINE)
+    done = collbench(site, tmp_path, "p2p", "--backend", "pipe", "--sizes", "8,1M", "--window", "3", "--format", "json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["operation"], row["size_bytes"], row["wrong"], row["checked"]) for row in rows if row["na"] is None} == {
+        (operation, size, 0, 1) for operation in ("p2p_latency", "p2p_bandwidth") for size in (8, 1 << 20)
+    }
+    assert {row["na"] for row in rows if row["operation"] == "p2p_bidirectional"} == {
+        "pipe supports pairs of ranks, in one direction at a time"
+    }
+
+
+def test_the_reader_gives_a_machine(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "numactl.txt").write_text(f"available: 2 nodes (0-1)\n{NUMACTL}node distances:\nnode   0   1\n  0:  10  21\n")
+    done = collbench(site, tmp_path, "probe", "--from", "numactl.txt", "--format", "json")
+    (machine,) = json.loads(done.stdout)["machines"]
+    assert [(node["id"], node["cpus"], node["memory_bytes"]) for node in machine["numa_nodes"]] == [
+        (0, "0-3", 64215 << 20), (1, "4-5", 64507 << 20),
+    ]  # fmt: skip
+
+
+def test_the_writer_prints_a_run_and_a_stored_one(site: Path, tmp_path: Path) -> None:
+    typed = ["allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,64K", "--format", "gnuplot", "--out", "run"]
+    printed = collbench(site, tmp_path, *typed).stdout
+    lines = printed.splitlines()
+    assert lines[0] == "# allreduce simulated" and [line.split()[0] for line in lines[1:]] == ["8", "65536"]
+    assert all(float(figure) > 0 for line in lines[1:] for figure in line.split())
+    assert collbench(site, tmp_path, "report", "run", "--format", "gnuplot").stdout == printed
+    assert collbench(site, tmp_path, *typed[:-4]).stdout.startswith("cpu · ")  # the default stays
+
+
+def test_the_rule_has_a_finding_and_a_page(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "node/proc").mkdir(parents=True)
+    (tmp_path / "node/sys").mkdir()
+    codes = []
+    for options in ("ro quiet", "ro quiet pcie_aspm=force"):
+        (tmp_path / "node/proc/cmdline").write_text(f"{options}\n")
+        done = run(tmp_path, "doctor", "--from", "node", "--format", "json", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+        codes.append({each["code"] for each in json.loads(done.stdout)["findings"]})
+    assert codes[1] - codes[0] == {"CB2499"}
+    assert "pcie_aspm=force" in collbench(site, tmp_path, "explain", "CB2499").stdout

@@ -1,0 +1,466 @@
+"""ibv_devinfo, ibstat, ibstatus, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.machine.merge import merge
+from collbench.machine.model import FabricLink, Machine, Nic, Port
+from collbench.machine.readers import rdma_tools
+from collbench.machine.readers.rdma import LANES, WIDTHS, fabric_rate, falls_back, lane_name, port_rate
+from collbench.machine.readers.rdma_tools import looks_like_ibv_devinfo, read_ibstat, read_ibv_devinfo
+from tests.doctor.machines import codes, found
+
+DEVINFO_DEVICE = """hca_id:\tmlx5_0
+\ttransport:\t\t\tInfiniBand (0)
+\tfw_ver:\t\t\t\t28.39.1002
+\tnode_guid:\t\t\t58a2:e103:0000:0001
+\tsys_image_guid:\t\t\t58a2:e103:0000:0001
+\tvendor_id:\t\t\t0x02c9
+\tvendor_part_id:\t\t\t4129
+\thw_ver:\t\t\t\t0x0
+\tphys_port_cnt:\t\t\t1
+"""
+DEVINFO_PORT = """\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_ACTIVE (4)
+\t\t\tmax_mtu:\t\t4096 (5)
+\t\t\tactive_mtu:\t\t4096 (5)
+\t\t\tsm_lid:\t\t\t1
+\t\t\tport_lid:\t\t47
+\t\t\tport_lmc:\t\t0x00
+\t\t\tlink_layer:\t\tInfiniBand
+"""
+VERBOSE = """\t\t\tmax_msg_sz:\t\t0x40000000
+\t\t\tactive_width:\t\t4X (2)
+\t\t\tactive_speed:\t\t100.0 Gbps (128)
+\t\t\tphys_state:\t\tLINK_UP (5)
+\t\t\tGID[  0]:\t\tfe80:0000:0000:0000:58a2:e103:0000:0001
+
+"""
+DEVINFO = DEVINFO_DEVICE + DEVINFO_PORT + VERBOSE
+IBSTAT_PORT = """\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tBase lid: 47
+\t\tLMC: 0
+\t\tSM lid: 1
+\t\tCapability mask: 0xa751e848
+\t\tPort GUID: 0x58a2e10300000001
+\t\tLink layer: InfiniBand
+"""
+IBSTAT = f"""CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tFirmware version: 28.39.1002
+\tHardware version: 0
+\tNode GUID: 0x58a2e10300000001
+\tSystem image GUID: 0x58a2e10300000001
+{IBSTAT_PORT}"""
+STATUS = """Infiniband device 'mlx5_0' port 1 status:
+\tdefault gid:\t fe80:0000:0000:0000:58a2:e103:0000:0001
+\tbase lid:\t 0x2f
+\tsm lid:\t\t 0x1
+\tstate:\t\t 4: ACTIVE
+\tphys state:\t 5: LinkUp
+\trate:\t\t 200 Gb/sec (2X NDR)
+\tlink_layer:\t InfiniBand
+
+"""
+PORT, RATE = "nics/mlx5_0/ports/1", "nics/mlx5_0/ports/1/rate_bits_per_s"
+UP = Port(1, 400e9, state="active", phys_state="linkup", link_layer="infiniband", lid=47, sm_lid=1)
+Changes = tuple[tuple[str, str], ...]
+
+
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def ibv(*changes: tuple[str, str]) -> Machine:
+    return read_ibv_devinfo(changed(DEVINFO, *changes), "ibv.txt")
+
+
+def ibstat(*changes: tuple[str, str]) -> Machine:
+    return read_ibstat(changed(IBSTAT, *changes), "ibstat.txt")
+
+
+def ports(machine: Machine) -> list[tuple[str, str | None, list[int]]]:
+    return [(nic.name, nic.model, [port.number for port in nic.ports]) for nic in machine.nics]
+
+
+def test_a_device_and_its_port() -> None:
+    facts = {"rdma": True, "model": "ConnectX-7", "firmware": "28.39.1002", "guid": "58a2:e103:0000:0001"}
+    port = replace(UP, rate_text="400 Gb/sec (4X NDR)", mtu_bytes=4096)
+    assert ibv() == Machine(sources=("ibv_devinfo ibv.txt",), nics=(Nic("mlx5_0", **facts, ports=(port,)),))
+    port = replace(UP, rate_text="400")
+    unknown = {f"{PORT}/mtu_bytes": "ibstat prints no MTU"}
+    assert ibstat() == Machine(sources=("ibstat ibstat.txt",), nics=(Nic("mlx5_0", **facts, ports=(port,)),), unknown=unknown)
+
+
+# What is changed in the text, the facts of its port, and the fact that is unknown with its reason.
+DOWN, NO_MANAGER = {"state": "down", "rate_bits_per_s": None}, {"state": "init", "sm_lid": 0, "lid": None, "rate_bits_per_s": 400e9}
+PORTS: dict[str, tuple[Callable[..., Machine], Changes, dict[str, Any], tuple[str, str] | None]] = {
+    "rate only with -v": (ibv, ((VERBOSE, ""),), {"rate_bits_per_s": None}, (RATE, "only with -v")),
+    "Ethernet borrows the names and not the coding": (
+        ibv,
+        (("InfiniBand\n", "Ethernet\n"), ("100.0 Gbps (128)", "10.0 Gbps (4)")),
+        {"rate_bits_per_s": 40e9, "link_layer": "ethernet", "lid": None, "sm_lid": None},
+        None,
+    ),
+    "down": (
+        ibv,
+        (("PORT_ACTIVE (4)", "PORT_DOWN (1)"), ("LINK_UP (5)", "POLLING (2)")),
+        {**DOWN, "phys_state": "polling", "mtu_bytes": None, "rate_text": "400 Gb/sec (4X NDR)"},
+        (RATE, "the port is down"),
+    ),
+    "disabled, ibstat": (
+        ibstat,
+        (("Active", "Down"), ("LinkUp", "Disabled")),
+        {**DOWN, "phys_state": "disabled", "rate_text": "400"},
+        (RATE, "the port is down"),
+    ),
+    "polling, ibstat": (ibstat, (("Active", "Down"), ("LinkUp", "Polling")), {**DOWN, "phys_state": "polling"}, (RATE, "the port is down")),
+    "no subnet manager": (
+        ibv,
+        (("PORT_ACTIVE (4)", "PORT_INIT (2)"), ("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535")),
+        NO_MANAGER,
+        (f"{PORT}/lid", "a LID"),
+    ),
+    "no subnet manager, ibstat": (
+        ibstat,
+        (("Active", "Initializing"), ("Base lid: 47", "Base lid: 65535"), ("SM lid: 1", "SM lid: 0")),
+        NO_MANAGER,
+        (f"{PORT}/lid", "a LID"),
+    ),
+    "Amazon's adapter has no link layer": (
+        ibv,
+        (("0x02c9", "0x1d0f"), ("4129", "61344"), ("InfiniBand\n", "Unspecified\n")),
+        {"link_layer": None},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "changes", "facts", "unknown"), PORTS.values(), ids=PORTS)
+def test_a_port(read: Callable[..., Machine], changes: Changes, facts: dict[str, Any], unknown: tuple[str, str] | None) -> None:
+    machine = read(*changes)
+    ((port,),) = (nic.ports for nic in machine.nics)
+    assert {name: getattr(port, name) for name in facts} == facts
+    if unknown:
+        assert unknown[1] in machine.unknown[unknown[0]]
+
+
+@pytest.mark.parametrize(
+    ("width", "speed", "text", "data"),
+    [
+        ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9),
+        ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
+        ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9),
+        ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
+        ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9),
+        ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
+        ("4X (2)", "invalid speed (0)", None, None),
+        ("invalid width (99)", "100.0 Gbps (128)", None, None),
+        ("3X (2)", "100.0 Gbps (128)", None, None),
+    ],
+)
+def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
+    width: str, speed: str, text: str | None, data: float | None
+) -> None:
+    machine = ibv(("4X (2)", width), ("100.0 Gbps (128)", speed))
+    port = machine.nics[0].ports[0]
+    assert port.rate_bits_per_s == data
+    if text:
+        assert port.rate_text == text
+    else:
+        assert f"'{width}' at '{speed}'" in machine.unknown[RATE]
+
+
+@pytest.mark.parametrize(
+    ("printed", "data", "why"),
+    [
+        ("14", 13.625e9, None),
+        ("20", 16e9, None),
+        ("25", 25e9, None),
+        ("56", 54.5e9, None),
+        ("100", 100e9, None),
+        ("800", 800e9, None),
+        ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
+        ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
+        ("-1", None, "'-1' is not a valid port rate"),
+        ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
+    ],
+)
+def test_ibstats_rate_is_what_line_coding_leaves_and_unknown_with_two_meanings(printed: str, data: float | None, why: str | None) -> None:
+    machine = ibstat(("Rate: 400", f"Rate: {printed}"))
+    assert (machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].ports[0].rate_text) == (data, printed)
+    assert machine.unknown.get(RATE) == why
+
+
+@pytest.mark.parametrize("printed", ["1", "10", "25", "40", "100", "400"])
+def test_ethernets_rate_is_what_is_printed(printed: str) -> None:
+    machine = ibstat(("InfiniBand", "Ethernet"), ("Rate: 400", f"Rate: {printed}"))
+    port = machine.nics[0].ports[0]
+    assert (port.rate_bits_per_s, port.link_layer, port.lid, port.sm_lid) == (int(printed) * 1e9, "ethernet", None, None)
+    assert bool(machine.doubts) == (printed == "10")
+
+
+def test_several_devices_and_ports() -> None:
+    second = changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
+    assert ports(read_ibv_devinfo(DEVINFO + second, "ibv.txt")) == [("mlx5_0", "ConnectX-7", [1]), ("mlx5_1", "ConnectX-6", [1, 2])]
+    text = IBSTAT + IBSTAT_PORT.replace("Port 1", "Port 2") + changed(IBSTAT, ("mlx5_0", "mlx4_0"), ("MT4129", "MT4099"))
+    assert ports(read_ibstat(text, "x")) == [("mlx5_0", "ConnectX-7", [1, 2]), ("mlx4_0", "ConnectX-3", [1])]
+    text = STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1")
+    assert ports(read_ibstat(text, "x")) == [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]
+
+
+def test_a_device_listed_twice_counts_once_with_a_doubt() -> None:
+    machine = read_ibv_devinfo(DEVINFO + DEVINFO, "ibv.txt")
+    assert len(machine.nics) == len(machine.doubts) == 1 and "mlx5_0 is listed twice in ibv.txt" in machine.doubts[0]
+
+
+def test_devices_of_other_makers_software_rdma_and_names_with_control_characters() -> None:
+    assert ibv(("0x02c9", "0x1d0f"), ("4129", "61344")).nics[0].model == "Elastic Fabric Adapter"
+    assert ibv(("mlx5_0", "rxe0")).nics[0].virtual == "software RDMA (rxe)"
+    assert ibstat(("mlx5_0", "siw0")).nics[0].virtual == "software RDMA (siw)"
+    assert ibstat(("mlx5_0", "mlx\x1b[0m")).nics[0].name == "mlx?[0m"
+
+
+def test_a_machine_without_devices_and_a_device_without_ports_report_it() -> None:
+    assert looks_like_ibv_devinfo("No IB devices found\n", "ibv.txt")
+    unknown = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
+    assert read_ibv_devinfo("No IB devices found\n", "ibv.txt") == Machine(sources=("ibv_devinfo ibv.txt",), unknown=unknown)
+    machine = read_ibv_devinfo(DEVINFO_DEVICE, "ibv.txt")
+    assert machine.nics[0].ports == ()
+    assert list(machine.unknown) == ["nics/mlx5_0/ports"] and "no port" in machine.unknown["nics/mlx5_0/ports"]
+
+
+def test_one_port_asked_for_by_number_is_printed_without_indentation() -> None:
+    text = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
+    (nic,) = read_ibstat(text, "x").nics
+    assert (nic.name, nic.ports[0].rate_bits_per_s, nic.ports[0].lid) == ("mlx5_2", 200e9, 3)
+
+
+def test_ibstatus_names_the_rate() -> None:
+    (nic,) = read_ibstat(STATUS, "x").nics
+    assert (nic.name, nic.ports) == ("mlx5_0", (replace(UP, rate_bits_per_s=200e9, rate_text="200 Gb/sec (2X NDR)"),))
+    assert read_ibstat(changed(STATUS, ("200 Gb/sec (2X NDR)", "40 Gb/sec (4X QDR)")), "x").nics[0].ports[0].rate_bits_per_s == 32e9
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("10 Gb/sec (4X SDR)", 8e9),
+        ("2.5 Gb/sec (1X SDR)", 2e9),
+        ("20 Gb/sec (4X DDR)", 16e9),
+        ("40 Gb/sec (4X QDR)", 32e9),
+        ("2.5 Gb/sec (1X)", 2e9),  # older kernels do not name SDR
+        ("40 Gb/sec (4X FDR10)", 40e9),
+        ("56 Gb/sec (4X FDR)", 54.5e9),
+        ("100 Gb/sec (4X EDR)", 100e9),
+        ("25 Gb/sec (1X EDR)", 25e9),
+        ("200 Gb/sec (4X HDR)", 200e9),
+        ("100 Gb/sec (2X HDR)", 100e9),
+        ("400 Gb/sec (4X NDR)", 400e9),
+        ("200 Gb/sec (2X NDR)", 200e9),
+        ("800 Gb/sec (4X XDR)", 800e9),
+        ("120 Gb/sec (12X QDR)", 96e9),
+        (" 400 Gb/sec (4X NDR)\n", 400e9),
+        ("", None),
+        ("400", None),
+        ("Gb/sec (4X NDR)", None),
+        ("-400 Gb/sec (4X NDR)", None),
+        ("1000000000000000000 Gb/sec (4X NDR)", None),
+        ("0 Gb/sec (0X NDR)", None),
+        ("300 Gb/sec (3X NDR)", None),
+        ("400 Gb/sec (4X HDR)", None),  # contradicts itself
+        ("1600 Gb/sec (4X GDR)", None),  # not in the kernel yet
+        ("400 Gb/sec (4X NDR) and more", None),
+        ("٤٠٠ Gb/sec (4X NDR)", None),
+        ("nan Gb/sec (4X NDR)", None),
+        ("400 Gb/sec\x00(4X NDR)", None),
+    ],
+)
+def test_the_kernels_text_for_a_rate_is_the_data_rate_after_line_coding_or_unknown(text: str, bits: float | None) -> None:
+    assert port_rate(text) == bits
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("56 Gb/sec (4X FDR)", 56e9), ("25 Gb/sec (1X EDR)", 25e9)],
+)
+def test_ethernet_borrows_the_names_and_not_the_coding(text: str, bits: float) -> None:
+    assert port_rate(text, "ethernet") == bits
+
+
+@pytest.mark.parametrize(
+    ("text", "whether"), [("10 Gb/sec (4X SDR)", True), ("10 Gb/sec (4X)", True), ("40 Gb/sec (4X QDR)", False), ("", False)]
+)
+def test_sdr_may_be_what_an_old_kernel_prints_for_a_speed_it_does_not_know(text: str, whether: bool) -> None:
+    assert falls_back(text) is whether
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=60) | st.from_regex(r"\d{1,4}(\.5)? Gb/sec \(\d{1,2}X ([A-Z]DR|FDR10)\)", fullmatch=True))
+def test_no_text_gives_a_rate_that_no_port_has(text: str) -> None:
+    assert port_rate(text) in {None, *(lane.data * width for lane in LANES.values() for width in WIDTHS)}
+
+
+NDR = """\
+CA/RT PortInfo:
+# Port info: Lid 21 port 1
+LinkState:.......................Active
+PhysLinkState:...................LinkUp
+Lid:.............................21
+SMLid:...........................4
+LMC:.............................0
+LinkWidthSupported:..............1X or 4X
+LinkWidthEnabled:................1X or 4X
+LinkWidthActive:.................4X
+LinkSpeedSupported:..............2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkSpeedEnabled:................2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkSpeedActive:.................Extended speed
+LinkSpeedExtSupported:...........14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps or 106.25 Gbps
+LinkSpeedExtEnabled:.............106.25 Gbps
+LinkSpeedExtActive:..............106.25 Gbps
+Mkey:............................<not displayed>
+# MLNX ext Port info: Lid 21 port 1
+StateChangeEnable:...............0x00
+LinkSpeedSupported:..............0x01
+LinkSpeedEnabled:................0x01
+LinkSpeedActive:.................0x00
+"""
+QDR = NDR.replace("LinkSpeedExtActive:..............106.25 Gbps", "LinkSpeedExtActive:..............No Extended Speed")
+QDR = QDR.replace("LinkSpeedActive:.................Extended speed", "LinkSpeedActive:.................10.0 Gbps")
+FDR10 = QDR.replace("Active:.................0x00", "Active:.................0x01")
+NARROW = NDR.replace("LinkWidthActive:.................4X", "LinkWidthActive:.................1X")
+LIMITED = NARROW.replace("LinkWidthEnabled:................1X or 4X", "LinkWidthEnabled:................1X")
+PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down\nPhysLinkState:...................Polling")
+
+
+def port(text: str) -> Port:
+    """The port that is read."""
+    assert rdma_tools.looks_like_ibportstate(text, "x")
+    (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
+    return nic.ports[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "lanes"),
+    [(NDR, 400e9, 4), (QDR, 32e9, 4), (FDR10, 40e9, 4), (NARROW, 100e9, 1)],
+    ids=["NDR", "QDR", "FDR10", "one lane of NDR"],
+)  # fmt: skip
+def test_rate_and_lanes(text: str, rate: float, lanes: int) -> None:
+    seen = port(text)
+    assert (seen.rate_bits_per_s, seen.lanes, seen.max_lanes, seen.lid, seen.sm_lid, seen.state) == (rate, lanes, 4, 21, 4, "active")
+
+
+def test_a_port_that_is_down_has_no_rate() -> None:
+    assert (port(PORT_DOWN).rate_bits_per_s, port(PORT_DOWN).lanes, port(PORT_DOWN).phys_state) == (None, None, "polling")
+
+
+def test_after_a_change_the_port_is_as_it_is_now() -> None:
+    changed = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
+    assert port(changed).lanes == 4
+
+
+def test_it_is_the_device_that_another_source_names() -> None:
+    named = Machine(nics=(Nic("mlx5_3", rdma=True, ports=(Port(lid=21, state="active", link_layer="infiniband"),)),))
+    merged = merge([named, rdma_tools.read_ibportstate(NARROW, "port.txt")])
+    assert [(nic.name, nic.ports[0].lanes) for nic in merged.nics] == [("mlx5_3", 1)]
+
+
+def test_lost_lanes_are_a_finding_and_a_limit_is_none() -> None:
+    finding = found(rdma_tools.read_ibportstate(NARROW, "port.txt"), "CB2209")
+    assert (finding.severity, finding.what) == ("warning", "LID 21 uses 1 lane of 4")
+    assert codes(rdma_tools.read_ibportstate(NDR, "port.txt")) == codes(rdma_tools.read_ibportstate(LIMITED, "port.txt")) == []
+
+
+SWITCH = "MF0;leaf1:MQM9700/U1"
+ADAPTERS = f"""\
+CA: node1 mlx5_0:
+      0x0c42a10300000001      6    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3    7[  ] "{SWITCH}" ( )
+CA: node2 mlx5_0:
+      0x0c42a10300000002      9    1[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>       3    8[  ] "{SWITCH}" ( Could be 106.25 Gbps)
+CA: node2 mlx5_1:
+      0x0c42a10300000003      9    2[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+CA: Mellanox Technologies Aggregation Node:
+      0x0c42a10300000004      4    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   65[  ] "{SWITCH}" ( )
+"""
+SWITCHES = f"""\
+Switch: 0x248a070300000001 {SWITCH}:
+           3    7[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       6    1[  ] "node1 mlx5_0" ( )
+           3    9[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+           3   10[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       5   11[  ] "MF0;spine1:MQM9700/U1" ( )
+           3   65[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       4    1[  ] "Mellanox Technologies Aggregation Node" ( )
+Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
+           5   11[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   10[  ] "{SWITCH}" ( )
+"""
+NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
+
+
+def test_every_adapters_cable():
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt")
+    assert machine.sources == ("iblinkinfo links.txt",)
+    assert machine.fabric == (
+        NODE1,
+        FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8),
+        FabricLink("node2", "mlx5_1", 2, None, None, None, None),  # no cable
+    )
+
+
+def test_a_link_below_what_both_ends_could_is_reported():
+    (doubt,) = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").doubts
+    assert "'Could be 106.25 Gbps'" in doubt
+
+
+def test_cables_with_one_note_share_a_doubt() -> None:
+    row = ADAPTERS.splitlines()[2:4]
+    text = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in row)
+    (doubt,) = rdma_tools.read_iblinkinfo(text, "x").doubts
+    assert doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
+    assert " and 96 more: " in doubt
+
+
+def test_a_list_of_switches_alone_is_turned_round():
+    assert rdma_tools.read_iblinkinfo(SWITCHES, "links.txt").fabric == (NODE1,)
+
+
+def test_where_both_are_listed_each_cable_counts_once():
+    assert rdma_tools.read_iblinkinfo(ADAPTERS + SWITCHES, "links.txt").fabric == rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").fabric
+
+
+def test_an_adapter_without_its_hosts_name_goes_by_its_guid():
+    text = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
+    assert rdma_tools.read_iblinkinfo(text, "x").fabric[0].host == "0x0c42a10300000001"
+
+
+@pytest.mark.parametrize(
+    ("lane", "name"), [(25.78125e9, "EDR"), (53.125e9, "HDR"), (106.25e9, "NDR"), (10.0e9, "QDR"), (26e9, None), (-1.0, None)]
+)
+def test_a_lanes_signalling_rate_names_it(lane, name):
+    assert lane_name(lane) == name
+
+
+@pytest.mark.parametrize(
+    ("width", "lane", "bits"),
+    [(4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None)],
+)
+def test_data_rate_of_a_cable(width, lane, bits):
+    assert fabric_rate(width, lane) == bits
+
+
+@pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
+def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
+    assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
+    assert "1 links " in machine.doubts[0]
