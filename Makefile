@@ -29,7 +29,7 @@ run: run-environment
 	.venv/bin/collbench allreduce $(if $(SIZES),--sizes $(SIZES))
 
 test: lint docs-environment openmpi-environment cuda-environment
-	$(PYTEST) -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	$(PYTEST) $(ALONE)
 
 test-long: test-all # the former name

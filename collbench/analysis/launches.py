@@ -11,15 +11,17 @@ from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
 from collbench.results.row import CaseKey, Row, Times
-from collbench.stats.median import Median
 from collbench.untrusted import list_of
+
+if TYPE_CHECKING:
+    from collbench.stats.median import Median
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -334,6 +336,8 @@ def _name(runs: Sequence[Run]) -> str:
 
 def median_of(row: Row) -> Median:
     """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
+    from collbench.stats.median import Median  # not before: numpy would delay the start
+
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")

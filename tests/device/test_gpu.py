@@ -1,6 +1,7 @@
 """Whether a GPU can be used, in one sentence where not; and the room's work, on the double of driver and cupy."""
 
 import ctypes
+import importlib.metadata
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -61,7 +62,7 @@ def machine(monkeypatch):
         )  # fmt: skip
         monkeypatch.setattr(ctypes, "CDLL", load)
         monkeypatch.setattr(unavailable, "find_spec", lambda name: name if cupy else None)
-        monkeypatch.setattr(unavailable, "version", version)
+        monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(unavailable, "cupy_runtime", lambda: runtime)
 
     return machine
