@@ -1,4 +1,4 @@
-"""The section "Pairs": findings, a table of places, and matrices of bandwidth and latency as pictures."""
+"""The section "Pairs": matrices of bandwidth and latency as pictures, and a line per place."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import base64
 import re
 import struct
 import zlib
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple
-from xml.sax.saxutils import escape, quoteattr
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,24 @@ from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, apart
 from collbench.report.html.material import Material
-from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes, above_median, classes_of, kinds
+from collbench.report.pairs import (
+    CLASSES,
+    ITSELF,
+    TITLES,
+    UNKNOWN,
+    WRONG,
+    Classes,
+    above_median,
+    classes_of,
+    kinds,
+    left_out,
+    measured,
+    place_rows,
+    sentences,
+    wrong_data,
+)
 from collbench.results.flags import explain
 from collbench.results.rounds import PairMatrix
 from collbench.units import first_of, format_percent, format_rate, format_size, format_time, plural
@@ -48,7 +63,7 @@ class Groups:
     order   places in the order in which they are drawn
     starts  the index in `order` of the first place of each group
     labels  the name of each group
-    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbors"
+    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbours"
     """
 
     order: tuple[int, ...]
@@ -89,17 +104,15 @@ def _family(host: str) -> str:
 
 def _by_name(names: Sequence[str], by: str) -> Groups:
     """Return groups of equal names, in the order of their first places."""
-    labels = tuple(dict.fromkeys(names))
-    number = {name: at for at, name in enumerate(labels)}
-    group = np.array([number[name] for name in names])
-    order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(len(labels)))
-    return Groups(tuple(order.tolist()), tuple(starts.tolist()), labels, by)
+    members: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        members.setdefault(name, []).append(place)
+    starts = np.cumsum([0, *map(len, members.values())])[:-1]
+    return Groups(tuple(place for each in members.values() for place in each), tuple(starts.tolist()), tuple(members), by)
 
 
 def _neighbours(places: Sequence[str], order: Sequence[int], most: int) -> Groups:
-    size = -(-len(order) // most)
-    starts = tuple(range(0, len(order), size))
+    starts = tuple(range(0, len(order), -(-len(order) // most)))
     return Groups(tuple(order), starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
 
 
@@ -115,21 +128,13 @@ def image_of(classes: NDArray[np.int64]) -> str:
     """Return the picture of classes [rows × columns] as a data: URL."""
     assert WRONG == CLASSES == _CLEAR - 1
     pixels = np.where(classes < 0, _CLEAR, classes).astype(np.uint8)
-    lines = np.insert(pixels, 0, 0, axis=1)  # each line begins with its filter: none
+    lines = zlib.compress(np.insert(pixels, 0, 0, axis=1).tobytes(), 6)  # each line begins with its filter: none
     head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    parts = (
-        (b"IHDR", head),
-        (b"PLTE", _PALETTE),
-        (b"tRNS", b"\xff" * _CLEAR + b"\0"),
-        (b"IDAT", zlib.compress(lines.tobytes(), 6)),
-        (b"IEND", b""),
+    chunks = ((b"IHDR", head), (b"PLTE", _PALETTE), (b"tRNS", b"\xff" * _CLEAR + b"\0"), (b"IDAT", lines), (b"IEND", b""))
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content)) for name, content in chunks
     )
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 # Bandwidth and latency of a pair matrix in the same form: values as text, ratios to the median, classes and their names.
@@ -284,270 +289,169 @@ def cut(name: str, most: int = NAME) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}"
 
 
-_SIDE, _LARGEST = 480, 34  # pixels at most: of the matrix, of a cell
+_SIDE, _LARGEST = 480.0, 34.0  # pixels at most: of the matrix, of a cell
 _LETTER, _LINE, _GAP = 6.4, 14, 8
-_TOP, _LEAST_WIDTH = 18, 460
-_MOST_SIGNS = 200
+_TOP, _LEAST_WIDTH = 18, 460.0
+_MOST_SIGNS, _MOST_BELOW = 200, 8
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawing and the position of the matrix in it: left, top, side in its own units."""
-
-    svg: str
-    box: tuple[float, float, float]
-
-
-class _Sheet:
-    """The layout: names on the left and above, marks on the right and below, the legend last."""
+class _Drawing:
+    """A picture of classes: names on the left and above, labels of findings on the right and below, the legend last."""
 
     def __init__(self, key: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> None:
-        self.key, self.classes = key, groups.slowest(quantity.classes[0][np.ix_(groups.order, groups.order)])
-        self.class_labels, self.directed = quantity.class_labels(), not quantity.symmetric
+        self.classes = groups.slowest(quantity.classes[0][np.ix_(groups.order, groups.order)])
         self.labels = [cut(label) for label in groups.labels]
         self.cell = min(_LARGEST, _SIDE / len(self.labels))
         self.side = self.cell * len(self.labels)
-        room = max(map(_wide, self.labels)) + _GAP
-        self.left, self.top = room + _TOP, room + _TOP
-        self.side_marks = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
-        self.below = _at_most([mark for mark in marks if mark.below], 8)
-        right = max([_wide(mark.text) for mark in self.side_marks], default=0) + 4 * _GAP
-        under = max([_wide(mark.text) + self._x(mark.at) for mark in self.below], default=0) + 2 * _GAP
-        self.width = max(self.left + self.side + right, under, _LEAST_WIDTH)
-        self.bottom = self.top + self.side + _GAP + _LINE * len(self.below) + (_GAP if any(mark.columns for mark in marks) else 0)
-
-    def parts(self, marks: Sequence[Mark]) -> Iterator[str]:
-        """Yield everything but the legend, from the lowest layer to the topmost."""
-        yield from self._frame()
-        yield from self._names()
-        yield from self._signs()
+        self.left = self.top = max(map(_wide, self.labels)) + _GAP + _TOP
+        beside = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
+        below = _at_most([mark for mark in marks if mark.below], _MOST_BELOW)
+        right = self.left + self.side + max([_wide(mark.text) for mark in beside], default=0) + 4 * _GAP
+        under = max([self.x(mark.at) + _wide(mark.text) for mark in below], default=0) + 2 * _GAP
+        self.picture = Picture(max(right, under, _LEAST_WIDTH), 0)
+        self.unknown = f"url(#{key}-no)"
+        self._cells(key)
+        self._names(directed=not quantity.symmetric)
         for mark in marks:
-            yield from (self._ring(*cell) for cell in mark.rings)
-            yield from (self._arrow(self.left + self.side + 2, self._y(row), "l7-4v8z") for row in mark.rows)
-            yield from (self._arrow(self._x(column), self.top + self.side + 2, "l-4 7h8z") for column in mark.columns)
-        yield from self._side_texts()
-        yield from self._below()
+            self._signs(mark)
+        self._beside(sorted(beside, key=lambda mark: mark.at))
+        self._below(sorted(below, key=lambda mark: -mark.at))
+        end = self.top + self.side + _GAP + _LINE * len(below) + (_GAP if any(mark.columns for mark in marks) else 0)
+        self._legend(quantity.class_labels(), end + _LINE)
 
-    def legend(self) -> tuple[list[str], float]:
-        """Return the legend, and the height of the drawing."""
-        known = [(f'fill="{color}"', label) for color, label in zip(COLORS, self.class_labels, strict=False)]
-        known += [(f'fill="{COLORS[WRONG]}"', "wrong data (!)")] if (self.classes == WRONG).any() else []
-        known += [(f'fill="url(#{self.key}-no)" stroke="var(--soft)"', "not measured")] if (self.classes == UNKNOWN).any() else []
-        parts, x, y = [], 0.0, self.bottom + _LINE
-        for fill, label in known:
-            if x > 0 and x + 18 + _wide(label) > self.width:
-                x, y = 0.0, y + _LINE + 4
-            parts.append(f'<rect x="{x:g}" y="{y:g}" width="12" height="12" {fill}/>{_text(x + 17, y + 10, label, "soft")}')
-            x = round(x + 17 + _wide(label) + 2 * _GAP, 1)
-        return parts, y + _LINE + 4
+    def x(self, column: float) -> float:
+        """Return the middle of a column in pixels."""
+        return self.left + (column + 0.5) * self.cell
 
-    def _frame(self) -> Iterator[str]:
-        place = f'x="{self.left:g}" y="{self.top:g}" width="{self.side:g}" height="{self.side:g}"'
-        hatch = '<path d="M0 6 6 0" stroke="var(--soft)"/>'
-        yield f'<defs><pattern id="{self.key}-no" width="6" height="6" patternUnits="userSpaceOnUse">{hatch}</pattern></defs>'
+    def y(self, row: float) -> float:
+        """Return the middle of a row in pixels."""
+        return self.top + (row + 0.5) * self.cell
+
+    def _cells(self, key: str) -> None:
+        add = partial(self.picture.add, x=self.left, y=self.top, width=self.side, height=self.side)
         if (self.classes == UNKNOWN).any():
-            yield f'<rect {place} fill="url(#{self.key}-no)"/>'
-            squares = "".join(f"M{at} {at}h1v1h-1z" for at in np.flatnonzero(np.diag(self.classes) == ITSELF))
-            yield f'<path d="{squares}" transform="translate({self.left:g} {self.top:g}) scale({self.cell:g})" fill="var(--paper)"/>'
-        yield f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated" href="{image_of(self.classes)}"/>'
-        yield f'<rect {place} fill="none" stroke="var(--soft)"/>'
+            pattern = f'<pattern id="{key}-no" width="6" height="6" patternUnits="userSpaceOnUse">'
+            self.picture.elements.append(f'<defs>{pattern}<path class="hatch" d="M0 6 6 0"/></pattern></defs>')
+            add("rect", fill=self.unknown)
+            for at in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
+                self.picture.add("rect", "paper", x=self.x(at - 0.5), y=self.y(at - 0.5), width=self.cell, height=self.cell)
+        add("image", preserveAspectRatio="none", href=image_of(self.classes))
+        add("rect", "frame")
+        for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():  # color alone is not enough
+            self.picture.text(self.x(column), self.y(row) + 4, "!", "middle", "sign")
 
-    def _names(self) -> Iterator[str]:
-        if self.directed:
-            yield _text(self.left, 11, "receiver →", "soft") + _text(0, self.top - 6, "sender ↓", "soft")
-        step = int(-(-(_LINE - 1) // self.cell))
-        for at in range(0, len(self.labels), step):
-            yield _text(self.left - 5, self._y(at) + 4, self.labels[at], "ink", "end")
-            yield _turned(self._x(at) + 4, self.top - 5, self.labels[at])
+    def _names(self, directed: bool) -> None:
+        if directed:
+            self.picture.text(self.left, 11, "receiver →")
+            self.picture.text(0, self.top - 6, "sender ↓")
+        for at in range(0, len(self.labels), int(-(-(_LINE - 1) // self.cell))):
+            self.picture.text(self.left - 5, self.y(at) + 4, self.labels[at], "end", "ink")
+            self.picture.add("text", "ink", self.labels[at], transform=f"translate({self.x(at) + 4:.1f} {self.top - 5:.1f}) rotate(-90)")
 
-    def _signs(self) -> Iterator[str]:
-        """Yield a sign for each cell with wrong data: color alone is not enough."""
-        for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():
-            size = min(14, self.cell)
-            yield (
-                f'<text x="{self._x(column):g}" y="{self._y(row) + 0.36 * size:g}" font-size="{size:g}" font-weight="700" '
-                'text-anchor="middle" fill="#fff">!</text>'
-            )
+    def _signs(self, mark: Mark) -> None:
+        """Draw rings around cells, and arrows at the ends of rows and columns."""
+        far = 0.5 * self.cell + 2
+        for row, column in mark.rings:
+            for layer in ("ring light", "ring"):
+                self.picture.add(
+                    "rect", layer, x=self.x(column) - far, y=self.y(row) - far, width=2 * far, height=2 * far, rx=3
+                )  # fmt: skip
+        for row in mark.rows:
+            self.picture.add("path", "bad", d=f"M{self.left + self.side + 2:.1f} {self.y(row):.1f}l7-4v8z")
+        for column in mark.columns:
+            self.picture.add("path", "bad", d=f"M{self.x(column):.1f} {self.top + self.side + 2:.1f}l-4 7h8z")
 
-    def _side_texts(self) -> Iterator[str]:
-        """Yield each label at its row, or as near as the others allow."""
-        marks = sorted(self.side_marks, key=lambda mark: mark.at)
-        heights = _apart([self._y(mark.at) for mark in marks], self.top + _LINE / 2, self.top + self.side - _LINE / 2)
+    def _beside(self, marks: Sequence[Mark]) -> None:
+        """Draw each label at its row, or as near as the others allow."""
+        heights = apart([self.y(mark.at) for mark in marks], _LINE, self.top + _LINE / 2, self.top + self.side - _LINE / 2)
         edge = self.left + self.side + 10
         for mark, height in zip(marks, heights, strict=True):
-            yield f'<path d="M{edge:g} {self._y(mark.at):g}L{edge + 12:g} {height:g}" stroke="var(--soft)" fill="none"/>'
-            yield _text(edge + 15, height + 4, mark.text, "ink")
+            self.picture.line([(edge, self.y(mark.at)), (edge + 12, height)], "frame")
+            self.picture.text(edge + 15, height + 4, mark.text, classes="ink")
 
-    def _below(self) -> Iterator[str]:
-        """Yield each label on a line of its own, the last column first, so that no line crosses a text."""
-        marks = sorted(self.below, key=lambda mark: -mark.at)
-        for number, mark in enumerate(marks):
-            y, x = self.top + self.side + _GAP + _LINE * (number + 1), self._x(mark.at)
-            yield f'<path d="M{x:g} {self.top + self.side + 9:g}V{y - 4:g}h5" stroke="var(--soft)" fill="none"/>'
-            yield _text(x + 8, y, mark.text, "ink")
+    def _below(self, marks: Sequence[Mark]) -> None:
+        """Draw each label on a line of its own, the last column first, so that no line crosses a text."""
+        for number, mark in enumerate(marks, 1):
+            x, y, edge = self.x(mark.at), self.top + self.side + _GAP + _LINE * number, self.top + self.side + 9
+            self.picture.line([(x, edge), (x, y - 4), (x + 5, y - 4)], "frame")
+            self.picture.text(x + 8, y, mark.text, classes="ink")
 
-    def _ring(self, row: int, column: int) -> str:
-        size, x, y = self.cell + 4, self._x(column) - self.cell / 2 - 2, self._y(row) - self.cell / 2 - 2
-        ring = f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" rx="3" fill="none"'
-        return f'{ring} stroke="var(--paper)" stroke-width="4"/>{ring} stroke="var(--bad)" stroke-width="2"/>'
-
-    def _arrow(self, x: float, y: float, shape: str) -> str:
-        return f'<path d="M{x:g} {y:g}{shape}" fill="var(--bad)"/>'
-
-    def _x(self, column: int) -> float:
-        return round(self.left + (column + 0.5) * self.cell, 2)
-
-    def _y(self, row: int) -> float:
-        return round(self.top + (row + 0.5) * self.cell, 2)
-
-
-def picture(key: str, title: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> Picture:
-    """Return the drawing of the classes of a quantity, with a row and a column per group.
-
-    key makes its identifiers unique in the page; title is its accessible name.
-    """
-    sheet = _Sheet(key, quantity, groups, marks)
-    legend, height = sheet.legend()
-    opening = f'<svg viewBox="0 0 {sheet.width:g} {height:g}" role="img" aria-label={quoteattr(title)}>'
-    return Picture("".join([opening, *sheet.parts(marks), *legend, "</svg>"]), (sheet.left, sheet.top, sheet.side))
+    def _legend(self, class_labels: Sequence[str], y: float) -> None:
+        known = list(zip(COLORS, class_labels, strict=False))
+        known += [(COLORS[WRONG], "wrong data (!)")] if (self.classes == WRONG).any() else []
+        known += [(self.unknown, "not measured")] if (self.classes == UNKNOWN).any() else []
+        x = 0.0
+        for fill, label in known:
+            if x > 0 and x + 18 + _wide(label) > self.picture.width:
+                x, y = 0.0, y + _LINE + 4
+            self.picture.add("rect", fill=fill, x=x, y=y, width=12, height=12)
+            self.picture.text(x + 17, y + 10, label)
+            x += 17 + _wide(label) + 2 * _GAP
+        self.picture.height = y + _LINE + 4
 
 
 def _at_most(marks: list[Mark], most: int) -> list[Mark]:
     """Return the first marks, and one with the number of the others."""
     if len(marks) <= most:
         return marks
-    rest = Mark(f"and {len(marks) - most + 1} more, see the findings above", marks[most - 1].at, marks[0].below)
-    return [*marks[: most - 1], rest]
-
-
-def _apart(heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Return the heights (ascending) moved as little as needed to be a line apart and within these bounds."""
-    found = list(heights)
-    for at, height in enumerate(found):
-        found[at] = max(height, low if at == 0 else found[at - 1] + _LINE)
-    for at in reversed(range(len(found))):
-        found[at] = min(found[at], high if at == len(found) - 1 else found[at + 1] - _LINE)
-    return found
-
-
-def _text(x: float, y: float, text: str, color: str, anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="11" text-anchor="{anchor}" fill="var(--{color})">{escape(text)}</text>'
-
-
-def _turned(x: float, y: float, text: str) -> str:
-    return f'<text transform="translate({x:g} {y:g}) rotate(-90)" font-size="11" fill="var(--ink)">{escape(text)}</text>'
+    return [*marks[: most - 1], Mark(f"and {len(marks) - most + 1} more", marks[most - 1].at, marks[0].below)]
 
 
 def _wide(text: str) -> float:
     """Return the largest width of a text in pixels: East Asian characters are twice as wide."""
-    return round(_LETTER * cell_len(text), 1)
+    return _LETTER * cell_len(text)
 
 
 # The texts of the cells of a matrix, packed for the page's script (matrix.js): each text once, and per cell the number of its text.
 
 _DETAILED = 64  # with more places, the texts have no intervals, which make nearly every text different
-_UNKNOWN = "not measured"
-Indices = NDArray[np.int64]
-Part = tuple[Sequence[Any], Indices]  # the values that occur, and the number of its value for each cell
 
 
-class _Cell(NamedTuple):
-    """The parts of the text of a cell: value, interval, ratio to the median, wrong elements, whether it was measured again."""
+def _packed_texts(quantity: Quantity, again: Collection[tuple[int, int]], order: NDArray[np.int64]) -> dict[str, object]:
+    """Return the texts of all cells as zlib in base64, the slowest first, and the number of the text of each cell.
 
-    figure: str
-    interval: str
-    share: int
-    wrong: int
-    again: bool
-
-
-@dataclass(frozen=True)
-class Texts:
-    """The texts of the cells.
-
-    book   each text once, the slowest first
-    codes  [n × n] the index of the text of each cell; of a symmetric quantity above the diagonal only
+    Rows and columns are in `order`; of a symmetric quantity the cells above the diagonal count. The numbers have `wide` bytes each: first
+    all lowest bytes, then all next ones.
     """
-
-    book: list[str]
-    codes: NDArray[np.uint32]
-
-    def packed(self) -> dict[str, object]:
-        """Return them JSON-ready: zlib in base64. The codes have `wide` bytes each: first all lowest bytes, then all next ones."""
-        wide = 1 if len(self.book) <= 1 << 8 else 2 if len(self.book) <= 1 << 16 else 4
-        planes = self.codes.astype(f"<u{wide}").view(np.uint8).reshape(-1, wide).T
-        return {"texts": _packed("\n".join(self.book).encode()), "codes": _packed(planes.tobytes()), "wide": wide}
-
-
-def texts_of(quantity: Quantity, again: Collection[tuple[int, int]], order: Indices) -> Texts:
-    """Return the texts of all cells, with rows and columns in this order."""
     n = len(order)
     cells = np.triu_indices(n, 1) if quantity.symmetric else np.nonzero(~np.eye(n, dtype=bool))
-    known, codes = _combined(_parts(quantity, again, order[cells[0]], order[cells[1]]))
-    ranked = sorted(range(len(known)), key=lambda each: _slowness(quantity, known[each]))
-    place = np.empty(len(ranked), np.uint32)
-    place[ranked] = np.arange(len(ranked), dtype=np.uint32)
-    matrix = np.zeros((n, n), np.uint32)
-    matrix[cells] = place[codes]
-    return Texts([_text_values(quantity, known[each]) for each in ranked], matrix)
-
-
-def _parts(quantity: Quantity, again: Collection[tuple[int, int]], rows: Indices, columns: Indices) -> list[Part]:
-    """Return the fields of `_Cell` for these cells."""
-    matrix = quantity.matrix
-    twice = np.zeros((matrix.n, matrix.n), bool)
+    twice = np.zeros((n, n), bool)
     for a, b in again:
         twice[a, b] = twice[b, a] = True
-    wrong = np.clip(np.nan_to_num(matrix.wrong[rows, columns], posinf=0), 0, 1e15).astype(np.int64)
-    others = (_different(each) for each in (quantity.shares()[rows, columns], wrong, twice[rows, columns]))
-    return [_figures(quantity, rows, columns), _intervals(quantity, rows, columns), *others]
+    bounds = quantity.bounds if quantity.bounds is not None and n <= _DETAILED else ()
+    each = [quantity.shares(), np.nan_to_num(quantity.matrix.wrong), twice, quantity.values, *bounds]
+    fields = [field[order[cells[0]], order[cells[1]]] for field in each]
+    codes = np.zeros(len(cells[0]), np.int64)
+    for number, field in enumerate(fields):  # the combinations that occur, numbered
+        values, index = np.unique(field if number < 3 else _as_shown(quantity, field), return_inverse=True)
+        _, codes = np.unique(codes * len(values) + index, return_inverse=True)
+    known = [[field[cell] for field in fields] for cell in np.unique(codes, return_index=True)[1]]
+    ranked = sorted(range(len(known)), key=lambda at: (known[at][0] < 0, -known[at][0] if quantity.symmetric else known[at][0]))
+    numbers = np.zeros((n, n), np.uint32)
+    numbers[cells] = np.argsort(ranked)[codes]
+    wide = 1 if len(known) <= 1 << 8 else 2 if len(known) <= 1 << 16 else 4
+    planes = numbers.astype(f"<u{wide}").view(np.uint8).reshape(-1, wide).T
+    texts = "\n".join(_cell_text(quantity, *known[at]) for at in ranked)
+    return {"texts": _packed(texts.encode()), "codes": _packed(planes.tobytes()), "wide": wide}
 
 
-def _figures(quantity: Quantity, rows: Indices, columns: Indices) -> Part:
-    """Return the texts of the values. Values are sorted, and bisection finds where the next text begins, so that few are formatted."""
-    values = quantity.values[rows, columns]
-    order = np.argsort(values)  # NaN goes to the end
-    ascending, texts, codes = values[order].tolist(), list[str](), np.empty(len(values), np.int64)
-    at = 0
-    while at < len(ascending):
-        texts.append(quantity.figure(ascending[at]))
-        end = bisect_left(ascending, True, lo=at, key=lambda value: quantity.figure(value) != texts[-1])
-        codes[order[at:end]] = len(texts) - 1
-        at = end
-    return texts, codes
+def _as_shown(quantity: Quantity, values: Figures) -> Figures:
+    """Return the values rounded to the digits of their texts, so that few of them differ."""
+    digits, whole = (4, 1e-6) if quantity.symmetric else (3, 1e9)
+    with np.errstate(all="ignore"):
+        unit = np.minimum(10.0 ** (np.floor(np.log10(np.abs(values))) + 1 - digits), whole)
+        rounded: Figures = np.where(np.isfinite(unit) & (unit > 0), np.rint(values / unit) * unit, values)
+    return rounded
 
 
-def _different(values: NDArray[Any]) -> Part:
-    found, codes = np.unique(values, return_inverse=True)
-    return found.tolist(), codes
-
-
-def _intervals(quantity: Quantity, rows: Indices, columns: Indices) -> Part:
-    if quantity.bounds is None or quantity.matrix.n > _DETAILED:
-        return [""], np.zeros(len(rows), np.int64)
-    low, high = ([quantity.figure(value) for value in each[rows, columns].tolist()] for each in quantity.bounds)
-    return _different(np.array([f" ({first}–{last})" if first and last else "" for first, last in zip(low, high, strict=True)]))
-
-
-def _combined(parts: Sequence[Part]) -> tuple[list[_Cell], Indices]:
-    """Return the combinations that occur, and the index of the combination of each cell."""
-    numbers = np.zeros(len(parts[0][1]), np.int64)
-    for values, codes in parts:
-        _, numbers = np.unique(numbers * len(values) + codes, return_inverse=True)
-    _, first = np.unique(numbers, return_index=True)
-    return [_Cell(*(values[codes[cell]] for values, codes in parts)) for cell in first], numbers
-
-
-def _slowness(quantity: Quantity, cell: _Cell) -> tuple[bool, int]:
-    """Return a key to sort by, slowest first; unknown cells come last."""
-    return cell.figure == "", -cell.share if quantity.symmetric else cell.share
-
-
-def _text_values(quantity: Quantity, cell: _Cell) -> str:
-    compared = f", {quantity.against_median(cell.share)}" if cell.share >= 0 else ""
-    texts = [f"{cell.figure}{cell.interval} {quantity.unit}{compared}" if cell.figure else _UNKNOWN]
-    texts += [f"wrong data: {plural(cell.wrong, 'element')}"] if cell.wrong else []
-    texts += ["measured twice, the faster result counts"] if cell.again and cell.figure else []
+def _cell_text(quantity: Quantity, share: int, wrong: float, twice: bool, *values: float) -> str:
+    """Return value, interval, ratio to the median, wrong elements, and whether the pair was measured again."""
+    figure, *ends = (quantity.figure(float(value)) for value in values)
+    interval = f" ({'–'.join(ends)})" if ends and all(ends) else ""
+    compared = f", {quantity.against_median(share)}" if share >= 0 else ""
+    texts = [f"{figure}{interval} {quantity.unit}{compared}" if figure else "not measured"]
+    texts += [f"wrong data: {plural(int(min(wrong, 1e15)), 'element')}"] if wrong > 0 else []
+    texts += ["measured twice, the faster result counts"] if twice and figure else []
     return "; ".join(texts)
 
 
@@ -593,14 +497,15 @@ def charts(matrix: MatrixInput) -> list[Chart]:
 
 
 def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
-    named = marks(quantity, matrix.found, groups)
+    named, key = marks(quantity, matrix.found, groups), f"{matrix.key}-{quantity.name}"
     title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
-    shown = picture(f"{matrix.key}-{quantity.name}", title, quantity, groups, named)
+    drawn = _Drawing(key, quantity, groups, named)
+    every = "" if groups.by == "place" else _every_pair(quantity, groups, title)
+    method = _method(quantity, groups, matrix.samples[not quantity.symmetric])
+    data = _data(quantity, matrix.effects.again, groups, (drawn.left, drawn.top, drawn.side))
     return Chart(
-        key=f"{matrix.key}-{quantity.name}", title=title, caption=_caption(quantity, [mark.text for mark in named]),
-        method=_method(quantity, groups, matrix.samples[not quantity.symmetric]),
-        drawing=shown.svg + ("" if groups.by == "place" else _full(quantity, groups, title)), table=_table(quantity, matrix.found),
-        data=_data(quantity, matrix.effects.again, groups, shown.box), wide=quantity.matrix.n > _WHOLE,
+        key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title) + every,
+        _table(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
     )  # fmt: skip
 
 
@@ -630,7 +535,7 @@ def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
     return " ".join(parts)
 
 
-def _full(quantity: Quantity, groups: Groups, title: str) -> str:
+def _every_pair(quantity: Quantity, groups: Groups, title: str) -> str:
     """Return the picture of all cells, which matrix.css and matrix.js make readable."""
     side = _SHOWN * quantity.matrix.n
     image, name = image_of(quantity.classes[0][np.ix_(groups.order, groups.order)]), quoteattr(f"{title}, every pair")
@@ -643,7 +548,7 @@ def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups
     return {
         "kind": "pairs", "places": places, "starts": groups.starts, "labels": [printable(label)[:200] for label in groups.labels],
         "box": box, "joint": "and" if quantity.symmetric else "to", "symmetric": quantity.symmetric,
-        **texts_of(quantity, again, np.array(groups.order)).packed(),
+        **_packed_texts(quantity, again, np.array(groups.order)),
     }  # fmt: skip
 
 
@@ -693,42 +598,34 @@ _MOST_REASONS = 5
 
 def section(material: Material) -> Section | None:
     """Return the section, or None if no run has pairs."""
-    if not material.pairs:
-        return None
-
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
     shown: list[Chart] = []
     for number, ((run, stored), effects) in enumerate(zip(material.pairs, material.effects, strict=True)):
         name = f"{printable(run.path.resolve().name)}: " if len(material.pairs) > 1 else ""
         found = effects.findings()
-        texts += [f"{name}{text}" for text in _texts(stored, effects, found)]
-        tables.append(_table_matrix(name, effects, found))
+        texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
+        tables.append(_place_table(name, effects, found))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
         shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
-    return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown)
+    return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown) if material.pairs else None
 
 
-def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding]) -> list[str]:
-    """Return what was measured, wrong data, findings, doubts, and notes on the rounds."""
-    from collbench.report.pairs import measured, sentences, wrong_data
-
-    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-    flags = {flag for one in stored.rounds for flag in one.flags}
-    texts = [measured(effects.matrix, about), *wrong_data(effects.matrix), *sentences(effects.matrix, found), *effects.doubts()]
-    return [printable(text) for text in (*texts, *_unmeasured(stored), *explain(flags), *stored.warnings)]
-
-
-def _unmeasured(stored: StoredPairs) -> list[str]:
-    """Return the number of pairs that were not measured, by reason."""
+def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
+    """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
+    if summary:
+        yield measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
+    if summary or len(found) > 1:
+        yield from sentences(effects.matrix, found)
+    yield from (*wrong_data(effects.matrix), *effects.doubts())
     reasons = Counter(why for one in stored.rounds for why in one.na if why is not None)
-    named = [f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS)]
-    return [*named, *([f"and {len(reasons) - len(named)} more reasons"] if len(reasons) > len(named) else [])]
+    yield from (f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS))
+    if len(reasons) > _MOST_REASONS:
+        yield f"and {len(reasons) - _MOST_REASONS} more reasons"
+    yield from (*explain({flag for one in stored.rounds for flag in one.flags}), *stored.warnings)
 
 
-def _table_matrix(name: str, effects: PairEffects, found: Sequence[PairFinding]) -> tuple[str, Table]:
-    from collbench.report.pairs import TITLES, left_out, place_rows
-
+def _place_table(name: str, effects: PairEffects, found: Sequence[PairFinding]) -> tuple[str, Table]:
     chosen, rows = place_rows(effects.matrix, found)
     slow = {place for each in found for place in each.places if each.kind != "pair"}
     marks = {row: "doubtful" for row, place in enumerate(chosen) if place in slow}

@@ -45,10 +45,8 @@ def test_runs_without_pairs_have_no_such_part() -> None:
     assert section(Material([], Path("report.html"))) is None
 
 
-def test_sentences_report_what_was_measured_what_is_slow_and_what_is_doubtful(sick_host: Section) -> None:
-    measured, slow, bandwidth, latency, *flags = sick_host.texts
-    assert measured.startswith("pairs of 8 nodes, over socket, bandwidth of 128 KiB, latency of 8 B, all 56 ")
-    assert slow.startswith("cb1h2 sends and receives at 50 % ")
+def test_sentences_report_what_is_doubtful_and_leave_the_verdict_to_the_first_screen(sick_host: Section) -> None:
+    bandwidth, latency, *flags = sick_host.texts
     assert bandwidth.startswith("bandwidth: ") and " 15 % " in bandwidth
     assert latency.startswith("latency: ") and " 80 % " in latency
     assert flags == list(explain(["few_samples", "pairs_at_once"]))
@@ -116,13 +114,12 @@ def test_pairs_that_could_not_be_measured_are_reported_with_their_reason(tmp_pat
     assert "not measured" in texts_in(found.charts[0].drawing)
 
 
-def test_a_run_without_a_single_round_has_its_sentences_and_no_chart(tmp_path: Path) -> None:
+def test_a_run_without_a_single_round_has_no_chart(tmp_path: Path) -> None:
     run = altered(tmp_path)
     (run / "pairs.jsonl").write_text("")
     found = of(run)
     assert found
     assert found.charts == []
-    assert "0 of 56 directed pairs" in found.texts[0]
 
 
 def test_the_table_of_many_places_has_the_slowest_pairs() -> None:

@@ -17,7 +17,7 @@ def beside(markup: str) -> list[float]:
     """The heights of the labels on the right."""
     found = [
         (float(x), float(y), text)
-        for x, y, text in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*: [^<]*|and \d[^<]*)</text>', markup)
+        for x, y, text in re.findall(r'<text class="ink" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*: [^<]*|and \d[^<]*)</text>', markup)
     ]
     return [y for x, y, _ in found if x > 100]
 
@@ -33,7 +33,7 @@ def test_the_image_has_a_pixel_per_pair_and_is_clear_on_the_diagonal() -> None:
 def test_a_slow_place_is_named_once_with_arrows_and_without_rings() -> None:
     bandwidth, _ = drawn(slowed(slowed(even(8), 2), slice(None), 2))
     assert [text for text in texts_in(bandwidth.drawing) if "%" in text and "node" in text] == ["node3: both ways 50 %"]
-    assert bandwidth.drawing.count('fill="var(--bad)"') == 2
+    assert bandwidth.drawing.count('class="bad"') == 2
     assert "rx=" not in bandwidth.drawing
 
 
@@ -41,13 +41,13 @@ def test_a_pair_that_nothing_explains_has_a_ring() -> None:
     bandwidth, _ = drawn(slowed(even(8), 5, 2), again=[(2, 5)])
     assert "node6 to node3: 50 %" in texts_in(bandwidth.drawing)
     assert bandwidth.drawing.count("rx=") == 2  # light around dark
-    assert 'fill="var(--bad)"' not in bandwidth.drawing
+    assert 'class="bad"' not in bandwidth.drawing
 
 
 def test_a_place_that_only_receives_slowly_is_named_below_its_column() -> None:
     bandwidth, _ = drawn(slowed(even(8), slice(None), 6))
     assert "node7: receives 50 %" in texts_in(bandwidth.drawing)
-    assert bandwidth.drawing.count('fill="var(--bad)"') == 1
+    assert bandwidth.drawing.count('class="bad"') == 1
 
 
 def test_a_slow_latency_is_reported_in_its_own_chart() -> None:
