@@ -13,10 +13,10 @@ from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
-from collbench.report.hunt import describe_hunt, describe_typical, headline, next_steps, sentence
+from collbench.report.hunt import describe_hunt, headline, next_steps, sentence
 from collbench.report.stored import advice_of
 from collbench.results.flags import explain
-from collbench.units import format_percent, format_rate, format_time, plural
+from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS, _MOST_LINES, _MOST_NAMES = 200, 400, 4
 _MARKS = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}
-_HEAD = ("round", "stage", "purpose", "measured", "slowest GB/s", "of", "longest latency µs", "wrong", "not measured")
+_HEAD = ("round", "stage", "purpose", "measured", "slowest GB/s", "of", "not measured")
 
 
 def section(material: Material) -> Section | None:
@@ -34,9 +34,9 @@ def section(material: Material) -> Section | None:
         return None
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
-    for run, stored in material.hunts:
+    for number, (run, stored) in enumerate(material.hunts):
         name = f"{printable(run.path.resolve().name)}: " if len(material.hunts) > 1 else ""
-        texts += [f"{name}{short(text, 600)}" for text in _texts(run, stored)]
+        texts += [f"{name}{short(text, 600)}" for text in _texts(run, stored, summary=number > 0)]
         if suspects := _suspects(stored.about):
             tables.append((f"{name}suspects with their evidence", suspects))
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
@@ -56,16 +56,16 @@ def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
             yield Concern(severity, sentence(suspect, stored.about["places"]))
 
 
-def _texts(run: Run, stored: StoredHunt) -> Iterator[str]:
-    """Yield what was measured, the verdict, its notes, what to do, and the meaning of the flags."""
+def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
+    """Yield the verdict's notes, what to do, and the meaning of the flags; with `summary` what the first screen has of the first run."""
     about, (advice, unread) = {**stored.about, "rounds": len(stored.rounds)}, advice_of(run.path)
-    yield describe_hunt(about)
-    verdict = about.get("verdict")
-    if verdict:
-        yield headline(verdict)
-        yield from filter(None, [describe_typical(about)])
-        yield from verdict["notes"]
-    yield from (*(about.get("crossed") or ()), *next_steps(about), *advice, *unread, *stored.warnings)
+    verdict = about.get("verdict") or {"notes": []}
+    if summary:
+        yield describe_hunt(about)
+        yield from [headline(verdict)] if about.get("verdict") else []
+    if wrong := sum(map(sum, (one.wrong for one in stored.rounds))):
+        yield f"wrong data: {plural(wrong, 'element')} in {plural(sum(any(one.wrong) for one in stored.rounds), 'round')}"
+    yield from (*verdict["notes"], *(about.get("crossed") or ()), *next_steps(about), *advice, *unread, *stored.warnings)
     yield from explain({flag for one in stored.rounds for flag in one.flags})
 
 
@@ -83,25 +83,20 @@ def _suspects(about: Any) -> Table | None:
 def _rounds(stored: StoredHunt) -> Table:
     shown = stored.rounds[:_MOST_ROUNDS]
     marks = {number: "wrong" if any(one.wrong) else "na" for number, one in enumerate(shown) if any(one.wrong) or all(one.na)}
-    return Table(_HEAD, [_line(one, stored.about["places"]) for one in shown], frozenset({0, 4, 6, 7}), marks)
+    return Table(_HEAD, [_line(one, stored.about["places"]) for one in shown], frozenset({0, 4}), marks)
 
 
 def _line(one: HuntRound, places: Sequence[str]) -> list[str]:
-    rates = [(min(filter(None, (there, back)), default=None), group) for there, back, group in _figures(one)]
-    known = [(value, group) for value, group in rates if value is not None]
-    slowest, where = min(known, default=(None, ()))
-    latencies = [value for value in one.latency_s if value is not None]
+    """Return a round with its slowest group, and the reason for the first one that was not measured."""
+    speeds = zip(one.speed_bytes_per_s, one.backward_bytes_per_s, one.groups, strict=True)
+    known = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
+    slowest, group = min(known, default=(None, ()))
+    names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
     na = [why for why in one.na if why is not None]
-    names = ", ".join(places[place] for place in where[:_MOST_NAMES]) + (" …" if len(where) > _MOST_NAMES else "")
     return [
         str(one.round + 1), short(one.stage, 80), short(one.why, 200), f"{len(one.groups)} × {one.kind if one.nic is None else one.nic}",
-        format_rate(slowest) if slowest else "–", short(names, 200), format_time(max(latencies)) if latencies else "–",
-        str(sum(one.wrong)), short(f"{len(na)}: {na[0]}", 200) if na else "",
+        format_rate(slowest) if slowest else NOTHING, short(names, 200), short(f"{len(na)}: {na[0]}", 200) if na else "",
     ]  # fmt: skip
-
-
-def _figures(one: HuntRound) -> Iterator[tuple[float | None, float | None, tuple[int, ...]]]:
-    return zip(one.speed_bytes_per_s, one.backward_bytes_per_s, one.groups, strict=True)
 
 
 # The chart of the first screen: the speed of each place.
