@@ -243,13 +243,6 @@ class Panels:
         """Draw a line through (time in seconds, value)."""
         self.picture.line([(self.x.at(self.axis.at(at)), y.at(value)) for at, value in points], series_classes(number))
 
-    def band(self, y: Scale, ends: Sequence[tuple[float, float, float]]) -> None:
-        """Draw the area between two lines: (time in seconds, lower and upper value)."""
-        upper = [(self.x.at(self.axis.at(at)), y.at(high)) for at, _, high in ends]
-        lower = [(self.x.at(self.axis.at(at)), y.at(low)) for at, low, _ in reversed(ends)]
-        path = "L".join(f"{_number(x)} {_number(height)}" for x, height in (*upper, *lower))
-        self.picture.add("path", "s0 band", d=f"M{path}z")
-
     def marks(self, points: Iterable[tuple[float, float]]) -> None:
         """Draw a red triangle at each (time in seconds, pixel from the top)."""
         for at, height in points:

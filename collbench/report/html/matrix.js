@@ -56,71 +56,31 @@ class Cells {
   }
 }
 
-// A square picture of rows × rows cells, with a text for each. box: its left, top and side in the units of `picture`.
-class Grid {
-  constructor(focus, picture, box, rows, text) {
-    Object.assign(this, { focus, picture, box, rows, text, at: null, asked: 0 });
-    focus.tabIndex = 0;
-    focus.setAttribute("role", "application");
-    focus.setAttribute("aria-roledescription", "matrix; use the arrow keys to go from cell to cell");
-    for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => this.point(event));
-    picture.addEventListener("pointerleave", () => this.leave());
-    focus.addEventListener("blur", () => this.leave());
-    focus.addEventListener("keydown", (event) => this.key(event));
+// A square picture of rows × rows cells. square: its left, top and side in the units of `picture`; label(row, column): the text of a cell.
+class Grid extends Walk {
+  constructor(focus, picture, square, rows, label) {
+    super(focus, picture, "matrix; use the arrow keys to go from cell to cell");
+    Object.assign(this, { kind: "cell", square, rows, label });
   }
 
-  cell(event) {
-    const { left, top, scale } = within(this.picture);
-    const [x, y, side] = this.box;
-    const cell = [event.clientY - top - y * scale, event.clientX - left - x * scale].map((far) => Math.floor((far / scale / side) * this.rows));
+  text(cell) { return this.label(...cell); }
+
+  nearest(x, y) {
+    const [left, top, side] = this.square;
+    const cell = [y - top, x - left].map((far) => Math.floor((far / side) * this.rows));
     return cell.every((each) => each >= 0 && each < this.rows) ? cell : null;
   }
 
-  point(event) {
-    const cell = this.cell(event);
-    if (cell === null) this.leave();
-    else this.show(cell);
-  }
-
-  leave() {
-    this.asked++;
-    hideTip();
-  }
-
-  async key(event) {
-    if (event.target !== this.focus || event.ctrlKey || event.altKey || event.metaKey) return;
+  step(key) {
     const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -this.rows], End: [0, this.rows] };
-    if (event.key === "Escape") this.leave();
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    const from = this.at ?? [0, 0];
-    const step = this.at ? steps[event.key] : [0, 0];
-    await this.show(from.map((each, way) => Math.max(0, Math.min(this.rows - 1, each + step[way]))), true);
+    if (!(key in steps)) return null;
+    return this.at === null ? [0, 0] : this.at.map((each, way) => Math.max(0, Math.min(this.rows - 1, each + steps[key][way])));
   }
 
-  async show(cell, byKey = false) {
-    this.at = cell;
-    const asked = ++this.asked;
-    const text = await this.text(...cell);
-    if (asked !== this.asked) return;
-    hideTip();
-    const mark = this.mark(...cell);
-    if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
-    const box = mark.getBoundingClientRect();
-    showTip(text, box.right, box.bottom);
-    if (byKey) announcement.textContent = text;
-  }
-
-  mark(row, column) {
-    const { scale } = within(this.picture);
-    const [x, y, side] = this.box.map((each) => each * scale);
-    const size = Math.max(side / this.rows, 5);
-    const mark = document.createElement("span");
-    mark.className = "here cell";
-    const [left, top] = [x + ((column + 0.5) * side) / this.rows, y + ((row + 0.5) * side) / this.rows];
-    Object.assign(mark.style, { left: `${left}px`, top: `${top}px`, width: `${size}px`, height: `${size}px` });
-    this.picture.after(mark);
-    return mark;
+  box([row, column]) {
+    const [left, top, side] = this.square;
+    const size = side / this.rows;
+    return [left + (column + 0.5) * size, top + (row + 0.5) * size, size, size];
   }
 }
 
@@ -170,7 +130,7 @@ function matrix(figure, data) {
   const whole = new Whole(box, n, figure);
   new Grid(box, whole.picture, [0, 0, n], n, async (row, column) => (await cells()).pair(row, column));
   grid.picture.addEventListener("click", (event) => {
-    const cell = grid.cell(event);
+    const cell = grid.under(event);
     if (cell === null) return;
     const [y, x] = cell.map((group) => (data.starts[group] + (data.starts[group + 1] ?? n)) / 2);
     whole.scale(Math.max(whole.each, 4));

@@ -30,76 +30,99 @@ function within(picture) {
   return { left: box.left, top: box.top, scale: box.width / units };
 }
 
+// A picture whose places are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
+// return a place or null; text(place), possibly a promise; and box(place): middle, width and height, in the picture's units.
 class Walk {
-  constructor(figure, spots) {
-    this.spots = spots; // [x, y, text] each, in the drawing's units
-    this.at = -1;
-    this.drawing = figure.querySelector(".drawing");
-    this.picture = this.drawing.querySelector("svg");
-    this.drawing.tabIndex = 0;
-    this.drawing.setAttribute("role", "application");
-    this.drawing.setAttribute("aria-roledescription", "chart; use the arrow keys to go from point to point");
-    this.drawing.addEventListener("pointermove", (event) => this.point(event));
-    this.drawing.addEventListener("pointerdown", (event) => this.point(event));
-    this.drawing.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hideTip(); });
-    this.drawing.addEventListener("blur", hideTip);
-    this.drawing.addEventListener("keydown", (event) => this.key(event));
+  constructor(focus, picture, what) {
+    Object.assign(this, { focus, picture, at: null, asked: 0 });
+    focus.tabIndex = 0;
+    focus.setAttribute("role", "application");
+    focus.setAttribute("aria-roledescription", what);
+    for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => this.point(event));
+    picture.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.leave(); });
+    focus.addEventListener("blur", () => this.leave());
+    focus.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // Show the nearest point within 40 pixels of the pointer.
-  point(event) {
+  // Return the place under the pointer, or null.
+  under(event) {
     const { left, top, scale } = within(this.picture);
-    const x = (event.clientX - left) / scale;
-    const y = (event.clientY - top) / scale;
-    const far = this.spots.map((spot) => Math.hypot(spot[0] - x, spot[1] - y));
-    const nearest = far.indexOf(Math.min(...far));
-    if (far[nearest] * scale > 40) hideTip();
-    else this.show(nearest, false);
+    return this.nearest((event.clientX - left) / scale, (event.clientY - top) / scale, scale);
+  }
+
+  point(event) {
+    const place = this.under(event);
+    if (place === null) this.leave();
+    else this.show(place, false);
+  }
+
+  leave() {
+    this.asked++;
+    hideTip();
   }
 
   key(event) {
-    const last = this.spots.length - 1;
-    const steps = {
-      ArrowRight: () => Math.min(this.at + 1, last),
-      ArrowLeft: () => Math.max(this.at - 1, 0),
-      ArrowUp: () => this.beside(-1),
-      ArrowDown: () => this.beside(1),
-      Home: () => 0,
-      End: () => last,
-    };
-    if (event.key === "Escape") hideTip();
-    if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.target !== this.focus || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === "Escape") this.leave();
+    const place = this.step(event.key);
+    if (place === null) return;
     event.preventDefault();
-    this.show(steps[event.key](), true);
-    announcement.textContent = tip.textContent;
+    this.show(place, true);
+  }
+
+  async show(place, byKey) {
+    this.at = place;
+    const asked = ++this.asked;
+    const found = this.text(place);
+    const text = typeof found === "string" ? found : await found;
+    if (asked !== this.asked) return;
+    hideTip();
+    const { scale } = within(this.picture);
+    const mark = document.createElement("span");
+    mark.className = `here ${this.kind}`;
+    this.box(place).forEach((units, number) => { mark.style[["left", "top", "width", "height"][number]] = `${units * scale}px`; });
+    this.picture.after(mark);
+    if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
+    const { right, bottom } = mark.getBoundingClientRect();
+    showTip(text, right - 6, bottom - 6);
+    if (byKey) announcement.textContent = text;
+  }
+}
+
+class Points extends Walk {
+  constructor(figure, spots) {
+    const drawing = figure.querySelector(".drawing");
+    super(drawing, drawing.querySelector("svg"), "chart; use the arrow keys to go from point to point");
+    Object.assign(this, { kind: "spot", spots }); // [x, y, text] each, in the drawing's units
+  }
+
+  text(place) { return this.spots[place][2]; }
+  box(place) { return this.spots[place].slice(0, 2); }
+
+  // Return the nearest point within 40 pixels.
+  nearest(x, y, scale) {
+    const far = this.spots.map((spot) => Math.hypot(spot[0] - x, spot[1] - y));
+    const nearest = far.indexOf(Math.min(...far));
+    return far[nearest] * scale > 40 ? null : nearest;
+  }
+
+  step(key) {
+    const [at, last] = [this.at ?? -1, this.spots.length - 1];
+    const steps = { ArrowRight: Math.min(at + 1, last), ArrowLeft: Math.max(at - 1, 0), ArrowUp: this.beside(-1), ArrowDown: this.beside(1), Home: 0, End: last };
+    return steps[key] ?? null;
   }
 
   // Return the next point above (-1) or below (1) at the same x; the current point if there is none.
   beside(way) {
-    if (this.at < 0) return 0;
+    if (this.at === null) return 0;
     const [x, y] = this.spots[this.at];
     const order = this.spots.map((spot, index) => [way * (spot[1] - y), index]);
     const there = order.filter(([ahead, index]) => Math.abs(this.spots[index][0] - x) < 1 && ahead > 0);
     return there.length ? there.sort((one, other) => one[0] - other[0])[0][1] : this.at;
   }
-
-  show(index, follow) {
-    hideTip();
-    this.at = index;
-    const [x, y, text] = this.spots[index];
-    const mark = document.createElement("span");
-    mark.className = "here";
-    const units = within(this.picture);
-    mark.style.left = `${x * units.scale}px`;
-    mark.style.top = `${y * units.scale}px`;
-    this.picture.after(mark);
-    if (follow) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
-    const now = within(this.picture);
-    showTip(text, now.left + x * now.scale, now.top + y * now.scale);
-  }
 }
 
-for (const list of document.querySelectorAll("figure > script.spots")) new Walk(list.parentElement, JSON.parse(list.textContent));
+for (const list of document.querySelectorAll("figure > script.spots")) new Points(list.parentElement, JSON.parse(list.textContent));
 
 // Light or dark: as in the system, until the button is pressed.
 const button = document.getElementById("theme");

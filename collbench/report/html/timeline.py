@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from math import isfinite, log, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import printable
@@ -19,7 +17,8 @@ from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
-from collbench.units import format_percent
+from collbench.stats.median import quantile
+from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material
@@ -29,25 +28,22 @@ if TYPE_CHECKING:
 
 # Clocks, power and temperature of the GPUs over time, and when they were throttled.
 
-Figures = NDArray[np.float64]
-_MOST_LINES = 4  # more GPUs are drawn as the range of all, and the throttled ones as lines
-_MOST_STEPS = 150
-_GPUS_MOST_LISTED = 64
-_GPUS_PANELS = (("sm_mhz", "SM clock in MHz"), ("power_w", "power in W"), ("temperature_c", "temperature in °C"))
+_MOST_GPUS, _MOST_POINTS, _MOST_GPU_ROWS = 4, 150, 64
+_GPU_PANELS = (("sm_mhz", "SM clock in MHz"), ("power_w", "power in W"), ("temperature_c", "temperature in °C"))
 _LARGEST = 1e6  # larger values are not valid
-_TABLE_QUANTILES = ((0, 0.0), (0, 0.5), (0, 1.0), (1, 0.5), (1, 1.0), (2, 1.0))  # (panel, quantile) of each column of the table
-_GPUS_HEAD = ("samples", "SM clock MHz: min", "median", "max", "power W: median", "max", "temperature °C: max", "throttled")
-_GPUS_METHOD = (
+_GPU_COLUMNS = ((0, 0.0), (0, 0.5), (1, 0.5), (1, 1.0), (2, 1.0))  # (panel, quantile) of each column of the table
+_GPU_HEAD = ("samples", "SM clock MHz: min", "median", "power W: median", "max", "temperature °C: max", "throttled")
+_GPU_METHOD = (
     "A process on each host reads NVML a few times per second (--telemetry) while cases of at least 1 MiB are measured; between cases a "
     "line only connects the samples. The clocks of the hosts are aligned with that of the run, so that no sample is later than the end of "
-    "its case. With more than four GPUs, the chart shows the range and the median of all, and those that were throttled most. A triangle "
-    "marks samples at which NVML reported throttling: power, heat, or the hardware brake; clocks that were set, and idling, do not count."
+    "its case. The chart shows the GPUs that were throttled most. A triangle marks samples at which NVML reported throttling: power, "
+    "heat, or the hardware brake; clocks that were set, and idling, do not count."
 )
 
 
 @dataclass
-class _GpuSamples:
-    """Samples of a GPU: seconds since the start of the run, values in the order of _GPUS_PANELS (NaN: unknown), throttle reasons."""
+class _Gpu:
+    """Samples of a GPU: seconds since the start of the run, values in the order of _GPU_PANELS (NaN: unknown), throttle reasons."""
 
     name: str
     times: list[float] = field(default_factory=list)
@@ -59,21 +55,15 @@ class _GpuSamples:
         """The share of samples at which it was throttled."""
         return sum(map(bool, self.slowed)) / len(self.slowed)
 
-    @cached_property
-    def arrays(self) -> tuple[Figures, Figures]:
-        """(times, values with a row for each of _GPUS_PANELS)."""
-        return np.array(self.times), np.array(self.values).T
-
-    def figures(self, panel: int, slowed: bool = False) -> tuple[Figures, Figures]:
-        """Return (times, values) of the samples with a value; `slowed`: only of those at which it was throttled."""
-        times, values = self.arrays
-        known = np.isfinite(values[panel]) & (np.array([bool(why) for why in self.slowed]) if slowed else True)
-        return times[known], values[panel][known]
+    def points(self, panel: int) -> list[tuple[float, float, bool]]:
+        """Return (time, value, whether it was throttled) of the samples with a value, in the order of time."""
+        known = zip(self.times, self.values, self.slowed, strict=True)
+        return sorted((at, values[panel], bool(why)) for at, values, why in known if isfinite(values[panel]))
 
     def text(self, panel: int, share: float) -> str:
         """Return a quantile of its values; a dash if there are none."""
-        known = self.figures(panel)[1]
-        return f"{np.quantile(known, share):.4g}" if len(known) else NOTHING
+        values = [value for _, value, _ in self.points(panel)]
+        return f"{quantile(np.sort(values), share):.4g}" if values else NOTHING
 
     def reasons(self) -> str:
         """Return how often it was throttled, and why."""
@@ -85,66 +75,49 @@ class _GpuSamples:
 def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     """Return the chart of the telemetry of a run; None if there is none. `axis` is that of the cases of the run."""
     gpus = sorted(_gpus(run).values(), key=lambda each: (-each.share, each.name))
-    panels = [each for each in range(len(_GPUS_PANELS)) if any(len(gpu.figures(each)[0]) for gpu in gpus)]
+    panels = [each for each in range(len(_GPU_PANELS)) if any(gpu.points(each) for gpu in gpus)]
     if not panels:
         return None
     last = max(max(gpu.times) for gpu in gpus)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
-    few = len(gpus) <= _MOST_LINES
-    alone = gpus if few else [gpu for gpu in gpus if gpu.share][: _MOST_LINES - 1]
-    names = [(gpu.name, place + (not few)) for place, gpu in enumerate(alone)]
-    stack = Panels([_GPUS_PANELS[panel][1] for panel in panels], own, [*([] if few else [("all GPUs: range and median", 0)]), *names])
+    drawn = gpus[:_MOST_GPUS]
+    stack = Panels([_GPU_PANELS[panel][1] for panel in panels], own, [(gpu.name, number) for number, gpu in enumerate(drawn)])
     for shown, panel in enumerate(panels):
-        steps = _steps(gpus, panel)
-        top = max((float(values.max()) for _, values in steps), default=1.0)
-        y = stack.scale(shown, 0, 1.1 * top)
-        if not few:
-            ends = [(at, float(values.min()), float(values.max())) for at, values in steps]
-            stack.band(y, [(at, low, high) for at, low, high in ends])
-            stack.line(y, [(at, float(np.median(values))) for at, values in steps], 0)
-        for (_, number_), gpu in zip(names, alone, strict=True):
-            stack.line(y, [(at, float(np.median(values))) for at, values in _steps([gpu], panel)], number_)
-        if shown == 0:
-            stack.marks(
-                [(at, y.at(value)) for gpu in gpus for at, value in zip(*gpu.figures(panel, slowed=True), strict=True)][:_MOST_STEPS]
-            )
-            unit = _GPUS_PANELS[panel][1]
-            for at, values in steps:
-                low, middle, high = np.quantile(values, (0, 0.5, 1)).tolist()
-                stack.tip(at, y.at(middle), f"{own.text(at)}: {unit} {low:.4g}–{high:.4g}, median {middle:.4g}")
-    return Chart(key, title, _caption_gpus(gpus), _GPUS_METHOD, stack.picture.markup(title), _table_gpus(gpus), stack.tooltips, wide=True)
-
-
-def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures]]:
-    """Return (time, values) in the order of time; neighbors are combined if there are more than can be drawn."""
-    times, values = (np.concatenate(part) for part in zip(*(gpu.figures(panel) for gpu in gpus), strict=True))
-    order = np.argsort(times, kind="stable")
-    parts = np.array_split(order, min(_MOST_STEPS, len(order))) if len(order) else []
-    return [(float(times[part[0]]), values[part]) for part in parts]
-
-
-def _caption_gpus(gpus: Sequence[_GpuSamples]) -> str:
-    """Return how many GPUs were throttled, and which one most."""
+        points = [gpu.points(panel) for gpu in drawn]
+        y = stack.scale(shown, 0, 1.1 * max((value for each in points for _, value, _ in each), default=1.0))
+        for number, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
+            every = 1 + len(each) // _MOST_POINTS
+            stack.line(y, [(at, value) for at, value, _ in each[::every]], number)
+            if shown == 0:
+                stack.marks([(at, y.at(value)) for at, value, slowed in each if slowed][:_MOST_POINTS])
+                for at, value, _ in each[::every]:
+                    stack.tip(at, y.at(value), f"{own.text(at)}: {gpu.name}: {_GPU_PANELS[panel][1]} {value:.4g}")
     slow = [gpu for gpu in gpus if gpu.share]
-    if not slow:
-        return f"None of {len(gpus)} GPUs was throttled." if len(gpus) > 1 else "The GPU was not throttled."
-    return f"{len(slow)} of {len(gpus)} GPUs were throttled, {slow[0].name} most: in {slow[0].reasons()}."
+    caption = f"{len(slow)} of {plural(len(gpus), 'GPU')} were throttled{f', {slow[0].name} most: in {slow[0].reasons()}' if slow else ''}."
+    return Chart(
+        key,
+        title,
+        caption,
+        _GPU_METHOD,
+        stack.picture.markup(title),
+        _gpu_table(gpus),
+        sorted(stack.tooltips, key=lambda tip: tip.x),
+        wide=True,
+    )
 
 
-def _table_gpus(gpus: Sequence[_GpuSamples]) -> Table:
+def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
     """Return the table of GPUs, those that were throttled most first."""
-    rows = [
-        [gpu.name, str(len(gpu.times)), *(gpu.text(panel, share) for panel, share in _TABLE_QUANTILES), gpu.reasons()]
-        for gpu in gpus[:_GPUS_MOST_LISTED]
-    ]  # fmt: skip
-    marks = {place: "doubtful" for place, gpu in enumerate(gpus[:_GPUS_MOST_LISTED]) if gpu.share}
-    more = f"GPU ({_GPUS_MOST_LISTED} of {len(gpus)}, most throttled first)" if len(gpus) > _GPUS_MOST_LISTED else "GPU"
-    return Table((more, *_GPUS_HEAD), rows, frozenset(range(1, 8)), marks)
+    shown = gpus[:_MOST_GPU_ROWS]
+    rows = [[gpu.name, str(len(gpu.times)), *(gpu.text(*column) for column in _GPU_COLUMNS), gpu.reasons()] for gpu in shown]
+    marks = {number: "doubtful" for number, gpu in enumerate(shown) if gpu.share}
+    head = f"GPU ({len(shown)} of {len(gpus)}, most throttled first)" if len(shown) < len(gpus) else "GPU"
+    return Table((head, *_GPU_HEAD), rows, frozenset(range(1, 7)), marks)
 
 
-def _gpus(run: Run) -> dict[tuple[str, str], _GpuSamples]:
+def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
     """Return all samples by host and GPU, with times of the run's clock."""
-    found: dict[tuple[str, str], _GpuSamples] = {}
+    found: dict[tuple[str, str], _Gpu] = {}
     samples = list(_samples(run))
     offsets: dict[str, float] = {}
     for host, event_s, monotonic_s, _ in samples:
@@ -152,22 +125,12 @@ def _gpus(run: Run) -> dict[tuple[str, str], _GpuSamples]:
     for host, _, monotonic_s, gpus in samples:
         for address, state in gpus.items():
             if isinstance(state, dict):
-                if (gpu := found.get((host, address))) is None:
-                    gpu = found[host, address] = _GpuSamples(cut(f"{host} {address}"))
-                _add(gpu, max(0.0, monotonic_s + offsets[host]), state)
+                gpu = found.setdefault((host, address), _Gpu(cut(f"{host} {address}")))
+                slowed = state.get("slowed_by")
+                gpu.times.append(max(0.0, monotonic_s + offsets[host]))
+                gpu.values.append([nan if (known := number(state.get(name), _LARGEST)) is None else known for name, _ in _GPU_PANELS])
+                gpu.slowed.append([str(reason) for reason in slowed] if isinstance(slowed, list) else [])
     return found
-
-
-def _add(gpu: _GpuSamples, at_s: float, state: dict[str, Any]) -> None:
-    slowed = state.get("slowed_by")
-    gpu.times.append(at_s)
-    gpu.values.append([_figure(state.get(name)) for name, _ in _GPUS_PANELS])
-    gpu.slowed.append([str(reason) for reason in slowed] if isinstance(slowed, list) else [])
-
-
-def _figure(value: Any) -> float:
-    """Return a stored value as a number, NaN if it is not valid. It is called for every sample, so it must be fast."""
-    return value if type(value) in (int, float) and abs(value) < _LARGEST else nan
 
 
 def _samples(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.chart import TimeAxis
+from collbench.report.html.drawing import TimeAxis
 from collbench.report.html.timeline import gpu_chart, grouped, moments, section
 from collbench.results.reader import Run
 from collbench.results.row import Row
