@@ -59,7 +59,7 @@ class Cells {
 // A square picture of rows × rows cells. square: its left, top and side in the units of `picture`; label(row, column): the text of a cell.
 class Grid extends Walk {
   constructor(focus, picture, square, rows, label) {
-    super(focus, picture, "matrix; use the arrow keys to go from cell to cell");
+    super(focus, picture, "matrix; use the arrow keys to go from cell to cell", picture);
     Object.assign(this, { kind: "cell", square, rows, label });
   }
 

@@ -12,10 +12,11 @@ from collbench.report.headlines import figure, latency, short, subject, where
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
 from collbench.results.flags import FLAGS, explain
+from collbench.units import plural
 
 MOST, _MOST_RUNS = 80, 8
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na"}
-_FACTS = ("measured", "how", "launches")
+_FACTS = ("measured", "how", "launches", "imported from")
 
 
 def section(material: Material) -> Section | None:
@@ -51,7 +52,7 @@ def _measured(tables: Sequence[Launches]) -> Iterator[str]:
         name = f"{short(table.name, 80)}: " if len(tables) > 1 else ""
         yield f"{name}{'; '.join(facts[fact] for fact in _FACTS if facts.get(fact))}."
     if len(tables) > _MOST_RUNS:
-        yield f"And {len(tables) - _MOST_RUNS} more runs."
+        yield f"And {plural(len(tables) - _MOST_RUNS, 'more run')}."
 
 
 def _concerns(found: Sequence[Concern]) -> Table:

@@ -33,13 +33,13 @@ function within(picture) {
 // A picture whose places are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
 // return a place or null; text(place), possibly a promise; and box(place): middle, width and height, in the picture's units.
 class Walk {
-  constructor(focus, picture, what) {
+  constructor(focus, picture, what, surface = focus) {
     Object.assign(this, { focus, picture, at: null, asked: 0 });
     focus.tabIndex = 0;
     focus.setAttribute("role", "application");
     focus.setAttribute("aria-roledescription", what);
-    for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => this.point(event));
-    picture.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.leave(); });
+    for (const kind of ["pointermove", "pointerdown"]) surface.addEventListener(kind, (event) => this.point(event));
+    surface.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.leave(); });
     focus.addEventListener("blur", () => this.leave());
     focus.addEventListener("keydown", (event) => this.key(event));
   }

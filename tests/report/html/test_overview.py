@@ -1,4 +1,4 @@
-"""The first screen: what was measured, the peaks in the words of a headline, and what is wrong, worst first."""
+"""The section of results: what was measured, the peaks in the words of a headline, and what is wrong, worst first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.launches import Launches
-from collbench.report.headlines import NO_CONCERNS, subject
-from collbench.report.html import overview as peak_bars
+from collbench.report.headlines import subject
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
-from collbench.report.html.overview import section
+from collbench.report.html.overview import MOST, section
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object, to_line
@@ -51,16 +50,12 @@ def table(found: Section, begins: str) -> Table:
     return next(table for caption, table in found.tables if caption.startswith(begins))
 
 
-def test_what_was_measured_on_what() -> None:
-    assert table(overview(ROWS), "What was measured").rows == [
-        ["measured", "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases)"],
-        ["how", "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"],
-        ["hosts", "2 hosts: node1, node2"],
-        ["first host", "AMD EPYC, 96 CPUs, Debian 12, kernel 6.1"],
-        ["software", "nccl: 2.30.3"],
-        ["date", "2026-11-21 06:58 UTC, collbench 0.1.0"],
-        ["launches", "1 launch: intervals are within it, another may differ by more"],
-    ]
+def test_what_was_measured_and_how() -> None:
+    (text,) = overview(ROWS).texts
+    assert text == (
+        "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases); cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node; "
+        "1 launch: intervals are within it, another may differ by more."
+    )
 
 
 def test_intervals_over_launches_are_called_so() -> None:
@@ -70,7 +65,7 @@ def test_intervals_over_launches_are_called_so() -> None:
 
 
 def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
-    found = table(overview(ROWS), "Peaks")
+    found = table(overview(ROWS), "Highest")
     assert found.head == ["operation", "backend", "peak", "at", "smallest message"]
     mpi = "? 31.0 of 50.0 GB/s (62 %) limited by NIC 4×100 Gb/s (ring) · bimodal"
     assert found.rows == [
@@ -84,21 +79,12 @@ def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
 def test_peaks_are_in_print_order_for_any_order_of_measurement() -> None:
     rows = [make_row(operation=name, backend=backend) for name, backend in (("p2p", "mpi"), ("allreduce", "mpi"), ("allreduce", "gloo"))]
     found = overview(rows)
-    assert [row[:2] for row in table(found, "Peaks").rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
-    assert [row[0] for row in found.charts[0].table.rows] == ["allreduce · gloo", "allreduce · mpi", "p2p · mpi"]
-
-
-def test_peaks_of_one_backend_are_distinguished_in_the_drawing_too() -> None:
-    rows = [make_row(), make_row(mode="batched"), make_row(ranks=2), make_row(backend="mpi")]
-    assert {row[0] for row in overview(rows).charts[0].table.rows} == {
-        "allreduce · nccl · isolated · ranks 4", "allreduce · nccl · batched · ranks 4", "allreduce · nccl · isolated · ranks 2",
-        "allreduce · mpi",
-    }  # fmt: skip
+    assert [row[:2] for row in table(found, "Highest").rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
 
 
 def test_a_ceiling_that_was_given_limits_nothing() -> None:
     given = replace(NIC, kind="given", limited_by="the ceiling given")
-    assert table(overview([make_row(ceiling=given)]), "Peaks").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"
+    assert table(overview([make_row(ceiling=given)]), "Highest").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"
 
 
 @pytest.mark.parametrize(
@@ -111,39 +97,23 @@ def test_a_ceiling_that_was_given_limits_nothing() -> None:
     ],
 )
 def test_no_percentage_where_none_is_honest(row: Row, figure: str) -> None:
-    assert table(overview([row]), "Peaks").rows[0][2] == figure
+    assert table(overview([row]), "Highest").rows[0][2] == figure
 
 
-def test_many_peaks_have_a_line_per_operation_and_a_column_per_backend() -> None:
-    bound = replace(NIC, limited_by="NIC 8×100 Gb/s", model="bound")
-    rows = [make_row(operation=f"op{number}", backend=name) for number in range(6) for name in ("nccl", "mpi", "gloo")]
-    rows[1] = replace(rows[1], ceiling=bound, flags=("drift",))
-    rows[4] = replace(rows[4], na="no library")
-    found = table(overview(rows[:-1]), "Peaks")
-    assert found.head == ["operation", "gloo", "mpi", "nccl", "limited by"]
-    figure = "42.0 of 50.0 GB/s (84 %) at 64 MiB"
-    assert found.rows[0] == ["op0", figure, f"? {figure}", figure, "gloo, nccl: NIC 4×100 Gb/s (ring); mpi: NIC 8×100 Gb/s (hard limit)"]
-    assert found.rows[1] == ["op1", figure, "n/a (no library)", figure, "NIC 4×100 Gb/s (ring)"]
-    assert found.rows[5][1] == "–"
-    assert found.marks == {0: "doubtful"}
-
-
-def test_runs_of_one_name_stay_apart() -> None:
-    runs = [Run(Path(place) / "run", INFO, [make_row(operation=f"op{number}", backend=name) for number in range(4) for name in "ab"])
-            for place in ("one", "two")]  # fmt: skip
-    found = section(Material(runs, Path("page.html")))
-    assert found is not None
-    assert [row[:2] for row in table(found, "Peaks").rows] == [["run", f"op{number}"] for _ in range(2) for number in range(4)]
+def test_of_very_many_peaks_the_first_are_listed() -> None:
+    found = overview([make_row(operation=f"op{number:03}") for number in range(MOST + 1)])
+    assert found.tables[0][0] == f"Highest bus bandwidth (the first {MOST} of {MOST + 1})"
+    assert len(found.tables[0][1].rows) == MOST
 
 
 def test_what_differs_among_competing_rows_is_reported_of_the_best() -> None:
     rows = [make_row(in_place=True), make_row(algorithm="tree", busbw_bytes_per_s=43e9), make_row(root=3)]
-    assert table(overview(rows), "Peaks").rows[0][3] == "64 MiB, out of place, tree"
+    assert table(overview(rows), "Highest").rows[0][3] == "64 MiB, out of place, tree"
 
 
 def test_concerns_come_worst_first_with_what_they_mean() -> None:
     found = overview([*ROWS, make_row(16, wrong=2)], warnings=["run-7 is empty"])
-    concerns = table(found, "Findings and flags, worst first (4)")
+    concerns = table(found, "Findings, and what is doubtful or missing")
     assert concerns.head == ["severity", "what", "where"]
     assert [[row[0], row[1][:32], row[2]] for row in concerns.rows] == [
         ["wrong data", "2 elements are wrong", "1 of 5 cases: allreduce nccl at 16 B"],
@@ -152,45 +122,26 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
         ["missing", "run-7 is empty", ""],
     ]
     assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
-    assert list(found.texts) == [
-        "Concerns: 1 × wrong data, 1 × doubtful, 2 × missing.",
-        f"{concerns.rows[0][1]} ({concerns.rows[0][2]}).",
-    ]
 
 
-def test_a_run_without_concerns_is_reported_as_such() -> None:
-    found = overview([make_row()])
-    assert list(found.texts) == ["No findings, no flags, nothing missing."]
-    assert [caption.split()[0] for caption, _ in found.tables] == ["What", "Peaks:"]
+def test_a_run_without_concerns_has_its_peaks_only() -> None:
+    assert [caption for caption, _ in overview([make_row()]).tables] == ["Highest bus bandwidth"]
 
 
-def test_several_runs_are_side_by_side_and_the_sixth_is_counted() -> None:
-    found = overview(*([make_row()] for _ in range(7)))
-    assert table(found, "What was measured").head == ["", "run-0", "run-1", "run-2", "run-3", "run-4"]
-    assert found.texts[-1] == "The table below shows the first 5 runs; 2 more are in the other sections."
-    assert [row[:2] for row in table(found, "Peaks").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
+def test_of_several_runs_each_is_named_and_the_ninth_is_counted() -> None:
+    found = overview(*([make_row()] for _ in range(9)))
+    assert [text.partition(":")[0] for text in found.texts] == [*(f"run-{number}" for number in range(8)), "And 1 more run."]
+    assert [row[:2] for row in table(found, "Highest").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
 
 
-def test_what_became_slower_is_reported_first() -> None:
-    found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
-    assert found.texts[1].startswith("Compared with run-0: run-1 (1 launch): ") and "1 slower (+25.1 %)" in found.texts[1]
-
-
-def test_a_matrix_of_pairs_begins_with_slow_places() -> None:
-    folder = ROOT / "reports" / "pairs-trials" / "host-0"
-    found = section(Material([read_run(folder)], Path("page.html")))
-    assert found is not None
-    assert found.texts[0].startswith("Concerns: 1 × finding")
-    assert found.texts[1].startswith("cb1h2 sends and receives at 50 % ")
-    assert table(found, "What was measured").rows[0][1].startswith("pairs of 8 nodes, over socket, bandwidth of 128 KiB")
-    assert found.charts == []
+def test_pairs_that_lack_nothing_have_no_results_beside_their_own_section() -> None:
+    assert section(Material([read_run(ROOT / "reports" / "pairs-trials" / "host-0")], Path("page.html"))) is None
 
 
 def test_runs_without_rows_or_without_a_word_of_themselves() -> None:
-    assert table(overview([], info={}), "What was measured").rows == [["measured", "no cases"], ["launches", "1 launch"]]
+    assert overview([], info={}).texts == ["no cases; 1 launch."]
     strange = {"hosts": 7, "host": [], "backends": {"x": [], "y": {}}, "started_utc": 5, "collbench": None}
-    assert [row[0] for row in table(overview([make_row()], info=strange), "What was measured").rows] == ["measured", "how", "launches"]
-    assert overview().tables == []
+    assert len(overview([make_row()], info=strange).texts) == 1
 
 
 def test_strange_figures_and_endless_texts() -> None:
@@ -201,30 +152,6 @@ def test_strange_figures_and_endless_texts() -> None:
     cases = [case for _, each in found.tables for row in each.rows for case in row]
     assert max(map(len, cases)) <= 600
     assert all(case.isprintable() for case in cases)
-
-
-def test_the_drawing_of_all_peaks() -> None:
-    without = [("wrong", make_row(wrong=1)), ("none", not_measured("no")), ("one", make_row(ranks=1))]
-    rows = [("allreduce · $nccl$", ROWS[1]), ("allreduce · mpi", ROWS[2]), *without]
-    drawn = peak_bars.chart([*rows, ("above", make_row(percent_of_ceiling=400.0))])
-    assert drawn is not None
-    assert drawn.caption == "Between ? 62 % (allreduce · mpi) and 400 % (above) of the expected bandwidth; 1 of 3 is doubtful (open)."
-    assert drawn.method.endswith("see the table above.")
-    assert drawn.drawing.startswith("<svg") and "allreduce · $nccl$" in drawn.drawing
-    assert "42.0 of 50.0 GB/s (84 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing and "? 31.0 of 50.0" in drawn.drawing
-    assert [spot.text[:21] for spot in drawn.spots] == ["allreduce · $nccl$: 4", "allreduce · mpi: ? 31", "above: 42.0 of 50.0 G"]
-    assert drawn.table.rows[0] == ["allreduce · $nccl$", "84", "–", "42", "50", "–", "NIC 4×100 Gb/s (ring)"]
-    assert drawn.table.rows[1][1] == "? 62"
-    assert drawn.spots[0].y < drawn.spots[1].y and drawn.spots[0].x > drawn.spots[1].x
-    assert peak_bars.chart(rows[2:]) is None
-
-
-def test_a_peak_above_its_ring_reference_has_both_percentages() -> None:
-    bound = replace(NIC, bytes_per_s=93.75e9, model="bound")
-    drawn = peak_bars.chart([("allreduce · nccl", make_row(busbw_bytes_per_s=60e9, percent_of_ceiling=120.0, hard_bound=bound))])
-    assert drawn is not None
-    assert "60.0 of 50.0 GB/s (120 %, hard limit 64 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing
-    assert drawn.table.rows == [["allreduce · nccl", "120", "64", "60", "50", "93.75", "NIC 4×100 Gb/s (ring)"]]
 
 
 def test_an_imported_run_reports_from_what_and_what_it_lacks() -> None:
@@ -241,14 +168,8 @@ def test_an_imported_run_reports_from_what_and_what_it_lacks() -> None:
         "doubts": ["a.log: 8 ranks, but 4 by its figures"],
     }
     found = overview([make_row()], info={**INFO, "imported": imported})
-    facts = {row[0]: row[1] for row in table(found, "What was measured").rows}
-    assert facts["imported from"] == "nccl-tests: a.log, b.log (a time is the mean over 20 iterations)"
-    assert facts["date"].startswith("imported 2026-11-21 06:58 UTC")
-    assert (table(found, "Findings").head, table(found, "Findings").rows) == (
-        ["severity", "what"],
-        [["doubtful", "a.log: 8 ranks, but 4 by its figures"], ["note", "imported, and not in it: no interval; no per-rank data"]],
-    )
-    assert overview([make_row()], info={**INFO, "imported": {"tables": 3, "missing": 4}}).texts[0] == NO_CONCERNS
+    assert found.texts[0].endswith("nccl-tests: a.log, b.log (a time is the mean over 20 iterations).")
+    assert table(found, "Findings").rows == [["doubtful", "a.log: 8 ranks, but 4 by its figures"]]
 
 
 _NUMBER = st.floats() | st.integers()
@@ -271,5 +192,5 @@ def test_hostile_rows_and_runs_never_raise(data: st.DataObject) -> None:
         with suppress(ValueError):
             rows.append(row_from_json(parse_object(to_line(values).encode())))
     info = data.draw(st.dictionaries(st.sampled_from([*INFO, "imported"]), _JSON | st.dictionaries(st.text(max_size=3), _JSON)))
-    found = overview(rows, info=info)
-    assert all(case.isprintable() for _, each in found.tables for row in each.rows for case in row)
+    found = section(Material([Run(Path("run"), dict(info), rows)], Path("page.html")))
+    assert found is None or all(case.isprintable() for _, each in found.tables for row in each.rows for case in row)
