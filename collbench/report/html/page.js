@@ -30,7 +30,7 @@ function within(picture) {
   return { left: box.left, top: box.top, scale: box.width / units };
 }
 
-// A picture whose places are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
+// A picture with places that are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
 // return a place or null; text(place), possibly a promise; and box(place): middle, width and height, in the picture's units.
 class Walk {
   constructor(focus, picture, what, surface = focus) {

@@ -74,9 +74,8 @@ class Groups:
     @property
     def rows(self) -> dict[int, int]:
         """The row of the picture by place."""
-        ends = (*self.starts[1:], len(self.order))
-        spans = enumerate(zip(self.starts, ends, strict=True))
-        return {place: row for row, (start, end) in spans for place in self.order[start:end]}
+        groups = np.split(np.array(self.order), self.starts[1:])
+        return {int(place): row for row, group in enumerate(groups) for place in group}
 
     def slowest(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the highest class of each pair of groups; rows and columns of `classes` are in `order`."""
@@ -247,29 +246,18 @@ class Mark:
 
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
-    """Return the findings of a quantity as marks, the worst first."""
-    row_of = groups.rows
-    return [_mark(each, ratio, quantity, row_of) for each, ratio in _of(quantity, found)]
-
-
-def _of(quantity: Quantity, found: Sequence[PairFinding]) -> Iterator[tuple[PairFinding, float]]:
-    """Yield the findings of a quantity, and the ratio of each; a finding of bandwidth may have a latency, too."""
-    for each in found:
-        if each.quantity == quantity.name:
-            yield each, each.ratio
-        elif each.latency is not None and quantity.symmetric:
-            yield each, each.latency
+    """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
+    known = [(each, each.ratio if each.quantity == quantity.name else each.latency if quantity.symmetric else None) for each in found]
+    return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
 
 
 def _mark(found: PairFinding, ratio: float, quantity: Quantity, row_of: dict[int, int]) -> Mark:
-    places = [row_of[place] for place in found.places]
-    rows = tuple(dict.fromkeys(places))
+    rows = tuple(dict.fromkeys(row_of[place] for place in found.places))
     reaches = f"{1 / ratio:.2f} times as long" if quantity.symmetric else f"{_WAYS.get(found.kind, '')}{format_percent(100 * ratio)}"
     text = f"{_name(found, quantity)}: {reaches}"
     if found.kind == "pair":
-        ends = (places[0], places[1])
-        back = ((ends[1], ends[0]),) if found.both_ways or quantity.symmetric else ()
-        return Mark(text, rows[0], below=False, rings=(ends, *back))
+        a, b = (row_of[place] for place in found.places)
+        return Mark(text, a, below=False, rings=((a, b), (b, a)) if found.both_ways or quantity.symmetric else ((a, b),))
     if found.kind == "receiver" and not quantity.symmetric:
         return Mark(text, rows[0], below=True, columns=rows)
     return Mark(text, rows[0], below=False, rows=rows, columns=rows if found.kind == "node" else ())
@@ -464,11 +452,7 @@ def _packed(data: bytes) -> str:
 _WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
 _SLOWEST = 40  # pairs in the table of a larger matrix
 _SHOWN = 2  # pixels of a cell in the picture of all cells, before zooming
-_EACH = {
-    "host": "Each row and column of the first picture is one host",
-    "name": "Each row and column of the first picture has the places of hosts with names that differ in their last number only",
-    "neighbours": "Each row and column of the first picture has several neighbouring places",
-}
+_SHARED = {"host": "of a host", "name": "of hosts with names that differ in the last number only", "neighbours": "next to each other"}
 
 
 @dataclass(frozen=True)
@@ -505,7 +489,7 @@ def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
     data = _data(quantity, matrix.effects.again, groups, (drawn.left, drawn.top, drawn.side))
     return Chart(
         key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title) + every,
-        _table(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
+        _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
     )  # fmt: skip
 
 
@@ -516,23 +500,19 @@ def _caption(quantity: Quantity, named: Sequence[str]) -> str:
 
 
 def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
-    each_way = "the size / the time of one message, for each direction"
-    what = "half the round trip of a message" if quantity.symmetric else each_way
+    what = "half the round trip of a message" if quantity.symmetric else "the size / the time of one message, for each direction"
     counted = f"up to {samples} samples" if samples else "its samples"
-    parts = [
-        f"The {quantity.name} of a pair is {what}, by the median of {counted} of {quantity.size}.",
-        "Disjoint pairs are measured at the same time. If a pair was measured again, the faster result counts, since a disturbance only "
-        "makes it slower.",
+    text = (
+        f"The {quantity.name} of a pair is {what}, by the median of {counted} of {quantity.size}. Disjoint pairs are measured at the same "
+        "time. If a pair was measured again, the faster result counts, since a disturbance only makes it slower. "
         f"The colours are five classes below {quantity.median}: chance alone reaches the end of the first one, and each next one is twice "
-        "as deep.",
-        "A ring marks a pair that its two ends do not explain; an arrow marks a place that is slow with all others.",
-    ]
-    parts += [f"{_EACH[groups.by]}, and a cell shows their slowest pair; the second picture has every pair."] if groups.by in _EACH else []
+        "as deep. A ring marks a pair that its two ends do not explain; an arrow marks a place that is slow with all others."
+    )
+    if groups.by in _SHARED:
+        text += f" A row of the first picture has the places {_SHARED[groups.by]}, and a cell shows the slowest pair of its places."
     if quantity.matrix.n > _WHOLE:
-        parts.append(
-            f"The table has the {_SLOWEST} slowest pairs without those of slow places; `collbench report RUN --csv FILE` writes all pairs."
-        )
-    return " ".join(parts)
+        text += f" The table has the {_SLOWEST} slowest pairs without those of slow places; `collbench report RUN --csv FILE` writes all."
+    return text
 
 
 def _every_pair(quantity: Quantity, groups: Groups, title: str) -> str:
@@ -550,10 +530,6 @@ def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups
         "box": box, "joint": "and" if quantity.symmetric else "to", "symmetric": quantity.symmetric,
         **_packed_texts(quantity, again, np.array(groups.order)),
     }  # fmt: skip
-
-
-def _table(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
-    return _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, found)
 
 
 def _whole(quantity: Quantity) -> Table:
@@ -579,16 +555,9 @@ def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
     lowest = np.argpartition(above, _SLOWEST, axis=None)[:_SLOWEST]
     pairs = [divmod(int(cell), len(above)) for cell in lowest[np.argsort(above.ravel()[lowest], kind="stable")]]
     shares, names = quantity.shares(), quantity.matrix.places
-    rows = [
-        [
-            printable(names[a]),
-            printable(names[b]),
-            quantity.figure(float(quantity.values[a, b])),
-            quantity.against_median(int(shares[a, b])),
-        ]
-        for a, b in pairs
-        if np.isfinite(above[a, b])
-    ]
+    found_pairs = [(a, b, float(quantity.values[a, b]), int(shares[a, b])) for a, b in pairs if np.isfinite(above[a, b])]
+    rows = [[printable(names[a]), printable(names[b]), quantity.figure(rate), quantity.against_median(share)]
+            for a, b, rate, share in found_pairs]  # fmt: skip
     ends = ("place", "place") if quantity.symmetric else ("sender", "receiver")
     return Table([*ends, quantity.unit, "versus the median"], rows, frozenset({2}))
 
