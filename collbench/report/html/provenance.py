@@ -107,7 +107,7 @@ def _end(run: Run) -> str:
     code = run.info.get("exit_code")
     if not run.finished:
         return "not finished"
-    return _COMPLETE if code in (0, None) else f"{'stopped' if code in (INTERRUPTED, TERMINATED) else 'failed'} (exit code {code})"
+    return _COMPLETE if code in (0, None) else f"{'stopped, ' if code in (INTERRUPTED, TERMINATED) else ''}exit code {code}"
 
 
 def _versions(run: Run, several: bool) -> list[tuple[str, Table]]:

@@ -24,13 +24,13 @@ def section(material: Material) -> Section | None:
         return None
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
-    for run, about, rows in material.trainings:
+    found = [(run, about, those) for run, about, rows in material.trainings for those in trainings(rows)]
+    for run, about, those in found:
         name = f"{printable(run.path.resolve().name)}: " if len(material.trainings) > 1 else ""
-        for those in trainings(rows):
-            head = short(f"{name}{title(those)}", 200)
-            texts += [f"{head}: {short(text, 600)}" for text in remarks(those, about.get("step_time_s"))]
-            shown: Iterable[Frame[Any]] = frames(those)
-            tables += [(f"{head}: {caption}", _table(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
+        head = short(f"{name}{title(those)}: ", 200) if len(found) > 1 else ""  # the first screen names a single one
+        texts += [f"{head}{short(text, 600)}" for text in remarks(those, about.get("step_time_s"))]
+        shown: Iterable[Frame[Any]] = frames(those)
+        tables += [(f"{head}{caption}", _table(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
     return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables)
 
 
