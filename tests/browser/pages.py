@@ -51,7 +51,9 @@ class ObservedPage:
 
 def write_runs(path: Path, *names: str) -> Path:
     """Write the page that `collbench report` makes of committed runs."""
-    page_of.write_html(Material([read_run(REPORTS / name) for name in names], path))
+    folders = [REPORTS / name for name in names]
+    launches = [[folder] if (folder / "run.json").exists() else sorted(folder.glob("launch-*")) for folder in folders]
+    page_of.write_html(Material([read_run(each) for found in launches for each in found], path))
     return path
 
 

