@@ -1,62 +1,103 @@
-"""One browser, one page and axe-core for all tests of what a reader sees."""
+"""Chromium, Firefox, the pages and axe-core for all tests of what a reader sees."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
-from tests.browser.pages import ObservedPage, real_page
+from tests.browser.pages import PAGES, ObservedPage
 from tests.conftest import cannot
 
 HERE = Path(__file__).parent
 AS_OPENED: Any = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}  # nothing glides: there is nothing to wait for
-CLOSED = """() => {
-  delete document.documentElement.dataset.theme;
-  for (const part of document.querySelectorAll("details[open]")) part.open = false;
-  document.activeElement.blur();
-  hideTip();
-}"""
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def playwright() -> Iterator[Playwright]:
+    """What starts the browsers."""
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def browser(playwright: Playwright) -> Iterator[Browser]:
     """Debian's Chromium without a window; as root it cannot have its sandbox."""
     chromium = shutil.which("chromium")
     if chromium is None:
         cannot("no chromium here: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=90_000)
-        yield started
+    started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=90_000)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="package")
+def firefox(playwright: Playwright) -> Iterator[Browser]:
+    """Debian's Firefox without a window, over WebDriver BiDi: without emulated media, and with a style of Playwright in screenshots."""
+    found = shutil.which("firefox-esr")
+    if found is None:
+        cannot("no firefox-esr here: apt-get install firefox-esr")
+    started = playwright.firefox.launch(executable_path=found, channel="moz-firefox", timeout=90_000)
+    try:
+        started.new_page().close()
+    except Error as why:
         started.close()
+        cannot(f"this Playwright cannot drive this Firefox (use the version in constraints.txt): {why.message}")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="package", params=["chromium", "firefox"])
+def either(request: pytest.FixtureRequest) -> Browser:
+    """Both browsers, one after the other."""
+    found: Browser = request.getfixturevalue("browser" if request.param == "chromium" else request.param)
+    return found
 
 
 @pytest.fixture(scope="package")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of runs in reports/: two of collectives, which are compared, and one of pairs."""
-    return real_page(tmp_path_factory.mktemp("page") / "report.html")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the file of a page in `PAGES`, written once."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def write(name: str) -> Path:
+        path = folder / f"{name}.html"
+        return path if path.exists() else PAGES[name](path)
+
+    return write
 
 
-@pytest.fixture(scope="package")
-def seen(browser: Browser, report: Path) -> Iterator[ObservedPage]:
-    """The page, opened once, 1280 pixels wide, and what it did meanwhile."""
-    page = browser.new_page(**AS_OPENED)
-    yield ObservedPage.opening(page, report)
+@pytest.fixture(params=sorted(PAGES))
+def seen(request: pytest.FixtureRequest, either: Browser, written: Callable[[str], Path]) -> Iterator[ObservedPage]:
+    """Each page in each browser, 1280 pixels wide, and what it did meanwhile."""
+    page = either.new_page(**AS_OPENED)
+    yield ObservedPage.opening(page, written(request.param))
     page.close()
 
 
 @pytest.fixture
-def page(seen: ObservedPage) -> Iterator[Page]:
-    """The page alone; afterwards, also of a test that failed, it is as it was opened."""
-    yield seen.page
-    seen.page.set_viewport_size(AS_OPENED["viewport"])
-    seen.page.emulate_media(media="screen", color_scheme="light", forced_colors="none")
-    seen.page.evaluate(CLOSED)
+def page(seen: ObservedPage) -> Page:
+    """The page alone."""
+    return seen.page
+
+
+@pytest.fixture
+def opened(either: Browser, written: Callable[[str], Path]) -> Iterator[Callable[[str], Page]]:
+    """Open one page in each browser; afterwards it must not have written to the console."""
+    pages: list[ObservedPage] = []
+
+    def open_page(name: str) -> Page:
+        pages.append(ObservedPage.opening(either.new_page(**AS_OPENED), written(name)))
+        return pages[-1].page
+
+    yield open_page
+    for each in pages:
+        each.page.close()
+        assert each.said == []
 
 
 @pytest.fixture(scope="package")

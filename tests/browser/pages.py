@@ -1,26 +1,31 @@
-"""Pages for the browser tests: of committed runs, and one with hostile content in every text."""
+"""Pages for the browser tests: one of each kind, and one with hostile content in every text."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page
 
+from collbench.gate.history import history
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.snapshot import topology_json
 from collbench.report.html import page as page_of
-from collbench.report.html.chart import Chart, FileLink, Section, Table, Tooltip
+from collbench.report.html.chart import Chart, FileLink, Section, Table
+from collbench.report.html.drawing import Tooltip
+from collbench.report.html.first_screen import BAD, FirstScreen, LargeFigure
+from collbench.report.html.history import write_history
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
+from tests.gate.histories import upgraded
+from tests.gate.verdicts import regression
 from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
 
 REPORTS = Path(__file__).parents[2] / "reports"
-RUNS = ("shaped-1gbit-pmi2", "shaped-1gbit-pmix", "pairs-trials/host-0")
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e=cmd|'/c calc'!A1 ${7*7}"
 
 
@@ -44,27 +49,58 @@ class ObservedPage:
         return seen
 
 
-def real_page(path: Path) -> Path:
-    """The page that `collbench report` makes of three committed runs."""
-    page_of.write_html(Material([read_run(REPORTS / name) for name in RUNS], path))
+def write_runs(path: Path, *names: str) -> Path:
+    """Write the page that `collbench report` makes of committed runs."""
+    folders = [REPORTS / name for name in names]
+    launches = [[folder] if (folder / "run.json").exists() else sorted(folder.glob("launch-*")) for folder in folders]
+    page_of.write_html(Material([read_run(each) for found in launches for each in found], path))
     return path
 
 
-def gpu_page(folder: Path) -> Path:
-    """Return the page of a run on two nodes with eight GPUs each, limited by NVLinks."""
+def gpu_page(path: Path) -> Path:
+    """Write the page of a run on two nodes with eight GPUs each, limited by NVLinks."""
     limit = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
     rows = [make_row(size_bytes=size, ceiling=limit) for size in (1 << 20, 1 << 26)]
-    run = store(folder / "run", rows, hosts=["node1", "node2"])
+    run = store(path.with_suffix(""), rows, hosts=["node1", "node2"])
     machines = [replace(dgx(), hostname=host) for host in ("node1", "node2")]
     (run / "topology.json").write_text(json.dumps(topology_json(machines)))
-    page_of.write_html(Material([read_run(run)], folder / "page.html"))
-    return folder / "page.html"
+    page_of.write_html(Material([read_run(run)], path))
+    return path
 
 
-def hostile_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a page in which every text tries to become markup or code."""
-    monkeypatch.setattr(page_of, "SECTIONS", [lambda _: _hostile_section()])
-    page_of.write_html(Material([], path))
+def gate_page(path: Path) -> Path:
+    """Write the page of a gate with a regression."""
+    rows = [make_row(size_bytes=size, backend=backend) for backend in ("mpi", "nccl") for size in (1 << 20, 1 << 26)]
+    page_of.write_html(Material([read_run(store(path.with_suffix(""), rows))], path, (), regression()))
+    return path
+
+
+def history_page(path: Path) -> Path:
+    """Write the page of a history with one change."""
+    write_history(history("base", upgraded(12, 6)), "allreduce*MiB mpi", path)
+    return path
+
+
+# Every kind of page; the first five are those of scripts/gallery.
+RUNS = {
+    "cpu-sweep": ["cpu-sweep"],
+    "two-hosts": ["two-hosts"],
+    "slow-host": ["pairs-trials/host-0"],
+    "regression": ["regression/before", "regression/after"],
+    "published-8xa100": ["published-8xa100/nccl-tests-8xa100"],
+    "hunt": ["hunt-host"],
+    "training": ["training"],
+}
+PAGES: dict[str, Callable[[Path], Path]] = {
+    **{name: lambda path, runs=runs: write_runs(path, *runs) for name, runs in RUNS.items()},
+    "eight-gpus": gpu_page,
+    "gate": gate_page,
+    "history": history_page,
+}
+def hostile_page(path: Path) -> Path:
+    """Write a page in which every text tries to become markup or code."""
+    screen = FirstScreen(EVIL, (BAD, EVIL), [LargeFigure(EVIL, EVIL)], EVIL, [EVIL])
+    path.write_text(page_of.page(screen, lambda: [_hostile_section()]), encoding="utf-8")
     return path
 
 

@@ -1,20 +1,20 @@
-"""Every page of the gallery and one of a machine with eight GPUs: no console message, one style sheet, drawings in the page's colours."""
+"""Every kind of page, in Chromium and Firefox: no console message, no request, never too wide, legible in light and dark."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
-from tests.browser.pages import REPORTS, ObservedPage, gpu_page
+from tests.browser.pages import ObservedPage
 
-GALLERY = sorted((REPORTS / "gallery").glob("*.html"))
-EIGHT_GPUS = "eight-gpus"
 # By class of box, the fills of the machine drawings; and everything else in any drawing that is black, which no theme uses.
 FILLS = """() => {
   const fill = (each) => getComputedStyle(each).fill;
-  const shapes = [...document.querySelectorAll("figure svg :is(rect, circle, path, text, use)")].filter((each) => !each.closest("defs"));
+  const shapes = [...document.querySelectorAll("figure svg :is(rect, circle, text, use)")].filter((each) => !each.closest("defs"));
   return {
     boxes: Object.fromEntries(["page", "panel", "cpu", "switch", "gpu", "nic"].map((name) =>
       [name, [...new Set([...document.querySelectorAll(`svg.probe rect.${name}`)].map(fill))]])),
@@ -32,28 +32,127 @@ DARK = {
     "switch": "rgb(43, 37, 68)", "gpu": "rgb(27, 51, 32)", "nic": "rgb(21, 47, 71)",
 }  # fmt: skip
 INK = {"light": "rgb(26, 35, 48)", "dark": "rgb(232, 237, 244)"}
+OPEN = "for (const part of document.querySelectorAll('details')) part.open = true"
+# Nothing is cut off: axe judges what it can see.
+UNCUT = """() => {
+  for (const part of document.querySelectorAll(".scroll")) Object.assign(part.style, { maxHeight: "none", overflow: "visible" });
+}"""
+# axe cannot judge the color of text in SVG: SVG_CONTRAST does.
+AXE = """async () => {
+  const found = await axe.run({ exclude: ["svg"] });
+  const named = (kind, list) => list.map((each) => `${kind} ${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`);
+  return [...named("violation", found.violations), ...named("open", found.incomplete.filter((each) => each.id === "color-contrast"))];
+}"""
+# Text in drawings with a contrast below 4.5 to the paper; in drawings of machines and matrices each text has a box of its own.
+SVG_CONTRAST = """() => {
+  const light = (color) => {
+    const [red, green, blue] = color.match(/[\\d.]+/g).slice(0, 3).map(Number).map((each) => each / 255)
+      .map((share) => share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  return [...document.querySelectorAll("figure svg:not(.probe) text")].filter((text) => {
+    const [dark, bright] = [getComputedStyle(text).fill, getComputedStyle(text.closest("figure")).backgroundColor].map(light).sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05) < 4.5;
+  }).map((text) => `${text.closest("figure").id}: ${text.textContent} ${getComputedStyle(text).fill}`);
+}"""
+COLLIDING = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+  const texts = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+  const wide = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left); // how far both go together; below 0 the gap
+  const high = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+  return texts.flatMap(([one, a], index) => texts.slice(index + 1)
+    .filter(([, b]) => wide(a, b) > -2 && high(a, b) > 3)
+    .map(([other]) => `${svg.closest("figure").id}: ${one} | ${other}`));
+})"""
+NAMELESS = """() => [...document.querySelectorAll("main > section, .plot, .scroll, table, figure svg")].filter((each) => {
+  const named = each.getAttribute("aria-labelledby")?.split(" ").map((id) => document.getElementById(id)?.textContent ?? "").join("");
+  return !(named ?? each.getAttribute("aria-label") ?? "").trim() && !each.closest("[aria-hidden=true]");
+}).map((each) => each.outerHTML.slice(0, 200))"""
+SHEETS = re.compile(rb"/Type ?/Page\b")
 
 
-@pytest.fixture(scope="module")
-def eight_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run on two nodes with eight GPUs each."""
-    return gpu_page(tmp_path_factory.mktemp("gpus"))
+def test_a_page_requests_nothing_and_has_no_console_message(seen: ObservedPage) -> None:
+    seen.page.evaluate(OPEN)
+    assert [url for url in seen.asked if url != seen.page.url] == []
+    assert seen.page.evaluate("performance.getEntriesByType('resource').length") == 0
+    assert seen.said == []
 
 
-@pytest.mark.parametrize("name", [*(path.stem for path in GALLERY), EIGHT_GPUS])
-def test_a_page_has_no_console_message_and_draws_in_its_own_colours(name: str, browser: Browser, eight_gpus: Path) -> None:
-    path = eight_gpus if name == EIGHT_GPUS else REPORTS / "gallery" / f"{name}.html"
-    page = browser.new_page(color_scheme="light")
-    seen = ObservedPage.opening(page, path)
+def test_machines_are_drawn_in_the_colors_of_the_theme(seen: ObservedPage) -> None:
+    seen.page.evaluate(OPEN)
     for scheme, wanted in (("light", LIGHT), ("dark", DARK)):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        found = page.evaluate(FILLS)
+        found = seen.page.evaluate(FILLS)
         drawn = {box: fills for box, fills in found["boxes"].items() if fills}
         assert drawn == {box: [wanted[box]] for box in drawn}
         assert set(found["words"]) <= {INK[scheme]}
         assert found["black"] == []
         assert found["sheets"] == 1
-        if name == EIGHT_GPUS:
-            assert set(drawn) == set(wanted)
+        seen.page.locator("#theme").click()
     assert seen.said == []
+
+
+def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> None:
+    assert len(page.locator("h1").inner_text()) > 10
+    badge = page.locator(".badge")
+    if badge.count():
+        assert badge.inner_text().strip()
+        assert badge.evaluate("(badge) => getComputedStyle(badge, '::before').content") in ('"●"', '"▲"', '"◆"')
+    assert page.locator(".figures div").count() <= 4
+    lowest = page.evaluate("Math.max(...[...document.querySelectorAll('h1, .badge, .figures')].map((each) => each.getBoundingClientRect().bottom))")
+    assert lowest < 450
+
+
+def test_sections_are_folded_and_the_contents_open_them(page: Page) -> None:
+    names = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(names) == len(set(names))
+    sections = page.locator("main > section > details")
+    assert sections.evaluate_all("(all) => all.filter((each) => each.open).length") == 0
+    links = page.evaluate("[...document.querySelectorAll('nav a')].map((link) => link.hash.slice(1))")
+    assert links == sections.evaluate_all("(all) => all.map((each) => each.id)") != []
+    page.locator("nav a").last.click()
+    page.wait_for_function("(id) => document.getElementById(id).open", arg=links[-1])
+
+
+@pytest.mark.parametrize("width", [320, 400, 640, 1920])
+def test_the_page_is_never_wider_than_the_window(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate(OPEN)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    inside = "(all) => all.every((each) => each.getBoundingClientRect().left >= 0 && each.getBoundingClientRect().right <= innerWidth)"
+    assert page.locator("h1, .badge, .figures dd, .figures dt, .controls button, .uplot").evaluate_all(inside)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_and_leaves_no_color_open(page: Page, axe: str, dark: bool) -> None:
+    if dark:
+        page.locator("#theme").click()
+    page.evaluate(axe)
+    page.evaluate(OPEN)
+    page.evaluate(UNCUT)
+    assert page.evaluate(AXE) == []
+    assert page.evaluate(SVG_CONTRAST) == []
+    assert page.evaluate(NAMELESS) == []
+
+
+def test_no_label_of_a_drawing_lies_upon_another(page: Page) -> None:
+    page.evaluate(OPEN)
+    assert page.evaluate(COLLIDING) == []
+
+
+def test_pages_are_short_small_and_few_sheets(opened: Callable[[str], Page], written: Callable[[str], Path]) -> None:
+    page = opened("two-hosts")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 4000
+    assert written("cpu-sweep").stat().st_size <= 400_000
+
+
+def test_what_is_folded_is_not_printed(browser: Browser, written: Callable[[str], Path]) -> None:
+    page = browser.new_page()
+    page.goto(written("two-hosts").as_uri())
+    assert len(SHEETS.findall(page.pdf(format="A4"))) <= 2
+    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
+    assert 2 < len(SHEETS.findall(page.pdf(format="A4"))) <= 16
+    page.emulate_media(media="print")
+    assert page.locator(".plot:visible, .controls:visible, nav:visible, #theme:visible").count() == 0
+    assert page.locator(".live > .sheet > svg").first.is_visible()
+    page.set_viewport_size({"width": 688, "height": 900})  # the pixels between the margins of A4
+    assert page.evaluate("document.documentElement.scrollWidth") == 688
     page.close()

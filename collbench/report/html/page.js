@@ -1,6 +1,6 @@
 "use strict";
 // The page is complete without this script. It adds: exact values under the pointer and by the arrow keys, the choice of light or
-// dark, the current section in the contents, tables that print. The scripts that follow use `showTip`, `hideTip` and `within`.
+// dark, folded sections that open when a link names them. The scripts that follow use `showTip`, `hideTip` and `within`.
 
 const tip = document.getElementById("tip");
 const announcement = document.getElementById("announcement");
@@ -145,11 +145,3 @@ function openNamed() {
 }
 addEventListener("hashchange", openNamed);
 if (location.hash) openNamed();
-
-// Print folded parts, too, and fold them again afterwards.
-let folded = [];
-addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
-  for (const part of folded) part.open = true;
-});
-addEventListener("afterprint", () => { for (const part of folded) part.open = false; });

@@ -2,12 +2,14 @@
 // zoom, series to show or hide, one tooltip with all series at a size, by pointer or arrow keys.
 
 const DASH = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
-
+const FONT = "11px system-ui, sans-serif";
+const MARGIN = 140; // pixels right of the axes for the names of limits, where the window is wide
 
 // Return a CSS color of the page as uPlot needs it: light-dark() is resolved by an element.
 function resolved(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(--${name})`;
+  probe.style.forcedColorAdjust = "none"; // where the reader chooses the colors, series keep theirs
   document.body.append(probe);
   const found = getComputedStyle(probe).color;
   probe.remove();
@@ -27,7 +29,8 @@ class SizePlot {
     this.holder.addEventListener("keydown", (event) => this.key(event));
     this.holder.addEventListener("blur", () => this.leave());
     this.holder.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.leave(); });
-    this.drawing.replaceChildren(this.controls(), this.holder);
+    this.drawing.classList.add("live");
+    this.drawing.append(this.controls(), this.holder);
     new ResizeObserver(() => this.resize()).observe(this.holder);
     document.getElementById("theme").addEventListener("click", () => this.draw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
@@ -43,7 +46,7 @@ class SizePlot {
       bar.querySelectorAll("[data-name=axis] button").forEach((each, index) => each.setAttribute("aria-pressed", String(index === Number(this.log))));
     }));
     bar.append(this.choice("axis", ["linear", "log"], Number(this.log), (place) => { this.log = place === 1; }));
-    bar.append(this.button("all sizes", () => this.draw()));
+    bar.append(this.button("all sizes", () => this.draw(false)));
     const series = document.createElement("div");
     series.className = "series";
     this.data.series.forEach((each, index) => {
@@ -113,11 +116,13 @@ class SizePlot {
     return { columns, series, bands };
   }
 
-  draw() {
+  // Draw the chart again; `zoomed`: with the sizes that are shown now.
+  draw(zoomed = true) {
+    const { min, max } = this.plot?.scales.x ?? {};
     this.plot?.destroy();
     const { columns, series, bands } = this.columns();
     const { data, measure } = this;
-    const axis = { stroke: resolved("soft"), grid: { stroke: resolved("grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const axis = { stroke: resolved("soft"), grid: { stroke: resolved("grid"), width: 1 }, ticks: { show: false }, font: FONT, labelFont: FONT, labelSize: 18 };
     const name = (bytes) => {
       const units = ["", "K", "M", "G", "T", "P"];
       let unit = 0;
@@ -128,15 +133,42 @@ class SizePlot {
     const height = this.holder.clientWidth < 560 ? 260 : 340;
     this.plot = new uPlot({
       width: this.holder.clientWidth || 700, height, series, bands, legend: { show: false },
-      padding: [12, 16, 0, 4],
+      padding: [12, this.hasMargin() ? MARGIN : 16, 0, 4],
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => (low === null ? [0.1, 1] : range(plot, low, high)) } },
       axes: [
-        { ...axis, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : name(tick))), label: "message size", labelFont: "11px system-ui, sans-serif", labelSize: 18 },
-        { ...axis, size: 58, label: measure === "rate" ? "bus bandwidth, GB/s" : "time, µs", labelFont: "11px system-ui, sans-serif", labelSize: 18, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : +tick.toPrecision(6))) },
+        { ...axis, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : name(tick))), size: 28, label: "message size" },
+        { ...axis, size: 58, label: measure === "rate" ? "bus bandwidth, GB/s" : "time, µs", values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : +tick.toPrecision(6))) },
       ],
       cursor: { y: false, drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
-      hooks: { setCursor: [(plot) => this.hover(plot)] },
+      hooks: { setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.nameLimits(plot)] },
     }, columns, this.holder);
+    if (zoomed && min && max) this.plot.setScale("x", { min, max });
+  }
+
+  hasMargin() {
+    return this.measure === "rate" && this.data.limits.length > 0 && this.holder.clientWidth >= 560;
+  }
+
+  // Write the name of each limit beside the end of its line: "expected 0.120 GB/s". Equal names that would touch are written once.
+  nameLimits(plot) {
+    if (!this.hasMargin()) return;
+    const { left, top, width, height } = plot.bbox;
+    const written = [];
+    plot.ctx.font = FONT.replace("11", String(11 * devicePixelRatio));
+    plot.ctx.textAlign = "left";
+    plot.ctx.textBaseline = "middle";
+    for (const limit of this.data.limits) {
+      const last = limit.rate.findLast((rate) => rate !== null);
+      let y = plot.valToPos(last, "y", true);
+      if (!(y >= top - 1 && y <= top + height + 1)) continue;
+      const name = limit.name.split(":")[0];
+      const least = 13 * devicePixelRatio;
+      if (written.some((each) => each.name === name && Math.abs(each.y - y) < least)) continue;
+      while (written.some((each) => Math.abs(each.y - y) < least)) y += 1;
+      written.push({ name, y });
+      plot.ctx.fillStyle = resolved(limit.style);
+      plot.ctx.fillText(name, left + width + 6 * devicePixelRatio, y);
+    }
   }
 
   resize() {

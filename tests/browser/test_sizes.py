@@ -1,0 +1,189 @@
+"""The chart of an operation, in Chromium and Firefox: series, axes, zoom, and the figures at a size by pointer, finger and keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+FIGURE = "figure:has(> script.data) >> nth=0"
+# How many pixels of the canvas have a color that is not that of the paper, the grid or grey text.
+COLORED = """(figure) => {
+  const canvas = figure.querySelector("canvas");
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const counts = new Map();
+  for (let at = 0; at < pixels.length; at += 4) {
+    if (pixels[at + 3] < 255) continue;
+    const key = `rgb(${pixels[at]}, ${pixels[at + 1]}, ${pixels[at + 2]})`;
+    counts.set(key, (counts.get(key) ?? 0) + 1);
+  }
+  return Object.fromEntries(counts);
+}"""
+SERIES = {"light": ["rgb(0, 114, 178)", "rgb(179, 58, 0)"], "dark": ["rgb(86, 180, 233)", "rgb(240, 128, 60)"]}
+
+
+@pytest.fixture
+def page(opened: Callable[[str], Page]) -> Page:
+    """The page of two hosts: its first chart is allgather over gloo and mpi."""
+    return opened("two-hosts")
+
+
+@pytest.fixture
+def figure(page: Page) -> Locator:
+    """Its first chart."""
+    return page.locator(FIGURE)
+
+
+def data_of(figure: Locator) -> Any:
+    """Return the chart's data."""
+    return json.loads(figure.locator("> script.data").text_content() or "")
+
+
+def painted(figure: Locator, colors: list[str]) -> list[bool]:
+    """Return for each color whether it is drawn."""
+    figure.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    found = figure.evaluate(COLORED)
+    return [found.get(color, 0) > 20 for color in colors]
+
+
+def tip(page: Page) -> str | None:
+    """Return the text of the tooltip; None if there is none."""
+    return page.evaluate("tip.hidden ? null : tip.textContent")  # type: ignore[no-any-return]
+
+
+def labels(figure: Locator) -> str:
+    """Return the picture of the chart, to see whether it changed."""
+    figure.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return str(figure.evaluate("(figure) => figure.querySelector('canvas').toDataURL()"))
+
+
+def test_a_series_is_hidden_and_shown_again(figure: Locator) -> None:
+    assert painted(figure, SERIES["light"]) == [True, True]
+    button = figure.get_by_role("button", name="mpi", exact=True)
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    assert painted(figure, SERIES["light"]) == [True, False]
+    figure.get_by_role("button", name="gloo", exact=True).click()
+    assert painted(figure, SERIES["light"]) == [False, False]
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert painted(figure, SERIES["light"]) == [False, True]
+
+
+def test_the_theme_changes_the_colors_of_the_lines(figure: Locator) -> None:
+    figure.page.locator("#theme").click()
+    assert painted(figure, SERIES["dark"] + SERIES["light"]) == [True, True, False, False]
+
+
+def test_bandwidth_or_time_on_a_linear_or_logarithmic_axis(figure: Locator) -> None:
+    pressed = "(figure) => [...figure.querySelectorAll('[role=group] [aria-pressed=true]')].map((each) => each.textContent)"
+    assert figure.evaluate(pressed) == ["bandwidth", "linear"]
+    seen = {labels(figure)}
+    for name, wanted in (("log", ["bandwidth", "log"]), ("time", ["time", "log"]), ("linear", ["time", "linear"])):
+        figure.get_by_role("button", name=name, exact=True).click()
+        assert figure.evaluate(pressed) == wanted
+        seen.add(labels(figure))
+    assert len(seen) == 4
+    figure.get_by_role("button", name="bandwidth", exact=True).click()
+    assert figure.evaluate(pressed) == ["bandwidth", "linear"]
+
+
+def test_dragging_zooms_until_all_sizes_are_asked_for(page: Page, figure: Locator) -> None:
+    whole = labels(figure)
+    box = figure.locator(".u-over").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=5)
+    page.mouse.up()
+    page.mouse.move(2, 2)
+    zoomed = labels(figure)
+    assert zoomed != whole
+    button = figure.get_by_role("button", name="mpi", exact=True)
+    button.click()
+    button.click()
+    assert labels(figure) == zoomed
+    figure.get_by_role("button", name="all sizes").click()
+    assert labels(figure) == whole
+
+
+def test_arrow_keys_go_from_size_to_size_and_are_announced(page: Page, figure: Locator) -> None:
+    data = data_of(figure)
+    figure.locator(".plot").focus()
+    last = len(data["sizes"]) - 1
+    for key, place in (("Home", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", 0), ("End", last), ("ArrowRight", last)):
+        page.keyboard.press(key)
+        text = page.locator("#announcement[aria-live=polite]").text_content() or ""
+        assert text.split("\n")[: 1 + len(data["series"])] == [data["labels"][place], *(each["texts"][place] for each in data["series"])]
+        assert tip(page) == text
+    page.keyboard.press("Escape")
+    assert tip(page) is None
+
+
+def test_a_hidden_series_is_not_announced(page: Page, figure: Locator) -> None:
+    figure.get_by_role("button", name="mpi", exact=True).click()
+    figure.locator(".plot").focus()
+    page.keyboard.press("End")
+    assert "gloo: " in (tip(page) or "")
+    assert "mpi: " not in (tip(page) or "")
+
+
+def test_the_pointer_shows_all_series_at_the_nearest_size(page: Page, figure: Locator) -> None:
+    data = data_of(figure)
+    box = figure.locator(".u-over").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] - 3, box["y"] + 40)
+    page.wait_for_function("(label) => tip.textContent.startsWith(label)", arg=data["labels"][-1])
+    assert all(each["texts"][-1] in (tip(page) or "") for each in data["series"])
+    shown = page.locator("#tip").bounding_box()
+    assert shown
+    assert 0 <= shown["x"] <= 1280 - shown["width"]
+    page.mouse.move(2, 2)
+    page.wait_for_function("tip.hidden")
+
+
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(page: Page, figure: Locator) -> None:
+    figure.get_by_role("button").first.focus()
+    for _ in range(figure.locator(".controls button").count()):
+        assert page.evaluate("document.activeElement.closest('.controls') !== null")
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "plot"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_chart_that_is_unfolded_or_narrowed_fits_its_frame(page: Page) -> None:
+    page.locator("nav a[href='#curves']").click()
+    second = page.locator("figure:has(> script.data)").nth(1)
+    fits = "(figure) => Math.abs(figure.querySelector('.uplot').clientWidth - figure.querySelector('.plot').clientWidth) <= 1"
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function(f"(figure) => ({fits})(figure)", arg=second.element_handle())
+
+
+def test_a_finger_shows_the_figures_until_the_next_touch(browser: Browser, page: Page) -> None:
+    phone = browser.new_page(viewport={"width": 400, "height": 800}, has_touch=True)
+    phone.goto(page.url)
+    over = phone.locator(FIGURE).locator(".u-over")
+    over.scroll_into_view_if_needed()
+    over.tap()
+    phone.wait_for_function("!tip.hidden && tip.textContent.includes('gloo: ')")
+    phone.locator("h1").tap()
+    phone.wait_for_function("tip.hidden")
+    phone.close()
+
+
+def test_without_a_script_the_picture_is_there(browser: Browser, page: Page) -> None:
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(page.url)
+    figure = plain.locator("figure").first
+    assert figure.locator("svg").is_visible()
+    assert plain.locator("#theme").is_hidden()
+    assert figure.locator("table").is_hidden()
+    figure.locator("summary").click()
+    assert figure.locator("table").is_visible()
+    plain.locator("summary:has(h2)").first.click()
+    assert plain.locator("main > section").first.locator("svg").first.is_visible()
+    plain.close()
