@@ -184,7 +184,7 @@ def distinct_names(tables: Sequence[Launches]) -> list[str]:
 
 
 def _chart(key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], backends: Sequence[str]) -> SizeChart:
-    """Return the chart of an operation. `backends` are those of all operations: each looks alike in all charts, if it is one line per run."""
+    """Return the chart of an operation. A backend with one line per run has the style of its place in `backends`."""
     of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in runs]
     of_runs = [(name, rows) for name, rows in of_runs if rows]
     every = [row for _, rows in of_runs for row in rows]
@@ -194,7 +194,7 @@ def _chart(key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], 
         for row in rows:
             groups.setdefault((place, tuple(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
     is_one_each = len(groups) == len({(place, row.backend) for place, (_, rows) in enumerate(of_runs) for row in rows})
-    lines = []
+    lines: list[SizeLine] = []
     for (place, _), sized in groups.items():
         first = next(iter(sized.values()))
         words = [text for name in differing if (text := value_of(first, name)) != NOTHING]

@@ -111,7 +111,7 @@ class Picture:
         self.elements.append(f"<{name}{marked}{shown}" + (f">{escape(printable(text))}</{name}>" if text is not None else "/>"))
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
-        """Add a text; `anchor` says which part of it is at `x`: start, middle or end."""
+        """Add a text; `anchor` is the part of it at `x`: start, middle or end."""
         more = {} if anchor == "start" else {"text_anchor": anchor}
         self.add("text", classes, text, x=x, y=y, **more)
 

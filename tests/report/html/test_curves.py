@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class TestValues:
         assert nccl["rateLow"][-1] == pytest.approx(40 / 1.1, rel=1e-5)
         assert nccl["rateHigh"][-1] == pytest.approx(40 / 0.9, rel=1e-5)
         assert nccl["time"][-1] == pytest.approx(39.3216)
-        assert mpi["rate"][:3] == [None, None, 0.3125]
+        assert mpi["rate"][:3] == [None, None, 0.078125]
         assert (mpi["texts"][0], mpi["states"][0]) == (None, "")
         assert nccl["texts"][-1] == "nccl: 40.0 of 50.0 GB/s (80 %), 39.32 µs [35.39, 43.25]"
 
@@ -164,10 +165,8 @@ class TestLimits:
 
     def test_a_limit_that_fell_in_the_second_run_is_one_line_at_the_rate_before(self) -> None:
         fell = CeilingChange("allreduce", "nccl", "ring", 50e9, 40e9, NIC.limited_by, "NIC 2×160 Gb/s of cb1h2")
-        slow = curve("nccl", 30, ceiling=replace(NIC, bytes_per_s=40e9, limited_by="NIC 2×160 Gb/s of cb1h2"))
-        (limit,) = chart_of(
-            *curve("nccl"), *(replace(row, algorithm="tree") for row in with_ceilings_before([fell], "before", slow))
-        ).limits
+        slow = curve("nccl", 30, algorithm="tree", ceiling=replace(NIC, bytes_per_s=40e9, limited_by="NIC 2×160 Gb/s of cb1h2"))
+        (limit,) = chart_of(*curve("nccl"), *with_ceilings_before([fell], "before", slow)).limits
         assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)"
 
     def test_a_reference_per_size_is_a_curve(self) -> None:
@@ -192,7 +191,7 @@ class TestLimits:
         picture = chart_of(*rows).picture()
         heights = sorted(float(y) for y in re.findall(r'<text class="limit" x="\d+" y="([\d.]+)"', picture.markup("t")))
         assert len(heights) == min(count, 10)
-        assert all(after - before >= 25 for before, after in zip(heights, heights[1:], strict=False))
+        assert all(after - before >= 25 for before, after in pairwise(heights))
         assert not outside(picture)
 
 
