@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.chart import TimeAxis
+from collbench.report.html.chart import Chart
+from collbench.report.html.drawing import TimeAxis
 from collbench.report.html.timeline import gpu_chart, grouped, moments, section
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
+from tests.report.html.svg import outside_markup
 from tests.results.rows import make_row, not_measured
 
 STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -25,6 +29,11 @@ def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) 
     when = {} if at is None else {"at_s": [at, at + 0.5]}
     evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
     return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
+
+
+def triangles(chart: Chart) -> list[float]:
+    """The middles of the triangles above disturbed cases, in pixels."""
+    return [float(x) + 4 for x in re.findall(r'class="bad" d="M([\d.]+) [\d.]+h8l-4 7z"', chart.drawing)]
 
 
 def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
@@ -46,17 +55,21 @@ def test_cases_are_at_their_time_in_any_stored_order() -> None:
     ]
     assert chart.table.rows[1][4:] == ["3.0 %", "3", "unstable state"]
     assert chart.table.marks == {1: "doubtful"}
-    assert chart.caption == ("State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it.")
+    assert chart.caption == (
+        "State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it (triangles)."
+    )
     assert chart.spots[1].text == "10 s, allreduce 16 B nccl: state probe 80 → 240 ns, stolen 3.0 %, preemptions 3, unstable state"
     assert chart.spots[0].x < chart.spots[1].x
     for words in (
         ">state probe in ns, before and after<",
         ">CPU time stolen in %<",
         ">preemptions<",
-        ">▼ unstable state<",
         ">s since the start of the run<",
     ):
-        assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
+        assert words in chart.drawing
+    (triangle,) = triangles(chart)
+    assert triangle == pytest.approx(chart.spots[1].x, abs=0.1)
+    assert not outside_markup(chart.drawing)
 
 
 def test_rows_of_older_runs_are_in_measuring_order() -> None:
@@ -68,11 +81,11 @@ def test_rows_of_older_runs_are_in_measuring_order() -> None:
     assert axis.title == "cases in the order of measurement"
 
 
-def test_a_state_probe_that_was_not_heard_is_marked_all_the_same() -> None:
+def test_a_flagged_case_without_a_state_probe_is_marked() -> None:
     found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
     assert found is not None
     assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: state probe ? → ? ns")
-    assert ">▼ CPU shared<" in found.charts[0].drawing
+    assert triangles(found.charts[0]) == pytest.approx([found.charts[0].spots[1].x], abs=0.1)
 
 
 def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
@@ -89,6 +102,19 @@ def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() 
     assert len(chart.drawing) < 15_000
     together = grouped(moments(run(rows))[0], 3)
     assert [(each.cases, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
+
+
+def test_a_run_in_which_nothing_was_disturbed_has_no_section() -> None:
+    events = [telemetry(10.0, {"a": [sample(1008.0)]})]
+    assert section(material(run([row(3, 1.0), row(4, 2.0)], events, started_utc=STARTED.isoformat()))) is None
+
+
+def test_of_two_runs_only_the_disturbed_one_is_shown() -> None:
+    calm, disturbed = run([row(3, 1.0)]), replace(run([row(3, 1.0, flags=("state_flip",))]), path=Path("disturbed"))
+    found = section(material(calm, disturbed))
+    assert found is not None
+    assert [chart.title for chart in found.charts] == ["machine state around each case (disturbed)"]
+    assert len(found.texts) == 1 and "1 of 2 runs" in found.texts[0]
 
 
 def telemetry(at_s: float, hosts: dict[str, Any]) -> dict[str, Any]:
@@ -135,6 +161,7 @@ def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
     ]
     found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
     assert found is None or found.table.rows
+    assert found is None or not outside_markup(found.drawing)
 
 
 @pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])
