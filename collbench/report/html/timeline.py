@@ -116,10 +116,11 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
 
 
 def _steps(gpus: Sequence[_GpuSamples], panel: int) -> list[tuple[float, Figures]]:
-    """Return (time, values) in the order of time; neighbors are combined if there are more than can be drawn."""
+    """Return (time, values) in the order of time; neighbors are combined, so that a step has a sample of each GPU if all are read alike."""
+    most = min(_MOST_STEPS, max(len(gpu.figures(panel)[0]) for gpu in gpus))
     times, values = (np.concatenate(part) for part in zip(*(gpu.figures(panel) for gpu in gpus), strict=True))
     order = np.argsort(times, kind="stable")
-    parts = np.array_split(order, min(_MOST_STEPS, len(order))) if len(order) else []
+    parts = np.array_split(order, most) if most else []
     return [(float(times[part[0]]), values[part]) for part in parts]
 
 
@@ -345,7 +346,8 @@ def _caption(found: Sequence[Moment]) -> str:
     stolen = max((each.stolen or 0.0 for each in found), default=0.0)
     taken = f"at most {format_percent(100 * stolen)} of the CPU time was stolen" if stolen else "no CPU time was stolen"
     flagged = sum(bool(each.flags) for each in found)
-    return f"{probe}; {taken}. {f'{flagged} of {len(found)} cases have a flag for it (triangles).' if flagged else 'No case has a flag for it.'}"
+    marked = f"{flagged} of {len(found)} cases have a flag for it (triangles)" if flagged else "No case has a flag for it"
+    return f"{probe}; {taken}. {marked}."
 
 
 def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:

@@ -144,6 +144,21 @@ def test_hosts_clocks_are_put_onto_the_runs_and_the_slowed_host_comes_first() ->
         assert words in chart.drawing
 
 
+def test_of_many_gpus_the_range_is_drawn_and_the_throttled_ones_as_lines() -> None:
+    throttled = {7: ["heat"]}
+    hosts = {
+        f"node{number}": [sample(100.0 + step, *throttled.get(number, []), mhz=1900 + number) for step in range(3)] for number in range(9)
+    }
+    chart = gpu_chart("key", "title", run([], [telemetry(10.0, hosts)], started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
+    assert chart is not None
+    assert '<path class="s0 band"' in chart.drawing
+    assert ">all GPUs: range and median<" in chart.drawing and ">node7 0000:18:00.0<" in chart.drawing
+    assert ">node1 0000:18:00.0<" not in chart.drawing
+    assert [row[0] for row in chart.table.rows][:2] == ["node7 0000:18:00.0", "node0 0000:18:00.0"]
+    assert chart.spots[0].text == "8 s: SM clock in MHz 1900–1908, median 1904"
+    assert not outside_markup(chart.drawing)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.recursive(
