@@ -84,7 +84,7 @@ def log_scale(low: float, high: float, start: float, end: float, title: str = ""
     if len(values) < 3:
         step = _round_step((high - low) / 6 or 1.0)
         values = [each * step for each in range(ceil(low / step), floor(high / step) + 1)] or [low]
-    ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.4g}") for value in values]
+    ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.6g}") for value in values]
     return Scale(low, high, start, end, ticks, log10, title)
 
 
