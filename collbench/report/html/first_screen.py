@@ -5,9 +5,10 @@ Every kind of result has its answer here. A page without an answer is not writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
 from collbench.analysis.health import CheckOutcome, verdict_of
@@ -64,14 +65,16 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report.verdict import describe_outcomes, fallen, headline, judged, open_ones, sentences, slower, worst_groups
 
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
     title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    causes = [verdict.cause.render()] if verdict.cause is not None else []
+    causes += [f"most plausible cause: {verdict.unexpected_cause.sentence()}"] if verdict.unexpected_cause is not None else []
+    cause = "".join(f"; {text}" for text in causes)
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -79,7 +82,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
+        [short(text, 400) for text in (*why[1:], *fallen(verdict)[:2], describe_outcomes(verdict)) if text],
     )
 
 
@@ -102,10 +105,7 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
     sentences = [hunt.sentence(each, about["places"]).removeprefix("confirmed: ") for each in confirmed]
     figures = [
-        LargeFigure(
-            format_percent(100 * each["ratio"]),
-            short(f"of the others: {' and '.join(about['places'][place] for place in each['places'])}", 80),
-        )
+        LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {_places(each, about)}", 80))
         for each in confirmed[: _MOST_FIGURES - 1]
         if isinstance(each.get("ratio"), int | float) and isfinite(each["ratio"])
     ]
@@ -114,6 +114,10 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
     more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
+
+
+def _places(suspect: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    return " and ".join(about["places"][place] for place in suspect["places"])
 
 
 # A training: the time of its step, and the share of the expected rate.

@@ -43,23 +43,18 @@ def of_rows(*rows: Row) -> FirstScreen:
 
 def launches(name: str, factor: float, **changes: Any) -> list[Run]:
     """Three launches of two sizes that take `factor` times as long, with little noise."""
-    return [
-        run_of(
-            [
-                (make_row(size, **{"time_s": make_times(factor * size * 1e-9 * (1 + number / 1000)), **changes}), {})
-                for size in (1 << 16, 1 << 20)
-            ],
-            f"{name}/launch-{number}",
-            allocation_id=name,
-        )
-        for number in range(3)
-    ]
+    found = []
+    for number in range(3):
+        times = {size: make_times(factor * size * 1e-9 * (1 + number / 1000)) for size in (1 << 16, 1 << 20)}
+        rows = [make_row(size, **{"time_s": time_s, **changes}) for size, time_s in times.items()]
+        found.append(run_of([(row, {}) for row in rows], f"{name}/launch-{number}", allocation_id=name))
+    return found
 
 
 class TestRows:
     def test_one_operation_has_its_rate_the_expected_one_and_what_limits(self) -> None:
         found = of_rows(make_row(), make_row(8, backend="mpi", busbw_bytes_per_s=1e6, percent_of_ceiling=0.002, time_s=make_times(5e-6)))
-        assert found.title == "allreduce on 1 node, 4 ranks: 42.0 of 50.0 GB/s (84 %) at 64 MiB, limited by NIC 4×100 Gb/s (ring)"
+        assert found.title == "allreduce on 1 node, 4 ranks: 42.0 of 50.0 GB/s (84 %) at 64 MiB, limited by NIC 4×100 Gb/s"
         assert LargeFigure("84 %", "of 50.0 GB/s expected: allreduce over nccl at 64 MiB") in found.figures
         assert LargeFigure("5.000 µs", "allreduce over mpi at 8 B") in found.figures
 
@@ -140,7 +135,7 @@ class TestGate:
     def test_a_regression_has_its_count_and_its_cause(self) -> None:
         found = self.of(regression())
         assert found.badge == (BAD, "REGRESSION")
-        assert found.title.startswith("2 confirmed, 1 accepted; most plausible cause: ")
+        assert found.title == "2 confirmed, 1 accepted; the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
         assert found.figures[0] == LargeFigure("+3.0 %", "allreduce on mpi, large messages, limit +1.0 %")
         assert found.figures[-1] == LargeFigure("6", "cases judged")
 
