@@ -334,7 +334,7 @@ def _interval(row: Row) -> tuple[float | None, float | None]:
 def _percent_at(row: Row, time_s: float | None, *, fastest_reference: bool) -> float | None:
     """Return the percentage if the row took this time, against the fast or the slow end of the reference's interval; None if unknown."""
     times, ceiling, percent = row.time_s, row.ceiling, row.percent_of_ceiling
-    if times is None or ceiling is None or not ceiling.bytes_per_s or percent is None or not time_s:
+    if times is None or not times.p50 or ceiling is None or not ceiling.bytes_per_s or percent is None or not time_s:
         return None
     reference = (ceiling.high_bytes_per_s if fastest_reference else ceiling.low_bytes_per_s) or ceiling.bytes_per_s
     return percent * times.p50 / time_s * ceiling.bytes_per_s / reference

@@ -56,7 +56,7 @@ def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio]
     notes = {each: _span(case for case in cases if case.outcome is each and not case.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
     notes[Outcome.NO_CHANGE] = f" ({format_margin(margin)})"
     if summary.one_run_each:
-        span = _span(case for case in cases if case.doubt is Doubt.ONE_RUN_EACH).strip(" ()")
+        span = describe_span(case for case in cases if case.doubt is Doubt.ONE_RUN_EACH)
         all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
         which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
         notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
@@ -75,15 +75,19 @@ def describe_comparison(found: Comparison) -> str:
     return describe_summary(found.summary, found.margin, found.cases)
 
 
-def _span(cases: Iterable[CaseRatio]) -> str:
-    """Return " (+21.1 to +25.7 %)", the smallest and the largest change; "" without cases."""
+def describe_span(cases: Iterable[CaseRatio]) -> str:
+    """Return "+21.1 to +25.7 %", the smallest and the largest change; "" without cases."""
     known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
     if not known:
         return ""
     low, high = format_change(known[0]), format_change(known[-1])
-    if low == high:
-        return f" ({low})"
-    return f" ({low.removesuffix(' %') if high.endswith('%') else low} to {high})"
+    return low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+
+
+def _span(cases: Iterable[CaseRatio]) -> str:
+    """Return the span in parentheses, after a space."""
+    span = describe_span(cases)
+    return f" ({span})" if span else ""
 
 
 def _in_multiples(ratio: Ratio) -> bool:

@@ -7,11 +7,11 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.analysis.best import is_shown_as_time
-from collbench.analysis.launches import is_time, known, time_of
+from collbench.analysis.launches import Launches, is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
@@ -26,8 +26,8 @@ MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
+_LINE = 26  # pixels between the labels of two limits
 _EQUAL = 1.01  # two limits within this factor are one line
-_KINDS = {"measured": "measured", "given": "given", "simulated": "simulated"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,11 @@ class LimitLine:
         low, high = (format_rate(pick(self.rates.values()) * 1e9) for pick in (min, max))
         return f"{self.kind} {low if low == high else f'{low}–{high}'} GB/s{f': {self.what}' if self.what else ''}"
 
+    def rates_at(self, sizes: Sequence[int]) -> dict[int, float]:
+        """Return the rates to draw: one that is equal at two sizes or more holds at all of them."""
+        constant = len(self.rates) > 1 and len({round(rate, 9) for rate in self.rates.values()}) == 1
+        return dict.fromkeys(sizes, next(iter(self.rates.values()))) if constant else self.rates
+
     @property
     def style(self) -> str:
         """Return the class of its color."""
@@ -105,8 +110,9 @@ class SizeChart:
             "rate": self.has_rate,
             "series": [_series_data(line, sizes) for line in self.lines],
             "limits": [
-                {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [limit.rates.get(size) for size in sizes]}
+                {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [rates.get(size) for size in sizes]}
                 for limit in self.limits
+                for rates in [limit.rates_at(sizes)]
             ],
         }
 
@@ -138,43 +144,63 @@ class SizeChart:
         return linear_scale(0.0, 1.05 * max(ends, default=1.0), bottom, top, "bus bandwidth, GB/s")
 
     def _draw_limits(self, picture: Picture, x: Scale, y: Scale) -> None:
-        """Draw the limits, with their labels in the margin."""
+        """Draw the limits, with as many labels in the margin as there is room for."""
         ends = [limit.rates[max(limit.rates)] for limit in self.limits]
-        heights = apart([y.at(rate) for rate in ends], 26, y.end + 8, y.start - 4)
-        for limit, rate, height in zip(self.limits, ends, heights, strict=True):
-            constant = len({round(each, 9) for each in limit.rates.values()}) == 1
-            points = [(x.at(size), y.at(each)) for size, each in sorted(limit.rates.items())]
-            picture.line([(x.start, y.at(rate)), (x.end, y.at(rate))] if constant else points, f"{limit.style} dashed")
-            picture.text(x.end + 8, height, f"{limit.kind} {format_rate(rate * 1e9)}", classes=limit.style)
+        low, high = y.end + 8, y.start - 4
+        shown = range(min(len(ends), int((high - low) / _LINE) + 1))
+        heights = apart([y.at(ends[place]) for place in shown], _LINE, low, high)
+        for limit in self.limits:
+            points = [(x.at(size), y.at(rate)) for size, rate in sorted(limit.rates_at(self.sizes).items())]
+            if len({height for _, height in points}) == 1:  # a level line, across the chart if it holds at all sizes
+                left, right = (x.start, x.end) if len(points) == len(self.sizes) else (points[0][0] - 12, points[-1][0] + 12)
+                points = [(left, points[0][1]), (right, points[0][1])]
+            picture.line(points, f"{limit.style} dashed")
+        for place, height in zip(shown, heights, strict=True):
+            limit = self.limits[place]
+            picture.text(x.end + 8, height, f"{limit.kind} {format_rate(ends[place] * 1e9)}", classes=limit.style)
             picture.text(x.end + 8, height + 12, short(limit.what, 19), classes=f"{limit.style} small")
 
 
 def size_charts(material: Material) -> list[SizeChart]:
-    """Return a chart for each operation that moves bytes, in the order of measurement."""
-    tables = [(table.name, [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]) for table in material.drawn]
-    operations = dict.fromkeys(row.operation for _, rows in tables for row in rows)
-    return [_chart(f"sizes-{number}", operation, tables) for number, operation in enumerate(operations)]
+    """Return a chart for each operation that moves bytes, in print order."""
+    names = distinct_names(material.drawn)
+    runs = [
+        (name, [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST])
+        for name, table in zip(names, material.drawn, strict=True)
+    ]
+    operations = dict.fromkeys(row.operation for _, rows in runs for row in rows)
+    backends = list(dict.fromkeys(row.backend for _, rows in runs for row in rows))
+    return [_chart(f"sizes-{number}", operation, runs, backends) for number, operation in enumerate(operations)]
 
 
-def _chart(key: str, operation: str, tables: Sequence[tuple[str, Sequence[Row]]]) -> SizeChart:
-    of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in tables]
+def distinct_names(tables: Sequence[Launches]) -> list[str]:
+    """Return a name for each table: that of its folder; of equal ones with the folder above, or else with a number."""
+    names = [table.name for table in tables]
+    longer = [
+        "/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(name) > 1 else name
+        for name, table in zip(names, tables, strict=True)
+    ]
+    return [f"{name} #{place + 1}" if longer.count(name) > 1 else name for place, name in enumerate(longer)]
+
+
+def _chart(key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], backends: Sequence[str]) -> SizeChart:
+    """Return the chart of an operation. A backend with one line per run has the style of its place in `backends`."""
+    of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in runs]
     of_runs = [(name, rows) for name, rows in of_runs if rows]
     every = [row for _, rows in of_runs for row in rows]
     differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in every}) > 1)]
-    backends = list(dict.fromkeys(row.backend for row in every))
-    lines: list[SizeLine] = []
-    for place, (run, rows) in enumerate(of_runs):
-        groups: dict[tuple[object, ...], dict[int, Row]] = {}
+    groups: dict[tuple[int, tuple[object, ...]], dict[int, Row]] = {}
+    for place, (_, rows) in enumerate(of_runs):
         for row in rows:
-            groups.setdefault(tuple(getattr(row, name) for name in differing), {})[row.size_bytes] = row
-        for sized in groups.values():
-            first = next(iter(sized.values()))
-            words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
-            name = short(" ".join([*words, *([f"({short(run, 24)})"] if len(of_runs) > 1 else [])]), 60)
-            number = (
-                backends.index(first.backend) + place * len(backends) if len(groups) == len({row.backend for row in rows}) else len(lines)
-            )
-            lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
+            groups.setdefault((place, tuple(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
+    is_one_each = len(groups) == len({(place, row.backend) for place, (_, rows) in enumerate(of_runs) for row in rows})
+    lines: list[SizeLine] = []
+    for (place, _), sized in groups.items():
+        first = next(iter(sized.values()))
+        words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
+        name = short(" ".join([*words, *([f"({short(of_runs[place][0], 24)})"] if len(of_runs) > 1 else [])]), 60)
+        number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
+        lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in every)
     return SizeChart(key, operation, lines[:MOST_LINES], _limits(every) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
 
@@ -193,7 +219,7 @@ def _point(name: str, row: Row) -> SizePoint:
 def _figures(row: Row) -> str:
     """Return the exact figures: "42.0 of 50.0 GB/s (84 %), 398.1 µs [391.0, 402.2]", or why there are none."""
     if row.na is not None:
-        return f"n/a ({short(not_available(row), 160)})"
+        return short(not_available(row), 160)
     share, rate = of_ceiling(row), rate_of(row)
     shown = share if share != NOTHING else f"{format_rate(rate)} GB/s" if rate is not None else ""
     low, high = sound_interval(row)
@@ -223,7 +249,7 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
 
 
 def _limits(rows: Iterable[Row]) -> list[LimitLine]:
-    """Return the expected rates and the hard limits, each link once; a hard limit that equals the expected rate is not repeated."""
+    """Return the expected rates and the hard limits, each rate once, with the text of its first row."""
     found: list[LimitLine] = []
     for row in rows:
         if row.percent_of_ceiling is None and "above_bound" not in row.flags:
@@ -231,19 +257,30 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
         for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
             if ceiling is not None and ceiling.bytes_per_s and known(ceiling.bytes_per_s) and ceiling.bytes_per_s < _FASTEST:
                 _add_limit(found, row, ceiling, kind)
-    expected = [limit for limit in found if limit.kind == "expected"]
-    return [limit for limit in found if limit in expected or not any(_is_equal(limit, other) for other in expected)]
+    shown: list[LimitLine] = []
+    for limit in sorted(found, key=lambda each: each.kind != "expected"):
+        same = next((each for each in shown if _is_equal(limit, each)), None)
+        if same is None:
+            shown.append(limit)
+        elif same.kind == limit.kind:
+            same.rates = limit.rates | same.rates
+    return shown
 
 
 def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str) -> None:
     rate = (ceiling.bytes_per_s or 0.0) / 1e9
-    what = "" if ceiling.kind == "given" else short(limited_by(row) if kind == "expected" else ceiling.limited_by, 80)
+    what = short(_what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by, 80) if ceiling.kind != "given" else ""
     for limit in found:
         before = limit.rates.get(row.size_bytes, rate)
         if (limit.kind, limit.what) == (kind, what) and max(before, rate) <= _EQUAL * min(before, rate):
             limit.rates.setdefault(row.size_bytes, rate)
             return
     found.append(LimitLine(kind, what, {row.size_bytes: rate}))
+
+
+def _what_limits(row: Row, ceiling: Ceiling) -> str:
+    """Return what limits, with the kind of figure; without the range of its measurements, which differs from size to size."""
+    return limited_by(replace(row, percent_of_ceiling=0.0, ceiling=replace(ceiling, low_bytes_per_s=None, high_bytes_per_s=None)))
 
 
 def _is_equal(one: LimitLine, other: LimitLine) -> bool:

@@ -72,12 +72,19 @@ def linear_scale(low: float, high: float, start: float, end: float, title: str =
 
 
 def log_scale(low: float, high: float, start: float, end: float, title: str = "") -> Scale:
-    """Return a logarithmic scale that includes both values (above 0), with labels at powers of ten; with 2 and 5 if there is room."""
+    """Return a logarithmic scale that includes both values (above 0), with labels at powers of ten; with 2 and 5 if there is room.
+
+    A scale with fewer than three of them has labels at even steps.
+    """
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     steps = _STEPS if len(decades) <= 4 else (1,)
     every = 1 + len(decades) // 9
     values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
-    ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.0e}") for value in values if low <= value <= high]
+    values = [value for value in values if low <= value <= high]
+    if len(values) < 3:
+        step = _round_step((high - low) / 6 or 1.0)
+        values = [each * step for each in range(ceil(low / step), floor(high / step) + 1)] or [low]
+    ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.6g}") for value in values]
     return Scale(low, high, start, end, ticks, log10, title)
 
 
@@ -111,7 +118,7 @@ class Picture:
         self.elements.append(f"<{name}{marked}{shown}" + (f">{escape(printable(text))}</{name}>" if text is not None else "/>"))
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", classes: str = "soft") -> None:
-        """Add a text; `anchor` says which part of it is at `x`: start, middle or end."""
+        """Add a text; `anchor` is the part of it at `x`: start, middle or end."""
         more = {} if anchor == "start" else {"text_anchor": anchor}
         self.add("text", classes, text, x=x, y=y, **more)
 
@@ -158,7 +165,8 @@ class Picture:
 
 
 def apart(wanted: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Return positions near the wanted ones (in any order) that are `least` apart, from `low` to `high`."""
+    """Return positions near the wanted ones (in any order) that are `least` apart, from `low` to `high`; closer if there are too many."""
+    least = min(least, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     found = [0.0] * len(wanted)
     before = low - least

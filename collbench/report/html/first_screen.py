@@ -5,16 +5,18 @@ Every kind of result has its answer here. A page without an answer is not writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
-from collbench.analysis.compare import CaseRatio, Comparison
+from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
 from collbench.analysis.health import CheckOutcome, verdict_of
 from collbench.analysis.outcome import Outcome
 from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.html.material import Material
-from collbench.report.outcome_text import describe_summary, format_change
+from collbench.report.outcome_text import describe_comparison, describe_span, format_change, format_margin
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -63,14 +65,16 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report.verdict import describe_outcomes, fallen, headline, judged, open_ones, sentences, slower, worst_groups
 
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
     title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    causes = [verdict.cause.render()] if verdict.cause is not None else []
+    causes += [f"most plausible cause: {verdict.unexpected_cause.sentence()}"] if verdict.unexpected_cause is not None else []
+    cause = "".join(f"; {text}" for text in causes)
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -78,7 +82,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
+        [short(text, 400) for text in (*why[1:], *fallen(verdict)[:2], describe_outcomes(verdict)) if text],
     )
 
 
@@ -101,15 +105,19 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
     sentences = [hunt.sentence(each, about["places"]).removeprefix("confirmed: ") for each in confirmed]
     figures = [
-        LargeFigure(format_percent(100 * each["ratio"]), " and ".join(about["places"][place] for place in each["places"]))
+        LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {_places(each, about)}", 80))
         for each in confirmed[: _MOST_FIGURES - 1]
-        if isinstance(each.get("ratio"), int | float)
+        if isinstance(each.get("ratio"), int | float) and isfinite(each["ratio"])
     ]
     figures.append(LargeFigure(str(len(about["places"])), f"{about.get('by', 'endpoint')}s searched"))
     rest = f"; and {len(sentences) - 2} more" if len(sentences) > 2 else ""
     title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
     more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
+
+
+def _places(suspect: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    return " and ".join(about["places"][place] for place in suspect["places"])
 
 
 # A training: the time of its step, and the share of the expected rate.
@@ -157,7 +165,7 @@ def _of_pairs(material: Material) -> FirstScreen | None:
     title = findings[0] if findings else open_ones[0] if open_ones else f"no place and no pair among {len(names)} is slower than the others"
     rates = sorted(float(rate) for rate in effects.matrix.bandwidth.ravel() if rate > 0)
     worst = effects.findings()[: _MOST_FIGURES - 1]
-    figures = [LargeFigure(format_percent(100 * each.ratio), short(each.name(names), 60)) for each in worst]
+    figures = [LargeFigure(format_percent(100 * each.ratio), short(f"of the others: {each.name(names)}", 80)) for each in worst]
     if rates:
         figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
     return FirstScreen(short(title, 400), badge, figures, _line_of(run), [short(measured(effects.matrix, about)), *findings[1:4]])
@@ -170,40 +178,44 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     if not material.comparisons:
         return None
     found = max(material.comparisons, key=lambda each: each.summary.outcomes.get(Outcome.SLOWER, 0))
-    outcomes = found.summary.outcomes
-    slow, fast = ([case for case in found.cases if case.outcome is each and not case.wrong] for each in (Outcome.SLOWER, Outcome.FASTER))
+    of_outcome = {each: [case for case in found.cases if case.outcome is each and not case.wrong] for each in Outcome}
+    changed = of_outcome[Outcome.SLOWER] or of_outcome[Outcome.FASTER]
+    same, unclear = (len(of_outcome[each]) for each in (Outcome.NO_CHANGE, Outcome.INCONCLUSIVE))
     if found.summary.wrong_data:
         badge = (BAD, "WRONG DATA")
-    elif slow:
-        badge = (BAD, "SLOWER")
-    elif fast:
-        badge = (GOOD, "FASTER")
+    elif changed:
+        badge = (BAD, "SLOWER") if of_outcome[Outcome.SLOWER] else (GOOD, "FASTER")
     else:
-        is_same = outcomes.get(Outcome.NO_CHANGE, 0) > outcomes.get(Outcome.INCONCLUSIVE, 0)
-        badge = (GOOD, "NO CHANGE") if is_same else (DOUBT, "INCONCLUSIVE")
+        badge = (GOOD, "NO CHANGE") if same > unclear else (DOUBT, "INCONCLUSIVE")
     fallen = found.fallen.sentences()
-    names = sorted({case.a.operation for case in (slow or fast or found.cases)})
-    what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    title = f"{what} {_changed(slow or fast, found)}{f'; {fallen[0]}' if fallen else ''}"
-    worst = sorted((case for case in (slow or fast) if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
+    title = _compared(found, changed or of_outcome[Outcome.NO_CHANGE if same > unclear else Outcome.INCONCLUSIVE])
+    worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
     shown = [worst[0], worst[-1]] if len(worst) > 1 else worst
     figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in shown]
-    counts = ((outcomes.get(Outcome.NO_CHANGE, 0), "cases without change"), (outcomes.get(Outcome.INCONCLUSIVE, 0), "inconclusive cases"))
-    figures += [LargeFigure(str(number), text) for number, text in counts if number]
-    summary = describe_summary(found.summary, found.margin, found.cases)
-    more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {summary}", *fallen[1:3]]
+    if same:
+        figures.append(LargeFigure(str(same), f"{'case' if same == 1 else 'cases'} without change"))
+    if unclear:
+        figures.append(LargeFigure(str(unclear), f"inconclusive {'case' if unclear == 1 else 'cases'}"))
+    more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]
+    title = f"{title}{f'; {fallen[0]}' if fallen else ''}"
     return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more)
 
 
-def _changed(cases: Sequence[CaseRatio], found: Comparison) -> str:
-    """Return "+21.1 to +25.7 % slower in 7 of 8 cases", or that nothing changed, or that it is not known."""
-    known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
-    if not known:
-        same = found.summary.outcomes.get(Outcome.NO_CHANGE, 0)
-        return f"unchanged (±{100 * found.margin:.3g} %) in {same} of {plural(len(found.cases), 'case')}"
-    low, high = format_change(known[0]), format_change(known[-1])
-    span = low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
-    return f"{span} {cases[0].outcome} in {len(known)} of {plural(len(found.cases), 'case')}"
+def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
+    """Return "allreduce slower (+21.1 to +25.7 %) in 7 of 8 cases"; `cases` are those of the outcome that counts."""
+    every = plural(len(found.cases), "case")
+    if found.summary.wrong_data:
+        return f"wrong data in {found.summary.wrong_data} of {every}"
+    if not found.cases:
+        return f"no case in common: {why_nothing_in_common(found)}"
+    if not cases:
+        return f"none of {every} was measured in both runs"
+    names = sorted({case.a.operation for case in cases})
+    what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    outcome = cases[0].outcome
+    span = format_margin(found.margin) if outcome is Outcome.NO_CHANGE else describe_span(cases)
+    of_size = f" ({span})" if span and outcome is not Outcome.INCONCLUSIVE else ""
+    return f"{what}{':' if outcome in (Outcome.NO_CHANGE, Outcome.INCONCLUSIVE) else ''} {outcome}{of_size} in {len(cases)} of {every}"
 
 
 def _case(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The section "Spread of the samples": the distribution of the cases whose times are doubtful. Without such cases it is missing."""
+"""The section "Spread of the samples": the distribution of the cases with doubtful times. Without such cases it is missing."""
 
 from __future__ import annotations
 

@@ -107,10 +107,8 @@ class SizePlot {
     });
     if (measure === "rate") {
       for (const limit of data.limits) {
-        const values = limit.rate.slice();
-        const known = values.filter((value) => value !== null);
-        if (new Set(known).size === 1) values.fill(known[0]);
-        add(values, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: true, points: { show: false } });
+        const single = limit.rate.filter((value) => value !== null).length === 1;
+        add(limit.rate, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: true, points: { show: single, size: 8 } });
       }
     }
     return { columns, series, bands };

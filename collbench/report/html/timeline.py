@@ -308,7 +308,8 @@ def _caption(found: Sequence[Moment]) -> str:
     stolen = max((each.stolen or 0.0 for each in found), default=0.0)
     taken = f"at most {format_percent(100 * stolen)} of the CPU time was stolen" if stolen else "no CPU time was stolen"
     flagged = sum(bool(each.flags) for each in found)
-    return f"{probe}; {taken}. {f'{flagged} of {len(found)} cases have a flag for it.' if flagged else 'No case has a flag for it.'}"
+    marked = f"{flagged} of {len(found)} cases have a flag for it (triangles)" if flagged else "No case has a flag for it"
+    return f"{probe}; {taken}. {marked}."
 
 
 def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
     (chart,) = made.charts
     assert chart.table.rows[0][-3] == "inconclusive 2.00× (one run each, no interval)"
     assert chart.table.marks == {0: "doubtful"}
-    assert "fill:var(--paper)" in chart.drawing
+    assert re.search(r'<path class="quiet open" [^>]*transform="translate', chart.drawing)
     assert "one run each, no interval" in chart.method
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.report.html.chart import Chart
 from collbench.report.html.drawing import TimeAxis
 from collbench.report.html.timeline import gpu_chart, grouped, moments, section
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
+from tests.report.html.svg import outside_markup
 from tests.results.rows import make_row, not_measured
 
 STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -25,6 +29,11 @@ def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) 
     when = {} if at is None else {"at_s": [at, at + 0.5]}
     evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
     return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
+
+
+def triangles(chart: Chart) -> list[float]:
+    """The middles of the triangles above disturbed cases, in pixels."""
+    return [float(x) + 4 for x in re.findall(r'class="bad" d="M([\d.]+) [\d.]+h8l-4 7z"', chart.drawing)]
 
 
 def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
@@ -46,17 +55,21 @@ def test_cases_are_at_their_time_in_any_stored_order() -> None:
     ]
     assert chart.table.rows[1][4:] == ["3.0 %", "3", "unstable state"]
     assert chart.table.marks == {1: "doubtful"}
-    assert chart.caption == ("State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it.")
+    assert chart.caption == (
+        "State probe: 80 to 240 ns; at most 3.0 % of the CPU time was stolen. 1 of 2 cases have a flag for it (triangles)."
+    )
     assert chart.spots[1].text == "10 s, allreduce 16 B nccl: state probe 80 → 240 ns, stolen 3.0 %, preemptions 3, unstable state"
     assert chart.spots[0].x < chart.spots[1].x
     for words in (
         ">state probe in ns, before and after<",
         ">CPU time stolen in %<",
         ">preemptions<",
-        ">▼ unstable state<",
         ">s since the start of the run<",
     ):
-        assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
+        assert words in chart.drawing
+    (triangle,) = triangles(chart)
+    assert triangle == pytest.approx(chart.spots[1].x, abs=0.1)
+    assert not outside_markup(chart.drawing)
 
 
 def test_rows_of_older_runs_are_in_measuring_order() -> None:
@@ -68,11 +81,11 @@ def test_rows_of_older_runs_are_in_measuring_order() -> None:
     assert axis.title == "cases in the order of measurement"
 
 
-def test_a_state_probe_that_was_not_heard_is_marked_all_the_same() -> None:
+def test_a_flagged_case_without_a_state_probe_is_marked() -> None:
     found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
     assert found is not None
     assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: state probe ? → ? ns")
-    assert ">▼ CPU shared<" in found.charts[0].drawing
+    assert triangles(found.charts[0]) == pytest.approx([found.charts[0].spots[1].x], abs=0.1)
 
 
 def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
@@ -89,6 +102,19 @@ def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() 
     assert len(chart.drawing) < 15_000
     together = grouped(moments(run(rows))[0], 3)
     assert [(each.cases, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
+
+
+def test_a_run_in_which_nothing_was_disturbed_has_no_section() -> None:
+    events = [telemetry(10.0, {"a": [sample(1008.0)]})]
+    assert section(material(run([row(3, 1.0), row(4, 2.0)], events, started_utc=STARTED.isoformat()))) is None
+
+
+def test_of_two_runs_only_the_disturbed_one_is_shown() -> None:
+    calm, disturbed = run([row(3, 1.0)]), replace(run([row(3, 1.0, flags=("state_flip",))]), path=Path("disturbed"))
+    found = section(material(calm, disturbed))
+    assert found is not None
+    assert [chart.title for chart in found.charts] == ["machine state around each case (disturbed)"]
+    assert len(found.texts) == 1 and "1 of 2 runs" in found.texts[0]
 
 
 def telemetry(at_s: float, hosts: dict[str, Any]) -> dict[str, Any]:
@@ -110,12 +136,27 @@ def test_hosts_clocks_are_put_onto_the_runs_and_the_slowed_host_comes_first() ->
     chart = found.charts[1]
     assert chart.caption == "1 of 2 GPUs were throttled, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
     assert chart.table.rows == [
-        ["b 0000:18:00.0", "3", "1400", "1980", "1980", "512.5", "512.5", "61", "33 % of its samples (power cap)"],
-        ["a 0000:18:00.0", "3", "1980", "1980", "1980", "512.5", "512.5", "61", "no"],
+        ["b 0000:18:00.0", "3", "1400", "1980", "512.5", "512.5", "61", "33 % of its samples (power cap)"],
+        ["a 0000:18:00.0", "3", "1980", "1980", "512.5", "512.5", "61", "no"],
     ]
     assert [spot.text.partition(":")[0] for spot in chart.spots] == ["7 s", "8 s", "9 s", "9.5 s", "20 s", "20 s"]
     for words in (">SM clock in MHz<", ">power in W<", ">temperature in °C<", ">b 0000:18:00.0<"):
         assert words in chart.drawing
+
+
+def test_of_many_gpus_the_most_throttled_are_drawn_and_all_are_listed() -> None:
+    throttled = {7: ["heat"]}
+    hosts = {
+        f"node{number}": [sample(100.0 + step, *throttled.get(number, []), mhz=1900 + number) for step in range(3)] for number in range(9)
+    }
+    chart = gpu_chart("key", "title", run([], [telemetry(10.0, hosts)], started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
+    assert chart is not None
+    assert ">node7 0000:18:00.0<" in chart.drawing and ">node0 0000:18:00.0<" in chart.drawing
+    assert ">node3 0000:18:00.0<" not in chart.drawing
+    assert len(chart.table.rows) == 9
+    assert [row[0] for row in chart.table.rows][:2] == ["node7 0000:18:00.0", "node0 0000:18:00.0"]
+    assert chart.spots[0].text == "8 s: node7 0000:18:00.0: SM clock in MHz 1907"
+    assert not outside_markup(chart.drawing)
 
 
 @settings(max_examples=40, deadline=None)
@@ -135,6 +176,7 @@ def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
     ]
     found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, timed=False))
     assert found is None or found.table.rows
+    assert found is None or not outside_markup(found.drawing)
 
 
 @pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])

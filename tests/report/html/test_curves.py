@@ -1,0 +1,235 @@
+"""The main charts: series, values, states and limits over the message size, in the data of the script and in the picture."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.analysis.ceilings import CeilingChange, with_ceilings_before
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.html.curves import MOST_LINES, SizeChart, Value, section, size_charts, to_chart
+from collbench.report.html.material import Material
+from collbench.results.reader import Run
+from collbench.results.row import Row, Times
+from tests.report.html.stored import material, run_of
+from tests.report.html.svg import outside, texts
+from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
+
+BOUND = Ceiling("network", 100e9, "NIC 8×100 Gb/s", "bound", "sysfs")
+SIZES = [1 << power for power in range(8, 21, 2)]
+
+
+def curve(backend: str, gigabytes: float = 40, **changes: Any) -> list[Row]:
+    """Seven sizes up to 1 MiB; the bandwidth doubles until it is `gigabytes`, and its interval is ±10 % of the time."""
+    rows = []
+    for size in SIZES:
+        rate = gigabytes * 1e9 * size / SIZES[-1]
+        time_s = 1.5 * size / rate
+        times = Times(time_s, time_s * 0.9, time_s * 1.1, time_s, time_s, time_s, time_s)
+        figures = {"algbw_bytes_per_s": rate / 1.5, "busbw_bytes_per_s": rate, "percent_of_ceiling": 100 * rate / 50e9}
+        rows.append(make_row(size, **{"backend": backend, "time_s": times, **figures, **changes}))
+    return rows
+
+
+def page_of(*rows: Row, **info: Any) -> Material:
+    return material(run_of([(row, {}) for row in rows], **info))
+
+
+def chart_of(*rows: Row) -> SizeChart:
+    (found,) = size_charts(page_of(*rows))
+    return found
+
+
+class TestSeries:
+    def test_a_chart_per_operation_has_a_line_per_backend(self) -> None:
+        rows = [*curve("nccl"), *curve("mpi"), *curve("mpi", operation="broadcast")]
+        reduced, broadcast = size_charts(page_of(*rows))
+        assert (reduced.operation, [line.name for line in reduced.lines]) == ("allreduce", ["mpi", "nccl"])
+        assert (broadcast.operation, [line.name for line in broadcast.lines]) == ("broadcast", ["mpi"])
+        assert [line.number for line in (*reduced.lines, *broadcast.lines)] == [0, 1, 0]  # a backend looks alike in all charts
+        assert reduced.key != broadcast.key
+
+    def test_runs_share_the_axes_and_have_styles_of_their_own(self) -> None:
+        runs = [run_of([(row, {}) for backend in ("gloo", "mpi") for row in curve(backend)], name=name) for name in ("before", "after")]
+        (found,) = size_charts(material(*runs))
+        names = ["gloo (before)", "mpi (before)", "gloo (after)", "mpi (after)"]
+        assert [(line.name, line.number) for line in found.lines] == list(zip(names, range(4), strict=True))
+
+    def test_styles_differ_where_only_one_run_has_two_lines_of_a_backend(self) -> None:
+        first = [*curve("nccl"), *curve("nccl", algorithm="tree"), *curve("nccl", algorithm="ring")]
+        (found,) = size_charts(material(run_of([(row, {}) for row in first], "one"), run_of([(row, {}) for row in curve("nccl")], "two")))
+        assert [line.name for line in found.lines] == ["nccl auto (one)", "nccl ring (one)", "nccl tree (one)", "nccl auto (two)"]
+        assert len({line.number for line in found.lines}) == 4
+
+    def test_runs_of_one_name_stay_apart(self) -> None:
+        rows = curve("mpi")
+        (found,) = size_charts(material(Run(Path("one/p2p"), {}, rows), Run(Path("two/p2p"), {}, rows)))
+        assert [line.name for line in found.lines] == ["mpi (one/p2p)", "mpi (two/p2p)"]
+        (found,) = size_charts(material(Run(Path("p2p"), {}, rows), Run(Path("p2p"), {}, rows)))
+        assert len({line.name for line in found.lines}) == 2
+
+    def test_of_many_series_the_first_are_drawn_and_the_rest_is_counted(self) -> None:
+        page = page_of(*(row for number in range(MOST_LINES + 4) for row in curve(f"backend{number:02}")[:2]))
+        (found,) = charts = size_charts(page)
+        assert (len(found.lines), found.left_out) == (MOST_LINES, 4)
+        made = section(page, charts)
+        assert made is not None
+        assert made.texts == ["allreduce: 4 more series are in `collbench report --csv FILE`."]
+
+    def test_rows_in_any_order_are_drawn_by_size(self) -> None:
+        assert [point.size_bytes for point in chart_of(*reversed(curve("mpi"))).lines[0].points] == SIZES
+
+
+class TestValues:
+    def test_data_has_a_value_per_size_and_none_where_a_series_has_no_row(self) -> None:
+        data = chart_of(*curve("nccl"), *curve("mpi", 20)[2:]).data()
+        assert data["sizes"] == SIZES
+        assert data["labels"][-1] == "1 MiB"
+        mpi, nccl = data["series"]
+        assert nccl["rate"][-2:] == [10.0, 40.0]
+        assert nccl["rateLow"][-1] == pytest.approx(40 / 1.1, rel=1e-5)
+        assert nccl["rateHigh"][-1] == pytest.approx(40 / 0.9, rel=1e-5)
+        assert nccl["time"][-1] == pytest.approx(39.3216)
+        assert mpi["rate"][:3] == [None, None, 0.078125]
+        assert (mpi["texts"][0], mpi["states"][0]) == (None, "")
+        assert nccl["texts"][-1] == "nccl: 40.0 of 50.0 GB/s (80 %), 39.32 µs [35.39, 43.25]"
+
+    def test_states_and_reasons_are_in_the_texts(self) -> None:
+        rows = curve("nccl")
+        rows[1] = not_measured("no <GPU> here", size_bytes=SIZES[1])
+        rows[3] = replace(rows[3], flags=("drift",))
+        rows[4] = replace(rows[4], wrong=7)
+        found = chart_of(*rows)
+        (nccl,) = found.data()["series"]
+        assert nccl["states"] == ["", "na", "", "doubtful", "wrong", "", ""]
+        assert (nccl["rate"][1], nccl["time"][1]) == (None, None)
+        assert nccl["texts"][1] == "nccl: n/a (no <GPU> here)"
+        assert nccl["texts"][3].endswith("; ? drift")
+        assert nccl["texts"][4].endswith("; WRONG 7")
+        classes = re.findall(r'<(?:circle|path) class="([^"]*)" (?:cx|d="M[\d. ]+m)', found.picture().markup("title"))
+        assert {"s0 d0", "s0 d0 open", "bad"} <= set(classes)
+
+    def test_an_interval_that_does_not_contain_the_time_is_left_out(self) -> None:
+        wide = Times(1e-5, 2e-5, 3e-5, 1e-6, 1e-5, 1e-5, 1e-5)
+        (point,) = chart_of(make_row(1024, time_s=wide)).lines[0].points
+        assert point.time == Value(pytest.approx(10.0), None, None)
+
+    def test_latencies_have_no_bandwidth_and_one_rank_has_no_bus(self) -> None:
+        latency = chart_of(*curve("mpi", operation="p2p_latency"))
+        assert (latency.has_rate, latency.limits) == (False, [])
+        assert "time, µs" in texts(latency.picture())
+        assert not chart_of(*curve("mpi", ranks=1)).has_rate
+
+    def test_without_rows_or_sizes_there_is_no_chart(self) -> None:
+        assert size_charts(page_of()) == []
+        assert size_charts(page_of(make_row(0, operation="barrier"), make_row(-5), make_row(1 << 62))) == []
+
+    def test_operations_without_bytes_are_a_table(self) -> None:
+        page = page_of(make_row(0, operation="barrier", backend="mpi", busbw_bytes_per_s=None, time_s=make_times(3e-6), flags=("drift",)))
+        found = section(page, [])
+        assert found is not None
+        ((_, table),) = found.tables
+        assert table.rows == [["run", "barrier", "mpi", "3.000 µs [2.970, 3.030]", "? drift"]]
+        assert section(page_of(), []) is None
+
+
+class TestLimits:
+    def test_the_expected_rate_and_the_hard_limit_are_lines_with_labels_in_the_margin(self) -> None:
+        found = chart_of(*curve("nccl", hard_bound=BOUND))
+        assert [limit["name"] for limit in found.data()["limits"]] == [
+            "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)", "hard limit 100 GB/s: NIC 8×100 Gb/s",
+        ]  # fmt: skip
+        assert [limit["rate"] for limit in found.data()["limits"]] == [[50.0] * 7, [100.0] * 7]
+        places = re.findall(r'<text class="(?:limit|bound)" x="(\d+)"[^>]*>([^<]*)<', found.picture().markup("t"))
+        assert [text for _, text in places] == ["expected 50.0", "hard limit 100"]
+        right = max(float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)"', found.picture().markup("t")))
+        assert all(float(x) > right for x, _ in places)
+
+    def test_a_hard_limit_that_equals_the_expected_rate_is_one_line(self) -> None:
+        (limit,) = chart_of(*curve("nccl", hard_bound=replace(NIC, model="bound"))).limits
+        assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring and hard limit)"
+
+    def test_a_row_above_the_limit_does_not_repeat_it(self) -> None:
+        rows = curve("nccl", hard_bound=replace(NIC, model="bound"))
+        rows[5] = replace(rows[5], percent_of_ceiling=None, flags=("above_bound",))
+        (limit,) = chart_of(*rows, *curve("mpi", hard_bound=replace(NIC, model="bound"))).limits
+        assert sorted(limit.rates) == SIZES
+
+    def test_a_limit_that_fell_in_the_second_run_is_one_line_at_the_rate_before(self) -> None:
+        fell = CeilingChange("allreduce", "nccl", "ring", 50e9, 40e9, NIC.limited_by, "NIC 2×160 Gb/s of cb1h2")
+        slow = curve("nccl", 30, algorithm="tree", ceiling=replace(NIC, bytes_per_s=40e9, limited_by="NIC 2×160 Gb/s of cb1h2"))
+        (limit,) = chart_of(*curve("nccl"), *with_ceilings_before([fell], "before", slow)).limits
+        assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)"
+
+    def test_a_reference_per_size_is_a_curve(self) -> None:
+        ranged = [replace(COPY, bytes_per_s=size * 1e5, low_bytes_per_s=size * 9e4, high_bytes_per_s=size * 2e5) for size in SIZES]
+        (limit,) = chart_of(*(replace(row, ceiling=each) for row, each in zip(curve("mpi"), ranged, strict=True))).limits
+        assert limit.name == "expected 0.0256–105 GB/s: memory copy and sum (measured)"
+        assert [limit.rates[size] for size in SIZES] == pytest.approx([size * 1e-4 for size in SIZES])
+
+    def test_a_reference_of_one_size_is_not_drawn_at_the_others(self) -> None:
+        rows = curve("mpi")
+        rows[3] = replace(rows[3], ceiling=COPY)
+        measured = next(each for each in chart_of(*rows).data()["limits"] if "memory" in each["name"])
+        assert measured["rate"] == [None, None, None, 34.0, None, None, None]
+
+    def test_a_rate_that_no_row_is_compared_with_is_not_drawn(self) -> None:
+        assert chart_of(*(replace(row, percent_of_ceiling=None) for row in curve("mpi"))).limits == []
+        assert chart_of(*curve("mpi", ceiling=replace(NIC, bytes_per_s=math.inf))).limits == []
+
+    @pytest.mark.parametrize("count", [2, 12, 30])
+    def test_labels_of_many_limits_do_not_collide_and_stay_inside(self, count: int) -> None:
+        rows = [row for number in range(count) for row in curve(f"b{number}", ceiling=replace(NIC, bytes_per_s=(50 + 2 * number) * 1e9))]
+        picture = chart_of(*rows).picture()
+        heights = sorted(float(y) for y in re.findall(r'<text class="limit" x="\d+" y="([\d.]+)"', picture.markup("t")))
+        assert len(heights) == min(count, 10)
+        assert all(after - before >= 25 for before, after in pairwise(heights))
+        assert not outside(picture)
+
+
+def test_the_chart_of_the_page_has_the_best_values_in_its_caption_and_all_in_its_table() -> None:
+    rows = curve("mpi", 20)
+    rows[-1] = replace(rows[-1], wrong=1)  # wrong data has no best value
+    chart = to_chart(chart_of(*curve("nccl"), *rows))
+    assert chart.caption == "mpi reaches 5.00 GB/s at 256 KiB; nccl reaches 40.0 GB/s at 1 MiB. expected 50.0 GB/s: NIC 4×100 Gb/s (ring)."
+    assert list(chart.table.head) == ["size", "mpi", "nccl"]
+    assert chart.table.rows[-1][2] == "40.0 of 50.0 GB/s (80 %), 39.32 µs [35.39, 43.25]"
+    assert len(chart.table.rows) == 7
+
+
+WORDS = st.sampled_from(["<script>alert(1)</script>", "$x^2$", "\u202eabc\x1b[31m", "=cmd|' /C calc'!A0", "a" * 5000, "", "网络\ud800"])
+NUMBERS = st.one_of(st.none(), st.floats(), st.sampled_from([0.0, -1.0, 1e-320, 1e308, math.inf, math.nan, 1e-6]))
+
+
+@st.composite
+def hostile_rows(draw: st.DrawFn) -> Row:
+    times = Times(*(draw(NUMBERS) for _ in range(7)))  # type: ignore[arg-type]
+    ceiling = Ceiling(draw(WORDS), draw(NUMBERS), draw(WORDS), draw(WORDS), draw(WORDS))
+    return make_row(
+        draw(st.sampled_from([0, 1, 8, 1024, 1 << 61, 1 << 70, -5])), backend=draw(WORDS),
+        operation=draw(st.sampled_from(["allreduce", "</svg>"])),
+        time_s=draw(st.sampled_from([times, None])), busbw_bytes_per_s=draw(NUMBERS), algbw_bytes_per_s=draw(NUMBERS), ceiling=ceiling,
+        hard_bound=ceiling, percent_of_ceiling=draw(NUMBERS), flags=(draw(WORDS), "drift"), na=draw(st.sampled_from([None, "<b>"])),
+        ranks=draw(st.sampled_from([0, 1, 2])), launches=draw(st.sampled_from([1, 3])), evidence={"launch_medians_s": [draw(NUMBERS), "x"]},
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(hostile_rows(), max_size=6))
+def test_any_row_makes_a_chart_inside_its_picture_and_its_text_is_inert(rows: list[Row]) -> None:
+    for found in size_charts(page_of(*rows)):
+        chart = to_chart(found)
+        assert not re.search(r"<script|\x1b|\u202e|\bnan\b|\binf\b", chart.drawing)
+        assert re.fullmatch(r"[\w-]+", chart.key)
+        assert len(chart.drawing) + len(chart.caption) + len(chart.method) < 40_000
+        assert not outside(found.picture())
+        values = [value for each in found.data()["series"] for name in ("rate", "time") for value in each[name] if value is not None]
+        assert all(map(math.isfinite, values))

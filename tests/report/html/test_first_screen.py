@@ -1,0 +1,220 @@
+"""The answer of a page, for each kind of result: sentence, badge, figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, first_screen
+from collbench.report.html.material import Material
+from collbench.report.html.page import html
+from collbench.results.folder import HUNT, RunFolder
+from collbench.results.reader import Run, read_run
+from collbench.results.row import Row
+from collbench.results.steps import WORKLOAD
+from tests.gate.verdicts import regression, verdict
+from tests.report.html.stored import material, run_of
+from tests.report.html.test_curves import hostile_rows
+from tests.report.test_hunt import CLEARED, SICK, UNDECIDED, about
+from tests.report.verdict.hostile import hostile
+from tests.results.rows import make_row, make_times, not_measured
+from tests.results.test_rounds import a_round
+from tests.results.test_steps import NA, ROW
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+
+def screen_of(found: Material) -> FirstScreen:
+    screen = first_screen(found)
+    assert screen is not None
+    assert len(screen.figures) <= 4 and not screen.title.endswith(".")
+    return screen
+
+
+def of_rows(*rows: Row) -> FirstScreen:
+    return screen_of(material(run_of([(row, {}) for row in rows])))
+
+
+def launches(name: str, factor: float, **changes: Any) -> list[Run]:
+    """Three launches of two sizes that take `factor` times as long, with little noise."""
+    found = []
+    for number in range(3):
+        times = {size: make_times(factor * size * 1e-9 * (1 + number / 1000)) for size in (1 << 16, 1 << 20)}
+        rows = [make_row(size, **{"time_s": time_s, **changes}) for size, time_s in times.items()]
+        found.append(run_of([(row, {}) for row in rows], f"{name}/launch-{number}", allocation_id=name))
+    return found
+
+
+class TestRows:
+    def test_one_operation_has_its_rate_the_expected_one_and_what_limits(self) -> None:
+        found = of_rows(make_row(), make_row(8, backend="mpi", busbw_bytes_per_s=1e6, percent_of_ceiling=0.002, time_s=make_times(5e-6)))
+        assert found.title == "allreduce on 1 node, 4 ranks: 42.0 of 50.0 GB/s (84 %) at 64 MiB, limited by NIC 4×100 Gb/s"
+        assert LargeFigure("84 %", "of 50.0 GB/s expected: allreduce over nccl at 64 MiB") in found.figures
+        assert LargeFigure("5.000 µs", "allreduce over mpi at 8 B") in found.figures
+
+    def test_of_several_operations_the_lowest_and_the_highest_share_are_named(self) -> None:
+        found = of_rows(make_row(), make_row(operation="broadcast", busbw_bytes_per_s=20e9, percent_of_ceiling=40.0))
+        assert (
+            found.title
+            == "2 operations on 1 node, 4 ranks: 40 % (broadcast over nccl) to 84 % (allreduce over nccl) of the expected bandwidth"
+        )
+        assert [figure.value for figure in found.figures] == ["84 %", "40 %"]
+
+    def test_wrong_data_comes_before_any_rate(self) -> None:
+        found = of_rows(make_row(wrong=3), make_row(operation="broadcast"))
+        assert found.badge == (BAD, "BROKEN")
+        assert "WRONG DATA in allreduce over nccl" in found.title
+
+    def test_without_an_expected_rate_there_is_no_percentage(self) -> None:
+        found = of_rows(make_row(ceiling=Ceiling("none", None, "unknown speed"), percent_of_ceiling=None))
+        assert "%" not in found.title and "42.0 GB/s" in found.title
+
+    def test_rows_without_a_time_have_their_reason(self) -> None:
+        assert "no library" in of_rows(not_measured("no library")).title
+
+    def test_without_runs_there_is_no_answer_and_no_page(self) -> None:
+        assert first_screen(material()) is None
+        with pytest.raises(UsageError, match="no result for a page"):
+            html(material())
+
+
+class TestComparison:
+    def test_slower_cases_are_counted_with_the_range_of_their_change(self) -> None:
+        found = screen_of(material(*launches("before", 1), *launches("after", 1.3)))
+        assert (found.badge, found.title) == ((BAD, "SLOWER"), "allreduce slower (+30.0 %) in 2 of 2 cases")
+        assert [figure.value for figure in found.figures] == ["+30.0 %", "+30.0 %"]
+        assert found.more[0].startswith("after against before, the baseline: 2 cases: 2 slower")
+
+    def test_faster_cases_are_good(self) -> None:
+        found = screen_of(material(*launches("before", 1), *launches("after", 0.5)))
+        assert (found.badge, found.title) == ((GOOD, "FASTER"), "allreduce faster (-50.0 %) in 2 of 2 cases")
+
+    def test_no_change_is_claimed_only_inside_the_margin(self) -> None:
+        found = screen_of(material(*launches("before", 1), *launches("after", 1.001)))
+        assert (found.badge, found.title) == ((GOOD, "NO CHANGE"), "allreduce: no change (±5 %) in 2 of 2 cases")
+        assert found.figures == [LargeFigure("2", "cases without change")]
+
+    def test_single_runs_without_intervals_are_inconclusive(self) -> None:
+        bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
+        runs = [run_of([(make_row(8, time_s=bare, flags=("imported",)), {})], name) for name in ("before", "after")]
+        found = screen_of(material(*runs))
+        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "allreduce: inconclusive in 1 of 1 case")
+        assert found.figures == [LargeFigure("1", "inconclusive case")]
+
+    def test_wrong_data_is_the_answer(self) -> None:
+        found = screen_of(material(*launches("before", 1), *launches("after", 1.3, wrong=5)))
+        assert (found.badge, found.title) == ((BAD, "WRONG DATA"), "wrong data in 2 of 2 cases")
+
+    def test_runs_without_a_common_case_have_the_reason(self) -> None:
+        found = screen_of(material(*launches("before", 1), *launches("after", 1, ranks=8)))
+        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "no case in common: ranks 4 → 8")
+
+    def test_cases_that_one_run_lacks_are_not_judged(self) -> None:
+        lost = run_of([(not_measured("no memory", size_bytes=8), {})], "after")
+        found = screen_of(material(run_of([(make_row(8), {})], "before"), lost))
+        assert (found.badge, found.title) == ((DOUBT, "INCONCLUSIVE"), "none of 1 case was measured in both runs")
+
+    def test_a_link_that_became_slower_is_named(self) -> None:
+        runs = [read_run(path) for name in ("before", "after") for path in sorted((REPORTS / "regression" / name).iterdir())]
+        assert screen_of(Material(runs, Path("x.html"))).title == (
+            "allreduce slower (+21.1 to +25.7 %) in 7 of 8 cases; eth0 of cb1h2: 1 → 0.8 Gb/s"
+        )
+
+
+class TestGate:
+    @staticmethod
+    def of(given: Any) -> FirstScreen:
+        return screen_of(Material([Run(Path("night-9"), {}, [make_row()])], Path("page.html"), (), given))
+
+    def test_a_regression_has_its_count_and_its_cause(self) -> None:
+        found = self.of(regression())
+        assert found.badge == (BAD, "REGRESSION")
+        assert found.title == "2 confirmed, 1 accepted; the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
+        assert found.figures[0] == LargeFigure("+3.0 %", "allreduce on mpi, large messages, limit +1.0 %")
+        assert found.figures[-1] == LargeFigure("6", "cases judged")
+
+    def test_a_pass(self) -> None:
+        found = self.of(verdict())
+        assert (found.badge, found.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
+
+    def test_hostile_text_is_printable(self) -> None:
+        found = self.of(hostile(rows=3))
+        every = [found.title, found.circumstances, *found.more, *(figure.label for figure in found.figures)]
+        assert not any("\x1b" in text or "\u202e" in text for text in every)
+        assert len(found.title) <= 400
+
+
+class TestHunt:
+    @staticmethod
+    def of(folder: Path, hunt: dict[str, Any]) -> FirstScreen:
+        run = RunFolder.create(folder / "run", "hunt", {"hunt": hunt})
+        for number in range(5):
+            run.append_round(a_round(number).as_json(), HUNT)
+        run.finish(exit_code=0)
+        return screen_of(material(read_run(folder / "run")))
+
+    def test_a_confirmed_suspect_is_the_answer(self, tmp_path: Path) -> None:
+        found = self.of(tmp_path, about(SICK, CLEARED, UNDECIDED))
+        assert (found.badge, found.title) == ((BAD, "FAULTY"), "b sends and receives at 50 % of the others (49 % to 52 %)")
+        assert found.figures == [LargeFigure("50 %", "of the others: b"), LargeFigure("4", "nodes searched")]
+
+    def test_no_suspect_is_healthy(self, tmp_path: Path) -> None:
+        assert self.of(tmp_path, about(result="nobody")).badge == (GOOD, "HEALTHY")
+
+    def test_inconclusive_suspects_have_no_verdict(self, tmp_path: Path) -> None:
+        assert self.of(tmp_path, about(UNDECIDED, result="no verdict")).badge == (DOUBT, "NO VERDICT")
+
+    def test_a_hunt_that_stopped_early_has_no_verdict(self, tmp_path: Path) -> None:
+        found = self.of(tmp_path, {**about(), "verdict": None})
+        assert (found.badge, found.title) == ((DOUBT, "NO VERDICT"), "the hunt stopped early, without a verdict")
+
+    def test_a_host_that_became_slow_is_faulty_in_a_stored_hunt(self) -> None:
+        assert screen_of(Material([read_run(REPORTS / "hunt-host")], Path("x.html"))).badge == (BAD, "FAULTY")
+
+
+class TestTraining:
+    @staticmethod
+    def of(folder: Path, *rows: Any) -> FirstScreen:
+        run = RunFolder.create(folder / "run", "workload", {"workload": {"ranks": 2}})
+        for row in rows:
+            run.append_round(row.as_json(), WORKLOAD)
+        run.finish(exit_code=0)
+        return screen_of(material(read_run(folder / "run")))
+
+    def test_a_step_has_its_time_its_share_and_what_limits(self, tmp_path: Path) -> None:
+        found = self.of(tmp_path, ROW)
+        assert found.title == (
+            "data-parallel training of bert-large on 2 nodes, 2 ranks: a step's exchange takes 20.00 ms over mpi, "
+            "0.100 of 0.125 GB/s (80 %), limited by NIC eth0 1 Gb/s"
+        )
+        assert [figure.value for figure in found.figures] == ["20.00 ms", "80 %"]
+
+    def test_wrong_data_is_bad(self, tmp_path: Path) -> None:
+        assert self.of(tmp_path, replace(ROW, wrong=3)).badge == (BAD, "WRONG DATA")
+
+    def test_a_step_that_was_not_measured_has_its_reason(self, tmp_path: Path) -> None:
+        found = self.of(tmp_path, NA)
+        assert found.badge == (DOUBT, "NOT MEASURED") and "no GPU here" in found.title
+
+
+def test_pairs_name_the_slow_host() -> None:
+    found = screen_of(Material([read_run(REPORTS / "pairs-trials/host-0")], Path("x.html")))
+    assert found.badge == (BAD, "SLOW")
+    assert found.title.startswith("cb1h2 sends and receives at 50 % ")
+    assert found.figures[0] == LargeFigure("50 %", "of the others: cb1h2")
+
+
+@settings(max_examples=30, deadline=None)
+@given(hostile_rows(), hostile_rows())
+def test_any_rows_have_an_answer_in_printable_text(one: Row, other: Row) -> None:
+    for page in (material(run_of([(one, {}), (other, {})])), material(run_of([(one, {})]), run_of([(other, {})]))):
+        found = screen_of(page)
+        every = [found.title, found.circumstances, *found.more, *(f"{figure.value} {figure.label}" for figure in found.figures)]
+        assert not any("\x1b" in text or "\u202e" in text for text in every)
+        assert all(len(text) <= 600 for text in every)
