@@ -16,7 +16,6 @@ from collbench.report.html.chart import Section
 from collbench.report.html.forest import forest
 from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.material import Material
-from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html
 from collbench.results.reader import Run
 from tests.gate.verdicts import group, regression, suspicion, verdict
@@ -110,14 +109,9 @@ def test_a_chart_holds_any_factor(factor: float) -> None:
     assert not outside_markup(drawing)
 
 
-def test_it_precedes_the_overview_which_has_the_result_too() -> None:
+def test_it_precedes_the_results() -> None:
     page = html(material(regression()))
     assert page.index('id="gate"') < page.index('id="overview"')
-    found = overview(material(regression()))
-    assert found is not None
-    assert found.texts[0] == (
-        "Gate: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cases)."
-    )
 
 
 def test_untrusted_text_is_no_markup() -> None:
