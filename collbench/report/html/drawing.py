@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, isfinite, log2, log10
+from math import ceil, floor, log2, log10
 from xml.sax.saxutils import escape, quoteattr
 
 from collbench.report.frame import printable
@@ -278,11 +278,6 @@ def draw_legend(picture: Picture, series: Sequence[tuple[str, int]], left: float
 def series_classes(number: int) -> str:
     """Return the classes of a series' line: color and dash."""
     return f"s{number % COLORS} d{(number + number // COLORS) % DASHES}"
-
-
-def is_drawable(value: float | None) -> bool:
-    """Return whether a value can be drawn."""
-    return value is not None and isfinite(value)
 
 
 def _number(value: float | str) -> str:

@@ -248,23 +248,14 @@ _PANELS: tuple[tuple[str, Callable[[Moment], tuple[float | None, float | None]]]
 def section(material: Material) -> Section | None:
     """Return the section: the runs in which the machine state disturbed a case, or a GPU was throttled; None without any."""
     named = [run for run in material.runs if run.rows]
-    shown = sorted((run for run in named if _flagged(run) or _is_throttled(run)), key=_flagged, reverse=True)[:_MOST_RUNS]
-    charts = [
-        chart
-        for place, run in enumerate(named)
-        if run in shown
-        for chart in _charts(place, f" ({cut(run.path.resolve().name)})" if len(named) > 1 else "", run)
-    ]
+    flagged = {id(run): sum(bool(each.flags) for each in moments(run)[0]) for run in named}
+    disturbed = [run for run in named if flagged[id(run)] or any(gpu.share for gpu in _gpus(run).values())]
+    shown = sorted(disturbed, key=lambda run: -flagged[id(run)])[:_MOST_RUNS]
+    charts: list[Chart] = []
+    for place, run in enumerate(shown):
+        charts += _charts(place, f" ({cut(run.path.resolve().name)})" if len(named) > 1 else "", run)
     less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
     return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), charts) if charts else None
-
-
-def _flagged(run: Run) -> int:
-    return sum(bool(each.flags) for each in moments(run)[0])
-
-
-def _is_throttled(run: Run) -> bool:
-    return any(gpu.share for gpu in _gpus(run).values())
 
 
 def _charts(place: int, where: str, run: Run) -> list[Chart]:
