@@ -696,7 +696,7 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
-    from collbench.machine.sources import this_machine
+    from collbench.machine.here import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()

@@ -100,7 +100,7 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
 
 def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
     """Return a function for the link between two GPUs of this machine, which is probed only once."""
-    from collbench.machine.sources import this_machine
+    from collbench.machine.here import this_machine
 
     machine = this_machine()
     return lambda x, y: link_between(machine, x.bus_id, y.bus_id)
