@@ -255,7 +255,7 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
 
 
 def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: float) -> ChannelJob:
-    from collbench.measure.ceilings import link_between
+    from collbench.measure.link_ceilings import link_between
 
     row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
 

@@ -11,7 +11,7 @@ from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memor
 from collbench.device.gpu import OpenGpu, gpu_count
 from collbench.device.unavailable import gpu_obstacle
 from collbench.errors import FINE, RunFailed, UsageError
-from collbench.measure.ceilings import link_between
+from collbench.measure.link_ceilings import link_between
 from collbench.measure.probing import together_or_alone
 
 if TYPE_CHECKING:
