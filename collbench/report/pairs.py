@@ -217,7 +217,7 @@ _OF_ALL = frozenset({"their_tool", "unverified"})
 
 
 def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width: int | None = None) -> Iterator[Line]:
-    """Yield a table of external tools' figures and collbench's, the kind of each tool's figures, and the flags' meanings; nothing without rows.
+    """Yield a table of the figures of external tools and collbench, the kind of each, and the flags' meanings; nothing without rows.
 
     backend: the one that measured ours.
     """
