@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, SupportsInt
 
@@ -24,14 +25,14 @@ class Messages(Protocol):
         ...
 
 
-class MessageSteps:
+class MessageSteps(ABC):
     """The messages of a binding (`operations.operation.Binding`), made by its method `message`. `scratch`: a byte for signals."""
 
     scratch: Any
 
+    @abstractmethod
     def message(self, kind: str, rank: int, part: Any, count: int, signal: bool = False) -> Call:
         """Return a call of `count` elements, or bytes of a signal. kind: "send", "receive", "post_send" or "post_receive"."""
-        raise NotImplementedError
 
     def send_to(self, rank: int, part: Any, count: int) -> Call:
         """Return a call that sends `count` elements at `part`."""

@@ -119,7 +119,8 @@ def _findings(run: Run | None) -> list[Finding]:
     from collbench.machine.doctor import host as settings
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
-    from collbench.machine.sources import read_paths, this_machine
+    from collbench.machine.here import this_machine
+    from collbench.machine.sources import read_paths
     from collbench.results.folder import TOPOLOGY
 
     machines = []

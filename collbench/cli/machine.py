@@ -279,7 +279,7 @@ def _add_probe_options(parser: Parser) -> None:
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
     what.add_argument("--measure", action="store_true", help=_MEASURE)
-    tools("that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked").add_to(parser)
+    tools("that --measure runs from host to host, as rows of their own; it always runs ib_write_bw").add_to(parser)
     parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")

@@ -52,12 +52,12 @@ def report_exception(error: BaseException) -> None:
         return
     write_error("".join(traceback.format_exception(error)))
     plugin = failed_plugin(error)
-    told = (
+    request = (
         f"{plugin}: report the lines above to its authors"
         if plugin
         else ("this is a bug of collbench, not of your network: please report the lines above")
     )
-    write_error(f"collbench: {told}\n")
+    write_error(f"collbench: {request}\n")
     error.reported = True  # type: ignore[attr-defined]
 
 

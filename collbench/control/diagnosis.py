@@ -437,7 +437,7 @@ class HangEvidence:
     what         the phase without progress; "" when a process has ended
     members      by rank its name in messages: "rank 13 (node07, pid 4242)"
     answers      the states of the ranks that replied
-    heard        the last known state of each rank
+    states       the last known state of each rank
     gone         ranks with an ended process, in the order of their ends
     how          by rank how its process ended
     beside       by rank which others may have ended before it, if the launcher kills all ranks of a host together
@@ -454,7 +454,7 @@ class HangEvidence:
     timeout_s: float
     members: Mapping[int, str]
     answers: Mapping[int, RankState]
-    heard: Mapping[int, RankState] = field(default_factory=dict)
+    states: Mapping[int, RankState] = field(default_factory=dict)
     gone: Sequence[int] = ()
     how: Mapping[int, ProcessEnd] = field(default_factory=dict)
     other_candidates: Mapping[int, HostKilled] = field(default_factory=dict)
@@ -545,7 +545,7 @@ def _how_late(one: RankState, majority: tuple[int, int], where: str) -> dict[str
 
 def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
     """Return the phase without progress; else the phase of the waiting ranks; else the last known phase of the first of `ranks`."""
-    last = [seen.heard[rank].phase for rank in ranks if rank in seen.heard]
+    last = [seen.states[rank].phase for rank in ranks if rank in seen.states]
     return seen.what or (_majority(seen)[1] if seen.answers else "") or next(filter(None, last), "")
 
 

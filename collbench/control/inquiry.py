@@ -86,13 +86,13 @@ class HangInquiry:
         self._helpers: list[threading.Thread] = []
         self._called_at, self._looked_at = time.monotonic(), 0.0
         self._own = hub.stand()
-        self.heard(self._own)
+        self.store(self._own)
         if not self._is_certain:
             for rank in hub.node.stopped():
-                self.held[rank] = hub.heard.get(rank, RankState(rank))
+                self.held[rank] = hub.states.get(rank, RankState(rank))
             hub.down.broadcast(Where())
 
-    def heard(self, one: RankState) -> None:
+    def store(self, one: RankState) -> None:
         """Store a state. It is from its own rank, or from the first rank of that rank's node."""
         (self.held if one.held else self.answers)[one.rank] = one
 
@@ -241,7 +241,7 @@ class HangInquiry:
         if self.echo and self._names_no_rank and not (self.echo.code == FAILED and self._paths().fault()):
             return self.echo
         hub = self._hub
-        self.heard(hub.stand())
+        self.store(hub.stand())
         if hub.gone and hub.woke_after_s >= hub.timeout_s:  # rank 0 itself was stopped for longer than the others' deadline
             name = str(hub.members[0]) if hub.members else "rank 0"
             return RankPaused(name, self._own.phase, hub.woke_after_s, hub.timeout_s)
@@ -255,7 +255,7 @@ class HangInquiry:
             timeout_s=hub.timeout_s,
             members={**{rank: str(member) for rank, member in hub.joined.items()}, **here} if hub.gone else here,
             answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in hub.gone},
-            heard=hub.heard,
+            states=hub.states,
             gone=list(hub.gone),
             how=hub.how,
             other_candidates=hub.other_candidates,

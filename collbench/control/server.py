@@ -51,7 +51,7 @@ class Coordinator:
     The inbox has ranks that join (`Joining`), `Values` of a step, or an error to raise.
 
     joined   the ranks that have joined; members: all ranks in their order, empty until all have joined
-    heard    the last state of each rank
+    states   the last state of each rank
     gone     ranks that have ended unexpectedly, and when; left: those that left in order
     parted   set when all ranks that joined have left or ended
     late     facts about processes that joined as a rank that had joined already
@@ -76,7 +76,7 @@ class Coordinator:
         self.unreadable = ""
         self.node = NodeProcesses()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.heard: dict[int, RankState] = {}
+        self.states: dict[int, RankState] = {}
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
@@ -194,9 +194,9 @@ class Coordinator:
         check_ranks((one.rank for one in message.states), child.ranks | child.also)
         for one in message.states:
             if not one.held:
-                self.heard[one.rank] = one
+                self.states[one.rank] = one
             if isinstance(message, wire.Here) and self.inquiries.now:
-                self.inquiries.now.heard(one)
+                self.inquiries.now.store(one)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """Handle the end of a process. Unless it was killed, its last message may still arrive."""

@@ -1,4 +1,4 @@
-"""Reading of machines from files, folders and tarballs, or from this host; one machine per host.
+"""Reading of machines from files, folders and tarballs; one machine per host. `here` reads this one.
 
 Readings of one host are merged, the most trusted source first: a `probe` snapshot, the kernel's files, then READERS in their order.
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from collbench.machine.files import SUFFIXES, Files, Folder, open_archive, unpacked
+from collbench.machine.here import readings
 from collbench.machine.merge import merge
-from collbench.machine.model import Machine, Nic, PciDevice, System, impossible, with_reasons
-from collbench.machine.readers import linux, network, pci
+from collbench.machine.model import Machine, System, impossible, with_reasons
 from collbench.machine.readers.hwloc import HWLOC
 from collbench.machine.readers.lspci import ACS_LINES, LSPCI
 from collbench.machine.readers.nccl_xml import NCCL_XML
@@ -26,72 +25,6 @@ from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
 from collbench.untrusted import open_file, values_in
-
-# A Linux machine from its files, live or copied: one reading per reader, and network cards without a device.
-
-_FILES = "sysfs"
-_NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"
-_NO_DEVICE = "the kernel has no RDMA device for it"
-
-
-def readings(files: Files) -> list[Machine]:
-    """Return the result of each reader of the kernel's files. Lists that the files do not cover have reasons in `unknown`."""
-    tree, rdma, plain = linux.read(files), network.read(files), network.read_ethernet(files)
-    classes = bool(files.names(network.ETHERNET_CLASS) or files.names(network.CLASS))
-    cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
-    if not classes and not cards.nics:
-        tree = replace(tree, unknown={"nics": _NO_CLASS, **tree.unknown})
-    counted = tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus)  # the kernel lists xGMI, but not NVLinks
-    listed = {"pci", "gpus", "nics", *(("gpu_links",) if counted else ())}
-    nics = [with_reasons(each, _FILES, {"nics"}) for each in (rdma, plain, cards) if each.sources]
-    return [with_reasons(tree, _FILES, listed), *nics]
-
-
-def _cards(devices: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
-    """Return the network cards without a device: RDMA cards, and all cards where no device is visible."""
-    if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
-        return Machine()  # the card of this device is unknown
-    owned = {nic.address for nic in nics if nic.rdma}
-    free = [each for each in devices if each.kind == "nic" and not each.virtual and each.address not in owned]
-    found = list(_without_device(free, nics) if classes else (pci.nic(each, frozenset()) for each in free))
-    why = _NO_DEVICE if classes else _NO_CLASS
-    unknown = {f"nics/{nic.name}/ports": why for nic in found if nic.name == nic.address}
-    return Machine(sources=(linux.KIND,), nics=tuple(found), unknown=unknown) if found else Machine()
-
-
-def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Nic]:
-    """Yield the RDMA cards without an RDMA device, named after their interface if they have one. Skips cards passed to guests."""
-    names = {nic.address: nic.name for nic in nics if nic.address}
-    for device in free:
-        if pci.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):
-            bare = replace(pci.nic(device, frozenset()), rdma=False, rdma_missing=True)
-            yield replace(bare, name=names.get(device.address, bare.name))
-
-
-# This machine, live: the GPU driver, the kernel's files, and system calls.
-
-_CALLS = "system calls"
-
-
-def this_machine() -> Machine:
-    """Return the machine that this process runs on, as far as it is visible. Never raises; unknown facts have reasons in `unknown`."""
-    from collbench.machine.readers import nvml
-
-    driver = nvml.read()
-    if driver.sources:
-        driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
-    return merge([driver, *readings(Folder(Path("/"))), of_system_calls(Path("/dev/shm"))])
-
-
-def of_system_calls(shared_memory: Path) -> Machine:
-    """Return the host name and the size of the shared-memory file system, from system calls."""
-    machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
-    try:
-        status = os.statvfs(shared_memory)
-    except OSError as why:
-        return replace(machine, unknown={**machine.unknown, "system/shm_bytes": f"{shared_memory}: {why.strerror}"})
-    return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))
-
 
 # Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
 

@@ -96,7 +96,7 @@ def probed(world: World) -> list[Machine] | None:
 
 
 def _this_machine() -> Machine:
-    from collbench.machine.sources import this_machine  # only ranks that read the machine import it
+    from collbench.machine.here import this_machine  # only ranks that read the machine import it
 
     return this_machine()
 

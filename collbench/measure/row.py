@@ -225,7 +225,7 @@ def against_limits(
 ) -> tuple[float | None, tuple[str, ...]]:
     """Return (the percentage of the expected bandwidth, None if it would mislead; the flags that withhold it).
 
-    It would mislead with more ranks than cores or a path beside the network (`withheld`), with an unsteady reference, and above
+    It would mislead with more ranks than cores or a path outside the network (`withheld`), with an unsteady reference, and above
     the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
     """
     disturbed = ceiling is not None and ceiling.disturbed

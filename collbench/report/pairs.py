@@ -217,7 +217,7 @@ _OF_ALL = frozenset({"their_tool", "unverified"})
 
 
 def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width: int | None = None) -> Iterator[Line]:
-    """Yield a table of external tools' figures beside ours, the kind of figure of each tool, and the flags' meanings; nothing without rows.
+    """Yield a table of the figures of external tools and collbench, the kind of each, and the flags' meanings; nothing without rows.
 
     backend: the one that measured ours.
     """
@@ -231,7 +231,7 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
         *dict.fromkeys(_statistics(row for row in rows if not row.na)),
         *explain(flag for row in rows for flag in row.flags),
     ]
-    yield from table_lines(Frame(columns, records, title=f"other tools beside ours (ours over {backend})", foot=foot), width)
+    yield from table_lines(Frame(columns, records, title=f"external tools compared with collbench over {backend}", foot=foot), width)
 
 
 def _statistics(rows: Iterable[Row]) -> Iterator[str]:

@@ -87,8 +87,8 @@ def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_pat
     assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
     assert "\nexternal tool: " in done.stdout
     assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
-    again = run_here(tmp_path, "report", "run").stdout
-    assert again[again.index("other tools") :] == done.stdout[done.stdout.index("other tools") :]
+    again, title = run_here(tmp_path, "report", "run").stdout, "external tools compared with collbench"
+    assert again[again.index(title) :] == done.stdout[done.stdout.index(title) :]
     shown = json.loads(run_here(tmp_path, "report", "run", "--format", "json").stdout)
     assert [row["backend"] for row in shown["theirs"]] == ["iperf3", "iperf3"]
     assert "iperf3" not in run_here(tmp_path, "report", "run", "--csv").stdout

@@ -226,7 +226,7 @@ TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
     ),
     (
         "amd-mi100-4-intel",
-        "a veth without a PCI device is no NIC",
+        "a veth without a PCI device is not a NIC",
         lambda m: [(nic.name, nic.virtual) for nic in m.nics],
         [("enp96s0f0", None), ("veth608058c", "veth")],
     ),
@@ -287,7 +287,7 @@ TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
     ),
     (
         "gpud-h100-8ndr-sysfs",
-        "a bond beside the fabric",
+        "a bond in addition to the fabric",
         lambda m: [
             (port.rate_text, port.rate_bits_per_s, port.link_layer) for nic in m.nics if nic.name == "mlx5_bond_0" for port in nic.ports
         ],
@@ -323,7 +323,7 @@ TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
     ),
     (
         "hwloc-32em64t-2n8c-dax-nvme-mic-dimms",
-        "a Xeon Phi is no GPU, and its link no NIC; nor is a board's VGA",
+        "a Xeon Phi and a board's VGA are not GPUs, and a Xeon Phi's link is not a NIC",
         lambda m: (
             {nic.name: nic.virtual for nic in m.nics if nic.rdma},
             [device.address for device in m.pci if (device.class_id or 0) >> 8 == 0x0300],
@@ -381,7 +381,7 @@ TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
     ),
     (
         "iblinkinfo-edr-on-hdr-switch",
-        "adapters slower than their switch are not accused; SHARP's node is no host",
+        "adapters slower than their switch are not suspects; SHARP's node is not a host",
         lambda m: (
             m.doubts,
             {f"{lane_name(link.lane_bits_per_s)} {fabric_rate(link.width, link.lane_bits_per_s) / 1e9:g}" for link in m.fabric},
@@ -392,7 +392,7 @@ TRAPS: list[tuple[str, str, Callable[[Machine], Any], Any]] = [
     ),
     (
         "ibv-devinfo-port-down",
-        "an MTU is printed, and there is no subnet manager",
+        "an MTU is printed, and the subnet manager is missing",
         lambda m: (
             [(port.rate_bits_per_s, port.mtu_bytes, port.lid, port.sm_lid) for port in ports(m)],
             unknown(m, "nics/mlx5_0/ports/1/mtu_bytes", "the port is down"),

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collbench.machine import sources
-from collbench.machine.sources import this_machine
+from collbench.machine import here
+from collbench.machine.here import this_machine
 
 MEASURED = """
 import re, sys
-from collbench.machine.sources import this_machine
+from collbench.machine.here import this_machine
 this_machine()
 peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]  # getrusage counts what forked it, too
 print(peak, sorted({"torch", "mpi4py", "numpy"} & set(sys.modules)))
@@ -44,8 +44,8 @@ def test_what_is_unknown_has_a_reason() -> None:
 
 def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
-    assert sources.of_system_calls(tmp_path).system.shm_bytes == status.f_blocks * status.f_frsize
-    nowhere = sources.of_system_calls(tmp_path / "nowhere")
+    assert here.of_system_calls(tmp_path).system.shm_bytes == status.f_blocks * status.f_frsize
+    nowhere = here.of_system_calls(tmp_path / "nowhere")
     assert nowhere.system.shm_bytes is None and nowhere.unknown["system/shm_bytes"].endswith("No such file or directory")
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.machine.here import readings
 from collbench.machine.merge import merge
 from collbench.machine.model import LISTS, Gpu, Machine, Nic, PciDevice, known_none, with_reasons
-from collbench.machine.sources import read_paths, readings
+from collbench.machine.sources import read_paths
 from collbench.report.machine import document, title
 from tests.machine.trees import pci, tree
 

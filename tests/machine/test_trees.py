@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
+from collbench.machine.here import readings
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine
 from collbench.machine.peak.links import PcieTree, egress_of
-from collbench.machine.sources import readings
 from collbench.report.machine import tree_lines
 from tests.machine.trees import Tree, pci, tree
 

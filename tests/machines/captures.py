@@ -1,4 +1,4 @@
-"""The captured machines beside this file: what each must be read as, its texts, and a folder with its files."""
+"""The captured machines in this folder: what each must be read as, its texts, and a folder with its files."""
 
 from __future__ import annotations
 

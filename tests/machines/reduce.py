@@ -24,7 +24,7 @@ Same = Callable[[str], bool]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write one .toml for each capture, and a .tar.xz beside it for one with the files of /sys and /proc."""
+    """Write one .toml for each capture, and a .tar.xz next to it for one with the files of /sys and /proc."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("captures", nargs="+", type=Path, metavar="FOLDER", help="outputs of tools; a folder or tarball of /sys and /proc")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW", help="replace a host name; repeatable")

@@ -13,8 +13,8 @@ import pytest
 from collbench.errors import UsageError
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo
+from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
-from collbench.machine.sources import this_machine
 from collbench.measure.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 

@@ -317,7 +317,7 @@ def test_theirs_are_beside_ours() -> None:
     lines = text(theirs("p2p_bandwidth", MIB / 0.1194e9, MIB), around, theirs("p2p_latency", 23.6e-6, 8, backend="fi_pingpong"))
     assert lines[:6] == [
         "",
-        "other tools beside ours (ours over socket)",
+        "external tools compared with collbench over socket",
         "from  to  tool          of               theirs      ours        flags",
         "n1    n2  iperf3        1 MiB bandwidth  0.119 GB/s  0.120 GB/s",
         "n2    n1  ucx_perftest  1 MiB bandwidth  7.07 GB/s   0.100 GB/s  other path",

@@ -80,7 +80,7 @@ def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
 
 _FAR = "SYS"
 _HOST = ("PHB", "NODE")
-_AMD_REMEDY = "AMD: install amdgpu of ROCm's DKMS package beside the NIC vendor's driver"
+_AMD_REMEDY = "AMD: install amdgpu of ROCm's DKMS package in addition to the NIC vendor's driver"
 _NVIDIA_REMEDY = "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with kernel 5.12 or later"
 
 
@@ -95,7 +95,7 @@ def far(view: MachineView) -> Iterator[Finding]:
     where = f"; all usable NICs are at NUMA node {nodes[0]}" if len(nodes) == 1 else ""
     what = f"{plural(len(remote), 'GPU')} reach a NIC only across sockets: {_names(remote)}"
     evidence = f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}"
-    remedy = "place a NIC at each socket; with NVLink let NCCL go over a GPU beside the NIC (NCCL_PXN_DISABLE=0, the default)"
+    remedy = "place a NIC at each socket; with NVLink let NCCL send through a GPU near the NIC (NCCL_PXN_DISABLE=0, the default)"
     yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
 
 
@@ -105,7 +105,7 @@ def shares_switch(view: MachineView) -> Iterator[Finding]:
     if without and near:
         what = f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names(without)}"
         evidence = f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}"
-        remedy = "nothing, if NVLink joins them: NCCL goes over a GPU beside the NIC (PXN); see that NCCL_PXN_DISABLE is not 1"
+        remedy = "nothing, if NVLink joins them: NCCL sends through a GPU near the NIC (PXN); check that NCCL_PXN_DISABLE is not 1"
         yield view.finding("CB2502", "note", what, evidence, remedy)
 
 

@@ -240,7 +240,7 @@ def disagreements(view: MachineView) -> Iterator[Finding]:
 
 
 def _doubt(view: MachineView, code: str, what: str, evidence: str) -> Finding:
-    remedy = "compare with the machine itself: `collbench probe` there, or sysfs and lspci beside it"
+    remedy = "compare with the machine itself: `collbench probe` there, or compare sysfs with lspci"
     return view.finding(code, "note", what, evidence, remedy)
 
 

@@ -46,7 +46,9 @@ _VERBS_REMEDY = "install libibverbs (Debian: libibverbs1 and ibverbs-providers; 
 _RDMA_REMEDY = "if the machine has RDMA cards: load ib_uverbs and the cards' driver, and pass /dev/infiniband into the container"
 _NET_REMEDY = "see the log's lines with NET/IB and NET/Plugin: libibverbs, /dev/infiniband in the container, NCCL_IB_DISABLE"
 _GDR_REMEDY = "`lsmod | grep peermem` and `nvidia-smi topo -m`; see `collbench explain CB2503`, and NCCL_NET_GDR_LEVEL for the distance"
-_RCCL_GDR_REMEDY = "install amdgpu of ROCm's DKMS package beside the NIC vendor's driver, or set NCCL_DMABUF_ENABLE=1 on Linux 6.8 or later"
+_RCCL_GDR_REMEDY = (
+    "install amdgpu of ROCm's DKMS package in addition to the NIC vendor's driver, or set NCCL_DMABUF_ENABLE=1 on Linux 6.8 or later"
+)
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
 
 
 def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: float) -> ChannelJob:
-    from collbench.measure.ceilings import link_between
+    from collbench.measure.link_ceilings import link_between
 
     row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
 
@@ -696,7 +696,7 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
-    from collbench.machine.sources import this_machine
+    from collbench.machine.here import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()

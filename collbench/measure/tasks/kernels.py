@@ -11,7 +11,7 @@ from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memor
 from collbench.device.gpu import OpenGpu, gpu_count
 from collbench.device.unavailable import gpu_obstacle
 from collbench.errors import FINE, RunFailed, UsageError
-from collbench.measure.ceilings import link_between
+from collbench.measure.link_ceilings import link_between
 from collbench.measure.probing import together_or_alone
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
 
 def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
     """Return a function for the link between two GPUs of this machine, which is probed only once."""
-    from collbench.machine.sources import this_machine
+    from collbench.machine.here import this_machine
 
     machine = this_machine()
     return lambda x, y: link_between(machine, x.bus_id, y.bus_id)
