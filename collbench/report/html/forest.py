@@ -56,7 +56,7 @@ def forest(lines: Sequence[ForestLine], title: str, axis: str, least: float) -> 
     """Return the picture of one line or more, and its tooltips. The axis reaches at least the ratio `least` to both sides of 1."""
     picture = Picture(_WIDTH, _TOP + _BOTTOM + _LINE * len(lines))
     levels = [max(-_MOST, min(_MOST, log2(ratio))) for each in lines for ratio in each.ratios if 0 < ratio < inf]
-    low, high = min(-log2(least), *levels), max(log2(least), *levels)
+    low, high = min([-log2(least), *levels]), max([log2(least), *levels])
     spare = 0.06 * (high - low)
     ends = (2 ** (low - spare), 2 ** (high + spare))
     x, bottom = Scale(*ends, _LEFT, _WIDTH - _RIGHT, ratio_ticks(*ends), log2), picture.height - _BOTTOM
