@@ -65,16 +65,14 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_outcomes, fallen, headline, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
 
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
     title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    causes = [verdict.cause.render()] if verdict.cause is not None else []
-    causes += [f"most plausible cause: {verdict.unexpected_cause.sentence()}"] if verdict.unexpected_cause is not None else []
-    cause = "".join(f"; {text}" for text in causes)
+    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -82,7 +80,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [short(text, 400) for text in (*why[1:], *fallen(verdict)[:2], describe_outcomes(verdict)) if text],
+        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
     )
 
 

@@ -8,15 +8,14 @@ from math import exp, isfinite, nan
 from pathlib import Path
 
 from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
-from collbench.report.baseline import by_step, chosen, day, describe_step, hosts_of, interval, sentences, title, with_it
+from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
-from collbench.report.html.first_screen import BAD, GOOD, FirstScreen, LargeFigure
+from collbench.report.html.first_screen import FirstScreen
 from collbench.report.html.page import page
-from collbench.report.verdict import slower
 from collbench.report.writers import write_whole
 from collbench.units import format_time, plural
 
@@ -35,26 +34,7 @@ _MADE = (
 def write_history(history: History, pattern: str, where: Path) -> None:
     """Write the page in one step. Raises UsageError if that fails, if no case fits the pattern, or if the extra `report` is missing."""
     shown = chosen(history, pattern)
-    write_whole(where, page(screen(history, shown), lambda: list(_sections(history, shown))), "--html")
-
-
-def screen(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
-    """Return the first screen: the latest change of the series that changed most, and the largest changes as figures."""
-    changed = [each for each in by_step(shown) if each.steps]
-    groups = [each for each in changed if each.about.kind != CELL] or changed
-    of = f"history of {short(history.of, 80)}"
-    count = LargeFigure(str(len(history.allocations)), "allocation" if len(history.allocations) == 1 else "allocations")
-    if not changed:
-        return FirstScreen(f"{of}: no change", (GOOD, "NO CHANGE"), [count], title(history))
-    latest = [(each, each.steps[-1]) for each in groups]
-    series, step = latest[0]
-    figures = [
-        LargeFigure(slower(exp(one.change)), short(f"{each.about.name}, since {history.allocations[one.at].name}", 80))
-        for each, one in latest[:3]
-    ]
-    badge = (BAD, "SLOWER") if any(one.change > 0 for _, one in latest) else (GOOD, "FASTER")
-    sentence = f"{of}: {series.about.name}: {describe_step(history, step)}"
-    return FirstScreen(short(sentence, 400), badge, [*figures, count], title(history), [short(note, 400) for note in history.notes[:3]])
+    write_whole(where, page(FirstScreen(short(f"history of {history.of}", 120)), lambda: list(_sections(history, shown))), "--html")
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
@@ -102,10 +82,7 @@ def _chart(history: History, series: CaseHistory, key: str) -> Chart:
     known = [each for each in ys if isfinite(each)]
     picture, last = Picture(_WIDTH, _HEIGHT), len(ys) - 0.5
     every = max(1, -(-len(ys) // _MOST_TICKS))
-    began = [(float(tick), history.allocations[tick].began_utc) for tick in range(0, len(ys), every)]
-    days = [(tick, day(each)) for tick, each in began]
-    if len({text for _, text in days}) < len(days):
-        days = [(tick, short(each[5:16].replace("T", " "), 11)) for tick, each in began]  # month, day, hour and minute
+    days = [(float(tick), day(history.allocations[tick].began_utc)) for tick in range(0, len(ys), every)]
     x = Scale(-0.5, last, 54, _WIDTH - 20, days, float)
     y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
     picture.axes(x, y)

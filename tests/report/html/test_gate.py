@@ -13,14 +13,12 @@ from collbench.gate.plausible import LinkOfAll
 from collbench.gate.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
-from collbench.report.html.forest import forest
-from collbench.report.html.gate import JudgedLine, section
+from collbench.report.html.gate import JudgedLine, drawn, section
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html
 from collbench.results.reader import Run
 from tests.gate.verdicts import group, regression, suspicion, verdict
-from tests.report.html.svg import outside_markup
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row
 
@@ -106,13 +104,13 @@ def test_charts_show_groups_and_cases_against_their_limits() -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 def test_a_chart_holds_any_factor(factor: float) -> None:
-    drawing, _ = forest([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "text").drawn()], "title", "axis", 1.03)
-    assert not outside_markup(drawing)
+    svg, spots = drawn([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
+    assert "<svg" in svg and 0 <= spots[0].x <= 900
 
 
-def test_it_precedes_the_overview_which_has_the_result_too() -> None:
+def test_it_comes_first_and_the_overview_has_the_result_too() -> None:
     page = html(material(regression()))
-    assert page.index('id="gate"') < page.index('id="overview"')
+    assert page.index('<section id="gate"') < page.index('<section id="overview"')
     found = overview(material(regression()))
     assert found is not None
     assert found.texts[0] == (

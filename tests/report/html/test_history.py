@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.history import history
 from collbench.report.html import history as made
-from collbench.report.html.first_screen import BAD, GOOD, LargeFigure
 from collbench.report.html.history import write_history
 from tests.gate.histories import nights, upgraded
 
@@ -20,7 +18,7 @@ from tests.gate.histories import nights, upgraded
 def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: Path) -> None:
     write_history(history("base", upgraded(12, 6), ["left out: <b>night</b>"]), "allreduce*MiB mpi", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
     assert text.count("<figure") == 1 + 4
     assert "software mpi version: 4.3 → 5.0" in text
     assert "left out: &lt;b&gt;night&lt;/b&gt;" in text and "<b>night" not in text
@@ -29,43 +27,10 @@ def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: 
     assert "night-3, 2026-11-03: × 1.0" in text or "night-3, 2026-11-03: × 0.9" in text
 
 
-def test_the_first_screen_has_the_largest_change_its_day_and_what_changed_with_it() -> None:
-    found = history("base", upgraded(12, 6))
-    answer = made.screen(found, found.series)
-    assert re.fullmatch(
-        r"history of base: allreduce on mpi, large messages: slower × 1\.0\d\d \(.*\) since night-7, 2026-11-07; "
-        r"with it: software mpi version: 4\.3 → 5\.0",
-        answer.title,
-    )
-    assert answer.badge == (BAD, "SLOWER")
-    assert re.fullmatch(r"\+\d(\.\d)? %", answer.figures[0].value)
-    assert answer.figures[0].label == "allreduce on mpi, large messages, since night-7"
-    assert answer.figures[-1] == LargeFigure("12", "allocations")
-    faster = history("base", upgraded(12, 6, by=0.8))
-    assert made.screen(faster, faster.series).badge == (GOOD, "FASTER")
-
-
-def test_the_first_screen_of_an_even_history() -> None:
-    found = history("<base>\u202e", nights(6))
-    answer = made.screen(found, found.series)
-    assert (answer.badge, answer.figures) == ((GOOD, "NO CHANGE"), [LargeFigure("6", "allocations")])
-    assert answer.title.startswith("history of <base>") and "\u202e" not in answer.title
-
-
-def test_allocations_of_one_day_have_their_hour_and_labels_do_not_collide(tmp_path: Path) -> None:
-    allocations = [replace(each, began_utc=f"2026-11-21T{number:02}:00:00+00:00") for number, each in enumerate(nights(12))]
-    write_history(history("base", allocations), "*", tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    drawing = text[text.index('<figure id="group-0"') :]
-    places = [float(x) for x in re.findall(r'<text class="soft" x="([\d.]+)" y="232"', drawing.partition("</svg>")[0])]
-    assert len(places) >= 2 and all(after - before > 60 for before, after in pairwise(places))
-    assert ">11-21 00:00<" in drawing and ">11-21 04:00<" in drawing
-
-
 def test_where_nothing_changed_it_reports_it(tmp_path: Path) -> None:
     write_history(history("base", nights(6)), "allreduce 8 B*", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "allocations"]
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "allocations"]
     assert "changed: nothing." in text and "It did not change." in text
 
 
