@@ -6,7 +6,7 @@ Every kind of result has its answer here. A page without an answer is not writte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -55,7 +55,11 @@ class FirstScreen:
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
     answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_rows)
-    return next((found for of in answers if (found := of(material)) is not None), None)
+    found = next((found for of in answers if (found := of(material)) is not None), None)
+    if found is None:
+        return None
+    figures = [LargeFigure(each.value, short(each.label, 120)) for each in found.figures]
+    return replace(found, figures=figures, circumstances=short(found.circumstances, 600), more=[short(text, 400) for text in found.more])
 
 
 # A gate: its result, the slowest groups, and the most plausible cause.
