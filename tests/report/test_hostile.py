@@ -183,7 +183,7 @@ def test_texts_of_a_run_are_letters_everywhere(text: str, tmp_path: Path) -> Non
     check(outputs)
     actual = "".join(letter if letter.isprintable() else "?" for letter in text)[:20]
     assert "".join(_Page(outputs.html).texts).count(actual) > 20 and actual in outputs.csv.replace('""', '"')
-    assert outputs.html.count("<figure ") >= 3
+    assert outputs.html.count("<figure ") >= 2
 
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＠A1"])

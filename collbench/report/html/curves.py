@@ -213,7 +213,7 @@ def _point(name: str, row: Row) -> SizePoint:
     of_rate = None
     if rate is not None and time_s is not None:
         of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
-    return SizePoint(row.size_bytes, of_rate, time, state, f"{name}: {_figures(row)}{_remark(row)}")
+    return SizePoint(row.size_bytes, of_rate, time, state, short(f"{name}: {_figures(row)}{_remark(row)}", 400))
 
 
 def _figures(row: Row) -> str:
@@ -339,9 +339,14 @@ _METHOD = (
 
 def section(material: Material, shown: Sequence[SizeChart]) -> Section | None:
     """Return the section with the charts that are not on the first screen, and the operations without bytes; None without any."""
-    rows = [[run, row.operation, row.backend, _figures(row), _remark(row).removeprefix("; ")] for run, row in without_size(material)]
+    rows = [
+        [short(text, 200) for text in (run, row.operation, row.backend, _figures(row), _remark(row).removeprefix("; "))]
+        for run, row in without_size(material)
+    ]
     tables = [("Operations without bytes", Table(["run", "operation", "backend", "time", "remarks"], rows))] if rows else []
-    texts = [f"{each.operation}: {each.left_out} more series are in `collbench report --csv FILE`." for each in shown if each.left_out]
+    texts = [
+        f"{short(each.operation, 60)}: {each.left_out} more series are in `collbench report --csv FILE`." for each in shown if each.left_out
+    ]
     if not (rows or texts or shown[1:]):
         return None
     return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown[1:]])
@@ -349,7 +354,7 @@ def section(material: Material, shown: Sequence[SizeChart]) -> Section | None:
 
 def to_chart(chart: SizeChart) -> Chart:
     """Return the chart as the page shows it, with its values as a table."""
-    title = f"{chart.operation}: {'bus bandwidth' if chart.has_rate else 'time'} over message size"
+    title = f"{short(chart.operation, 60)}: {'bus bandwidth' if chart.has_rate else 'time'} over message size"
     drawing = chart.picture().markup(title)
     return Chart(chart.key, title, _caption(chart), _METHOD, drawing, _table(chart), data=chart.data(), wide=True)
 

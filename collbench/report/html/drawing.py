@@ -47,10 +47,11 @@ class Scale:
     title: str = ""
 
     def at(self, value: float) -> float:
-        """Return the pixel of a value; values outside are drawn at the edge."""
+        """Return the pixel of a value; values outside (0 too on a logarithmic axis) are drawn at the edge."""
+        if not self.low <= value <= self.high:
+            return self.end if value > self.high else self.start
         low, high = self.level(self.low), self.level(self.high)
-        part = (self.level(value) - low) / ((high - low) or 1.0)
-        return self.start + min(1.0, max(0.0, part)) * (self.end - self.start)
+        return self.start + (self.level(value) - low) / ((high - low) or 1.0) * (self.end - self.start)
 
 
 def size_scale(sizes: Iterable[int], start: float, end: float) -> Scale:

@@ -6,7 +6,7 @@ Every kind of result has its answer here. A page without an answer is not writte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -55,7 +55,11 @@ class FirstScreen:
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
     answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_rows)
-    return next((found for of in answers if (found := of(material)) is not None), None)
+    found = next((found for of in answers if (found := of(material)) is not None), None)
+    if found is None:
+        return None
+    figures = [LargeFigure(each.value, short(each.label, 120)) for each in found.figures]
+    return replace(found, figures=figures, circumstances=short(found.circumstances, 600), more=[short(text, 400) for text in found.more])
 
 
 # A gate: its result, the slowest groups, and the most plausible cause.
@@ -65,16 +69,14 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_outcomes, fallen, headline, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
 
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
     title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    causes = [verdict.cause.render()] if verdict.cause is not None else []
-    causes += [f"most plausible cause: {verdict.unexpected_cause.sentence()}"] if verdict.unexpected_cause is not None else []
-    cause = "".join(f"; {text}" for text in causes)
+    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -82,7 +84,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [short(text, 400) for text in (*why[1:], *fallen(verdict)[:2], describe_outcomes(verdict)) if text],
+        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
     )
 
 

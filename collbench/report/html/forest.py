@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 
 from collbench.report.headlines import short
 from collbench.report.html.drawing import Picture, Scale, Tooltip, ratio_ticks
@@ -55,8 +55,8 @@ class ForestLine:
 def forest(lines: Sequence[ForestLine], title: str, axis: str, least: float) -> tuple[str, list[Tooltip]]:
     """Return the picture of one line or more, and its tooltips. The axis reaches at least the ratio `least` to both sides of 1."""
     picture = Picture(_WIDTH, _TOP + _BOTTOM + _LINE * len(lines))
-    levels = [max(-_MOST, min(_MOST, log2(ratio))) for each in lines for ratio in each.ratios if ratio > 0]
-    low, high = min(-log2(least), *levels), max(log2(least), *levels)
+    levels = [max(-_MOST, min(_MOST, log2(ratio))) for each in lines for ratio in each.ratios if 0 < ratio < inf]
+    low, high = min([-log2(least), *levels]), max([log2(least), *levels])
     spare = 0.06 * (high - low)
     ends = (2 ** (low - spare), 2 ** (high + spare))
     x, bottom = Scale(*ends, _LEFT, _WIDTH - _RIGHT, ratio_ticks(*ends), log2), picture.height - _BOTTOM

@@ -18,7 +18,7 @@ from tests.gate.histories import nights, upgraded
 def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: Path) -> None:
     write_history(history("base", upgraded(12, 6), ["left out: <b>night</b>"]), "allreduce*MiB mpi", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
     assert text.count("<figure") == 1 + 4
     assert "software mpi version: 4.3 → 5.0" in text
     assert "left out: &lt;b&gt;night&lt;/b&gt;" in text and "<b>night" not in text
@@ -30,7 +30,7 @@ def test_changes_then_groups_then_cases_that_changed_then_allocations(tmp_path: 
 def test_where_nothing_changed_it_reports_it(tmp_path: Path) -> None:
     write_history(history("base", nights(6)), "allreduce 8 B*", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.findall(r'<details class="folded" id="(\w+)"', text) == ["changes", "groups", "allocations"]
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "allocations"]
     assert "changed: nothing." in text and "It did not change." in text
 
 
