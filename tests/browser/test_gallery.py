@@ -42,7 +42,7 @@ UNCUT = """() => {
 AXE = """async () => {
   const found = await axe.run({ exclude: ["svg"] });
   const open = found.incomplete.filter((each) => each.id === "color-contrast");
-  return [...found.violations, ...open].map((each) => `${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`);
+  return [...found.violations, ...open].map((each) => `${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html).join(" | ")}`);
 }"""
 # Text in drawings with a contrast below 4.5 to the paper; in drawings of machines and matrices each text has a box of its own.
 SVG_CONTRAST = """() => {
