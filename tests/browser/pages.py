@@ -97,6 +97,8 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "gate": gate_page,
     "history": history_page,
 }
+
+
 def hostile_page(path: Path) -> Path:
     """Write a page in which every text tries to become markup or code."""
     screen = FirstScreen(EVIL, (BAD, EVIL), [LargeFigure(EVIL, EVIL)], EVIL, [EVIL])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, Page
 
@@ -14,6 +16,14 @@ PLACES = """(list) => {
     x: box.left + x * scale, y: box.top + y * scale, text, inside: x * scale <= box.width && y * scale <= box.height && Math.min(x, y) >= 0,
   }));
 }"""
+
+
+@pytest.fixture
+def page(opened: Callable[[str], Page]) -> Page:
+    """The page of two hosts with everything open."""
+    page = opened("two-hosts")
+    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
+    return page
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,12 @@ from playwright.sync_api import Browser, Locator, Page
 
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Section
-from collbench.report.html.material import Material
+from collbench.report.html.first_screen import FirstScreen
 from tests.browser.pages import ObservedPage
 from tests.report.html.matrices import cell_texts, drawn, even, slowed
 
 PLACES = 100
+OPEN = "for (const part of document.querySelectorAll('.folded')) part.open = true"
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +24,9 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     names = [f"r{number // 10}n{number % 10}" for number in range(PLACES)]
     charts = drawn(slowed(even(PLACES, names), 37, 52))
     path = tmp_path_factory.mktemp("page") / "matrix.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_of, "SECTIONS", [lambda _: Section("pairs", "Pairs", charts=charts)])
-        page_of.write_html(Material([], path))
+    path.write_text(page_of.page(FirstScreen("pairs"), lambda: [Section("pairs", "Pairs", charts=charts)]), encoding="utf-8")
     seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
+    seen.page.evaluate(OPEN)
     yield seen.page
     assert seen.said == []
     seen.page.close()
@@ -90,7 +90,9 @@ def test_arrow_keys_go_from_cell_to_cell_of_every_pair(many: Page) -> None:
     assert not many.locator("#tip").is_visible()
 
 
-def test_of_few_places_each_cell_of_the_drawing_is_a_pair(page: Page) -> None:
+def test_of_few_places_each_cell_of_the_drawing_is_a_pair(opened: Callable[[str], Page]) -> None:
+    page = opened("slow-host")
+    page.evaluate(OPEN)
     drawing = page.locator("#pairs-0-bandwidth .drawing")
     drawing.focus()
     for key, start in (("ArrowRight", "cb1h1 with itself"), ("ArrowRight", "cb1h1 to cb1h2\n0.0120 ("), ("ArrowDown", "cb1h2 with itself")):

@@ -117,6 +117,8 @@ class SizePlot {
   // Draw the chart again; `zoomed`: with the sizes that are shown now.
   draw(zoomed = true) {
     const { min, max } = this.plot?.scales.x ?? {};
+    const width = this.holder.clientWidth || 700; // before the page gets shorter, which may take away its scroll bar
+    this.hasMargin = this.measure === "rate" && this.data.limits.length > 0 && width >= 560;
     this.plot?.destroy();
     const { columns, series, bands } = this.columns();
     const { data, measure } = this;
@@ -128,10 +130,10 @@ class SizePlot {
       return `${+bytes.toPrecision(4)}${units[unit]}`;
     };
     const range = (plot, low, high) => (this.log ? [low / 1.3, high * 1.3] : [0, high * 1.05]);
-    const height = this.holder.clientWidth < 560 ? 260 : 340;
+    const height = width < 560 ? 260 : 340;
     this.plot = new uPlot({
-      width: this.holder.clientWidth || 700, height, series, bands, legend: { show: false },
-      padding: [12, this.hasMargin() ? MARGIN : 16, 0, 4],
+      width, height, series, bands, legend: { show: false },
+      padding: [12, this.hasMargin ? MARGIN : 16, 0, 4],
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => (low === null ? [0.1, 1] : range(plot, low, high)) } },
       axes: [
         { ...axis, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : name(tick))), size: 28, label: "message size" },
@@ -143,13 +145,9 @@ class SizePlot {
     if (zoomed && min && max) this.plot.setScale("x", { min, max });
   }
 
-  hasMargin() {
-    return this.measure === "rate" && this.data.limits.length > 0 && this.holder.clientWidth >= 560;
-  }
-
   // Write the name of each limit beside the end of its line: "expected 0.120 GB/s". Equal names that would touch are written once.
   nameLimits(plot) {
-    if (!this.hasMargin()) return;
+    if (!this.hasMargin) return;
     const { left, top, width, height } = plot.bbox;
     const written = [];
     plot.ctx.font = FONT.replace("11", String(11 * devicePixelRatio));
@@ -171,7 +169,7 @@ class SizePlot {
 
   resize() {
     const width = this.holder.clientWidth;
-    if (width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: width < 560 ? 260 : 340 });
+    if (width && Math.abs(width - this.plot.width) > 1) this.draw();
   }
 
   // The texts of all shown series at a size.
