@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison
-from collbench.analysis.health import CheckOutcome, verdict_of
+from collbench.analysis.health import CheckOutcome, CheckVerdict, verdict_of
 from collbench.analysis.outcome import Outcome
+from collbench.errors import UsageError
 from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.html.material import Material
@@ -18,7 +20,15 @@ from collbench.report.outcome_text import describe_summary, format_change
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
+
+if TYPE_CHECKING:
+    from collbench.machine.doctor.finding import Finding
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.ceiling import Ceiling
+    from collbench.machine.peak.collective import CollectiveCeilings
+    from collbench.machine.peak.node import Job
+    from collbench.machine.readers.nccl_log import NcclLog
 
 GOOD, BAD, DOUBT = "good", "bad", "doubt"  # the badge's color and shape: a circle, a triangle, a diamond
 _MOST_FIGURES, _MOST_ANSWERS = 4, 6
@@ -52,7 +62,9 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_rows)
+    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (
+        _of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_check, _of_rows,
+    )  # fmt: skip
     return next((found for of in answers if (found := of(material)) is not None), None)
 
 
@@ -68,7 +80,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
-    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
+    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case').partition(' ')[2]} judged"))
     title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
     cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
     several = sum(1 for _ in open_ones(verdict))
@@ -209,6 +221,115 @@ def _changed(cases: Sequence[CaseRatio], found: Comparison) -> str:
 def _case(row: Row) -> str:
     size = f" at {format_size(row.size_bytes)}" if row.size_bytes else ""
     return short(f"{row.operation} over {row.backend}{size}", 60)
+
+
+# A check: its own verdict.
+
+_BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT, CheckOutcome.SLOW: BAD, CheckOutcome.BROKEN: BAD}
+
+
+def _of_check(material: Material) -> FirstScreen | None:
+    if material.check is None:
+        return None
+    rows = [row for table in material.tables for row in material.rows(table)]
+    return of_check(material.check, _figures(answers(rows)) if rows else (), _line_of(material.runs[0]))
+
+
+def of_check(verdict: CheckVerdict, figures: Sequence[LargeFigure] = (), line: str = "") -> FirstScreen:
+    """Return the first screen of a check: the causes of its outcome, and the evidence."""
+    title = verdict.render().partition(": ")[2]
+    more = [short(each.render(), 400) for each in verdict.evidence]
+    return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), figures, line, more)
+
+
+# Nodes without a run: doctor, probe and peak.
+
+
+def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> FirstScreen:
+    """Return the first screen of doctor: the worst finding with its evidence and remedy, and how many there are."""
+    from collbench.machine.doctor.examine import examined_parts
+    from collbench.machine.doctor.finding import SEVERITIES
+    from collbench.report.html.health import by_host
+
+    examined = f"examined {examined_parts(machines, logs)}"
+    if not findings:
+        return FirstScreen(short(f"no findings on {_hosts(machines)}", 400), (GOOD, "NO FINDINGS"), (), short(examined, 400))
+    hosts = by_host(findings)
+    worst, names = next(iter(hosts.items()))
+    counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
+    where = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: " if machines else ""
+    badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (GOOD, "NOTE"))
+    figures = [_count(count, "severe finding" if severity == "severe" else severity) for severity, count in counts if count]
+    more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}"]
+    more += [f"{each.severity} {each.code}: {each.what}" for each in [*hosts][1:_MOST_ANSWERS]]
+    return FirstScreen(
+        short(f"{where}{worst.what} ({worst.code})", 400), badge, figures, short(examined, 400), [short(text) for text in more]
+    )
+
+
+def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> FirstScreen:
+    """Return the first screen of probe: what the nodes are, and what limits all-reduce between two of them."""
+    from collbench.report.html.machine import node_ceiling
+    from collbench.report.machine import system_text, title
+
+    if not machines:
+        raise UsageError("--html: no machine was read, so there is nothing for a page")
+    first, ceiling = machines[0], node_ceiling(machines[0])
+    name = title(first) if len(machines) == 1 else f"{plural(len(machines), 'node')} like {title(first)}"
+    limit, figures = "", []
+    if ceiling is not None and (rate := _rate_of(ceiling)):
+        limit = f"; all-reduce between two such nodes can reach {format_rate(rate)} GB/s, limited by {ceiling.limited_by}"
+        figures.append(LargeFigure(f"{format_rate(rate)} GB/s", "all-reduce between two such nodes, expected"))
+    counts = ((len(first.gpus), "GPU"), (len([nic for nic in first.nics if not nic.virtual]), "NIC"))
+    figures += [_count(count, what) for count, what in counts if count]
+    severe = sum(each.severity == "severe" for each in findings)
+    figures += [_count(severe, "severe finding")] if severe else []
+    badge = (BAD, "SEVERE FINDINGS") if severe else (DOUBT, "NODES DIFFER") if differences else None
+    more = [*differences[:2], *(f"{each.severity} {each.code}: {each.what}" for each in findings[:2])]
+    line = " · ".join(system_text(first.system))
+    return FirstScreen(short(f"{name}{limit}", 400), badge, figures[:_MOST_FIGURES], short(line, 300), [short(text) for text in more])
+
+
+def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
+    """Return the first screen of peak: the expected rate and its limit; with a measured rate its percentage."""
+    from collbench.machine.peak.collective import assumed, chosen, doubts, headline, percents
+
+    model, ceiling = chosen(measured, found)
+    of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
+    more = [
+        short(text) for text in (*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job)))
+    ]
+    if ceiling is None or not (expected := _rate_of(ceiling)):
+        return FirstScreen(short(f"{of}: {headline(measured, found)}", 400), (DOUBT, "UNKNOWN"), (), "", more)
+    limited = "" if ceiling.kind == "given" else f", limited by {ceiling.limited_by}"
+    rate = f"{format_rate(expected)} GB/s"
+    figures = [LargeFigure(rate, "expected" if model == "ring" else "hard limit")]
+    if model == "ring" and _rate_of(found.bound) > expected:
+        figures.append(LargeFigure(f"{format_rate(_rate_of(found.bound))} GB/s", "hard limit"))
+    if measured is None:
+        return FirstScreen(short(f"{of}: at most {rate} expected{limited}", 400), None, figures, "", more)
+    share = next((percent for percent in percents(measured, found) if percent is not None), None)
+    if model == "doubtful" or share is None:
+        title, badge = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {rate}{limited}", (DOUBT, "DOUBTFUL")
+    else:
+        title, badge = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}", None
+        figures.insert(0, LargeFigure(format_percent(share), "of expected"))
+    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], "", more)
+
+
+def _rate_of(ceiling: Ceiling | None) -> float:
+    """Return the rate of a ceiling in bytes per second; 0 if it is unknown."""
+    return (ceiling.bytes_per_s if ceiling is not None else None) or 0.0
+
+
+def _count(count: int, noun: str) -> LargeFigure:
+    """Return "3" above "warnings"."""
+    return LargeFigure(str(count), plural(count, noun).partition(" ")[2])
+
+
+def _hosts(machines: Sequence[Machine]) -> str:
+    names = [each.hostname or "unnamed host" for each in machines]
+    return listed(names, 4) if names else "these logs"
 
 
 # The rows of one run: the best rate of each operation against the expected one.

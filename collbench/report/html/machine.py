@@ -9,10 +9,14 @@ from typing import Any
 
 from collbench.analysis.differences import topology_of
 from collbench.analysis.launches import known
+from collbench.errors import UsageError
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
+from collbench.machine.peak.node import Job, node_of
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.cases import NOTHING
@@ -160,6 +164,27 @@ def section(material: Material) -> Section | None:
     tables += [("Network interfaces that carry the traffic between ranks", interfaces)] if interfaces else []
     drawn = [_chart(number, kind, marks) for number, (kind, marks) in enumerate(zip(kinds, marked, strict=True)) if number < _MOST_DRAWN]
     return Section("machine", "Machines", [*_texts(kinds), *doubts], tables, drawn)
+
+
+# Machines without a run: what `probe` and `peak` show.
+
+
+def machine_charts(machines: Sequence[Machine], operation: str, ceiling: Ceiling | None) -> list[Chart]:
+    """Return drawings of the machines, with what limits the ceiling marked; equal machines are drawn once, and four at most."""
+    kinds = _kinds([(machine, (machine.hostname,) if machine.hostname else ()) for machine in machines[:_KINDS_MOST]])
+    limits = []
+    if ceiling is not None and ceiling.bytes_per_s:
+        limits = [_Limit(operation, "", ceiling.limited_by, ceiling.model, ceiling.limited_by_parts, (ceiling.bytes_per_s,))]
+    return [_chart(number, kind, _marked(kind, kinds, limits)) for number, kind in enumerate(kinds[:_MOST_DRAWN])]
+
+
+def node_ceiling(machine: Machine) -> Ceiling | None:
+    """Return the expected all-reduce bandwidth between two machines like this one; None if it is unknown."""
+    try:
+        ring = ceilings("allreduce", Job((node_of(machine),) * 2)).ring
+    except UsageError:
+        return None
+    return ring if ring is not None and ring.bytes_per_s else None
 
 
 def _texts(kinds: Sequence[MachineKind]) -> Iterator[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
+    from collbench.analysis.health import CheckVerdict
     from collbench.analysis.launches import Launches
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
@@ -89,6 +90,13 @@ class Material:
         from collbench.results.steps import holds_workload, read_workload
 
         return [(run, *read_workload(run)[:2]) for run in self.runs if holds_workload(run)]
+
+    @cached_property
+    def check(self) -> CheckVerdict | None:
+        """The verdict of the check that stored the run; None for other runs, and for several. Raises UsageError if it cannot be read."""
+        from collbench.report.health import read_check
+
+        return read_check(self.runs[0].path) if len(self.runs) == 1 else None
 
     @property
     def of_kinds(self) -> list[Run]:

@@ -5,15 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.report.html import against, curves, gate, hunt, machine, overview, pairs, provenance, samples, slowest, timeline, training
+from collbench.report.html import (
+    against,
+    curves,
+    gate,
+    health,
+    hunt,
+    machine,
+    overview,
+    pairs,
+    provenance,
+    samples,
+    slowest,
+    timeline,
+    training,
+)
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
-from collbench.report.writers import write_whole
+from collbench.report.writers import Outputs, write_whole
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
@@ -23,7 +38,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, overview.section, against.section, pairs.section,
+    gate.section, health.section, hunt.section, training.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 _NEEDED = ("jinja2",)
@@ -48,18 +63,37 @@ def html(material: Material) -> str:
     return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else hunt.places_chart(material))
 
 
+def check_page_file(where: Path | None) -> None:
+    """Raise UsageError, before the work, if the page cannot go there, or if the extra `report` is missing; None: no page is requested."""
+    if where is not None:
+        Outputs(html=where).check()
+        _check_packages()
+
+
+def write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
+    """Write the page of a result that is not a run, in one step; its main chart is the first one. Raises UsageError as `write_html`."""
+    with uncollected():
+        sections = make()
+    charts = [chart for each in sections for chart in each.charts]
+    rest = [replace(each, charts=[chart for chart in each.charts if chart is not charts[0]]) for each in sections]
+    write_whole(where, page(screen, lambda: rest, lambda: charts[0] if charts else None), "--html")
+
+
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:
     """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
 
     Raises UsageError if the extra `report` is missing.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
+    _check_packages()
     with uncollected():
         chart, sections = main(), make()
     sheet = f"{_written('css')}\n{drawing_style()}"
     return str(_template().render(screen=screen, title=screen.title, main=chart, sections=sections, style=sheet, script=_written("js")))
+
+
+def _check_packages() -> None:
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
 
 
 def _written(suffix: str) -> str:

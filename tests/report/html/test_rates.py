@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from collbench.report.html.sweep import limits, not_drawn, series_of, sheets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html import against, sweep
-from collbench.report.html.sweep import limits, not_drawn, series_of, sheets
 from collbench.results.row import Row, Times
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, NIC, make_row, not_measured
