@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, Node
     from collbench.machine.readers.nccl_log import NcclLog
-    from collbench.report.html.chart import Section
+    from collbench.report.html.chart import Chart, Section
     from collbench.report.html.first_screen import FirstScreen
     from collbench.results.steps import Channel
 
@@ -187,10 +187,10 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
-        from collbench.report.html.health import peak_sections
+        from collbench.report.html.health import peak_chart, peak_sections
 
         known = arguments.operation, measured, found, job
-        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines))
+        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines), lambda: peak_chart(known[0], found, machines))
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
@@ -199,12 +199,14 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
+def _write_page(
+    where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
+) -> None:
     from collbench.report.html.page import check_page_file, write_page
     from collbench.report.writers import confirm_written
 
     check_page_file(where)
-    write_page(where, screen, make)
+    write_page(where, screen, make, main)
     confirm_written((where,), sys.stderr)
 
 
@@ -353,10 +355,15 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     if arguments.html:
         from collbench.machine.doctor.examine import examine
         from collbench.report.html.first_screen import of_probe
-        from collbench.report.html.health import probe_sections
+        from collbench.report.html.health import probe_chart, probe_sections
 
         found = examine(machines)
-        _write_page(arguments.html, of_probe(machines, differing, found), lambda: probe_sections(machines, differing, found))
+        _write_page(
+            arguments.html,
+            of_probe(machines, differing, found),
+            lambda: probe_sections(machines, differing, found),
+            lambda: probe_chart(machines),
+        )
     probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
     if arguments.svg:
         from collbench.report.machine_picture import write_pictures

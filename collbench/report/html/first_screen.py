@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison
-from collbench.analysis.health import CheckOutcome, CheckVerdict, verdict_of
+from collbench.analysis.health import CheckOutcome, CheckVerdict, MissesExpected, Reach, ReachesExpected, SeriesCheck, verdict_of
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.report.answer import Answer, answers
@@ -23,6 +23,7 @@ from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
 
 if TYPE_CHECKING:
+    from collbench.gate.history import CaseHistory, History
     from collbench.machine.doctor.finding import Finding
     from collbench.machine.model import Machine
     from collbench.machine.peak.ceiling import Ceiling
@@ -81,8 +82,11 @@ def _of_gate(material: Material) -> FirstScreen | None:
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case').partition(' ')[2]} judged"))
-    title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    exceeded = [f"{each.name} {slower(each.factors[0])} slower" for each in worst if each.state != PASSED]
+    title = short("; ".join(exceeded[:2]) or headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
+    change = verdict.unexpected_cause
+    cause = "" if change is None else f"; most plausible cause: {change.sentence()}"
+    cause = f"; likely cause: {verdict.cause.render()}" if change is None and verdict.cause is not None else cause
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -229,17 +233,66 @@ _BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT, CheckOutcome
 
 
 def _of_check(material: Material) -> FirstScreen | None:
-    if material.check is None:
-        return None
-    rows = [row for table in material.tables for row in material.rows(table)]
-    return of_check(material.check, _figures(answers(rows)) if rows else (), _line_of(material.runs[0]))
+    return None if material.check is None else of_check(material.check, _line_of(material.runs[0]))
 
 
-def of_check(verdict: CheckVerdict, figures: Sequence[LargeFigure] = (), line: str = "") -> FirstScreen:
-    """Return the first screen of a check: the causes of its outcome, and the evidence."""
+def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
+    """Return the first screen of a check: the causes of its outcome, what decides in each operation, and the evidence."""
     title = verdict.render().partition(": ")[2]
     more = [short(each.render(), 400) for each in verdict.evidence]
-    return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), figures, line, more)
+    return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), _figures_of_check(verdict), line, more)
+
+
+def _figures_of_check(verdict: CheckVerdict) -> list[LargeFigure]:
+    """Return the percentage that decides in each operation, and the shortest latency."""
+    decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
+    decisive += [each for cause in verdict.causes if isinstance(cause, ReachesExpected) for each in cause.series]
+    figures = [
+        LargeFigure(format_percent(each.percent), f"of {format_rate(each.expected)} GB/s expected: {each.operation} over {each.backend} "
+                    f"at {format_size(each.size_bytes)}")
+        for each in decisive if each.percent is not None and each.expected
+    ]  # fmt: skip
+    latencies = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
+    if latencies:
+        best = min(latencies, key=lambda each: each.time_s or 0.0)
+        what = f"{best.operation} over {best.backend} at {format_size(best.size_bytes)}"
+        figures = [*figures[: _MOST_FIGURES - 1], LargeFigure(f"{format_time(best.time_s or 0.0)} µs", what)]
+    return figures[:_MOST_FIGURES]
+
+
+# A history: the largest slowdown, else the largest improvement, with its date and what else changed then.
+
+
+def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
+    """Return the first screen of a history; `shown`: the chosen series."""
+    from math import exp
+
+    from collbench.gate.history import CELL, GROUP, LEAST
+    from collbench.report.baseline import day, interval, title, with_it
+
+    line = short(f"history of {history.of}", 200)
+    count = _count(len(history.allocations), "allocation")
+    every = [(each, step) for each in shown for step in each.steps]
+    if not every:
+        few = len(history.allocations) < 2 * LEAST
+        badge = (DOUBT, "TOO FEW") if few else (GOOD, "NO CHANGE")
+        reason = [f"A change needs {LEAST} allocations before and after it."] if few else []
+        return FirstScreen(short(title(history), 400), badge, [count], line, reason)
+    series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
+    since, (low, high) = history.allocations[step.at], interval(step)
+    since_when = f"since {day(since.began_utc)} ({since.name})"
+    sentence = f"{series.about.name}: {_percent(exp(step.change))} time {since_when}; with it: {with_it(history, step)}"
+    changed = [
+        (name, sum(each.about.kind == kind and bool(each.steps) for each in shown)) for kind, name in ((GROUP, "group"), (CELL, "case"))
+    ]
+    figures = [LargeFigure(_percent(exp(step.change)), f"time of {series.about.name} ({_percent(low)} to {_percent(high)})"), count]
+    figures += [LargeFigure(str(number), f"{plural(number, name).partition(' ')[2]} changed") for name, number in changed if number]
+    badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")
+    return FirstScreen(short(sentence, 400), badge, figures, line, [short(f"{title(history)}.", 400)])
+
+
+def _percent(factor: float) -> str:
+    return f"{100 * (factor - 1):+.1f} %"
 
 
 # Nodes without a run: doctor, probe and peak.

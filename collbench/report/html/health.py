@@ -17,7 +17,7 @@ from collbench.machine.peak.node import Job
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.frame import printable
 from collbench.report.headlines import short
-from collbench.report.html.chart import Section, Table
+from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.machine import machine_charts, node_ceiling
 from collbench.report.html.material import Material
 from collbench.report.machine import disagreement_lines, safe, title, unknown_lines
@@ -87,10 +87,20 @@ def probe_sections(machines: Sequence[Machine], differences: Sequence[str], find
     unknown = [
         safe(text, 400) for each in machines[:_MOST_HOSTS] for text in (*unknown_lines(each), *each.doubts, *disagreement_lines(each))
     ]
-    sections = [Section("machine", "Machines", texts, (), machine_charts(machines, "allreduce", ceiling))]
+    sections = [Section("machine", "Machines", texts, (), machine_charts(machines, "allreduce", ceiling)[1:])]
     sections += [Section("differences", "Differences between the nodes", [safe(text, 400) for text in differences])] if differences else []
     sections += doctor_sections(findings, machines, ()) if findings else []
     return [*sections, *([Section("unknown", "Unknown and doubtful", unknown)] if unknown else [])]
+
+
+def probe_chart(machines: Sequence[Machine]) -> Chart | None:
+    """Return the drawing of the first machine, with what limits all-reduce between two of them marked."""
+    return next(iter(machine_charts(machines, "allreduce", node_ceiling(machines[0]))), None) if machines else None
+
+
+def peak_chart(operation: str, found: CollectiveCeilings, machines: Sequence[Machine]) -> Chart | None:
+    """Return the drawing of the first machine, with what limits the operation marked; None for hardware that was only typed."""
+    return next(iter(machine_charts(machines, operation, found.ring or found.bound)), None)
 
 
 def peak_sections(
@@ -108,7 +118,7 @@ def peak_sections(
         for name, each in known
     ]
     rates = [("Rates", Table(("rate", "GB/s", "limited by", "source"), rows, frozenset({1})))] if rows else []
-    drawings = machine_charts(machines, operation, found.ring or found.bound)
+    drawings = machine_charts(machines, operation, found.ring or found.bound)[1:]
     return [
         Section("rates", "How it follows", texts, rates),
         *([Section("machine", "Machines", (), (), drawings)] if drawings else []),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,13 +69,11 @@ def check_page_file(where: Path | None) -> None:
         _check_packages()
 
 
-def write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
-    """Write the page of a result that is not a run, in one step; its main chart is the first one. Raises UsageError as `write_html`."""
-    with uncollected():
-        sections = make()
-    charts = [chart for each in sections for chart in each.charts]
-    rest = [replace(each, charts=[chart for chart in each.charts if chart is not charts[0]]) for each in sections]
-    write_whole(where, page(screen, lambda: rest, lambda: charts[0] if charts else None), "--html")
+def write_page(
+    where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
+) -> None:
+    """Write the page of a result that is not a run, in one step. Raises UsageError as `write_html` does."""
+    write_whole(where, page(screen, make, main), "--html")
 
 
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:
