@@ -21,7 +21,7 @@ from collbench.units import format_time, plural
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_WIDTH, _HEIGHT = 460, 250  # pixels
+_WIDTH, _WIDEST, _HEIGHT = 460, 900, 250  # pixels
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
     "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
@@ -42,7 +42,7 @@ def _main(history: History, shown: Sequence[CaseHistory]) -> Chart | None:
     best = max(
         shown, key=lambda each: max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)), default=None
     )
-    return None if best is None else replace(_chart(history, best, "history-main"), wide=True)
+    return None if best is None else replace(_chart(history, best, "history-main", _WIDEST), wide=True)
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
@@ -83,15 +83,15 @@ def _change(history: History, series: CaseHistory, step: LevelChange) -> list[st
     return [cut(series.about.name, 80), cut(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
 
 
-def _chart(history: History, series: CaseHistory, key: str) -> Chart:
+def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
     """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
     name, first_level = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
     known = [each for each in ys if isfinite(each)]
-    picture, last = Picture(_WIDTH, _HEIGHT), len(ys) - 0.5
-    every = max(1, -(-len(ys) // _MOST_TICKS))
+    picture, last = Picture(width, _HEIGHT), len(ys) - 0.5
+    every = max(1, -(-len(ys) // (_MOST_TICKS * width // _WIDTH)))
     days = [(float(tick), text) for tick, text in enumerate(_moments(history)) if tick % every == 0]
-    x = Scale(-0.5, last, 54, _WIDTH - 20, days, float)
+    x = Scale(-0.5, last, 54, width - 20, days, float)
     y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
     picture.axes(x, y)
     for level in series.levels:

@@ -39,6 +39,7 @@ class Material:
     warnings  what could not be read or combined, in sentences
     verdict   of a gate about these runs; None if there is none
     baseline  the folder of the baseline that the verdict is about; None: unknown
+    linked    whether the page links to the raw files of the runs
     """
 
     runs: Sequence[Run]
@@ -46,6 +47,7 @@ class Material:
     warnings: Sequence[str] = ()
     verdict: Verdict | None = None
     baseline: Path | None = None
+    linked: bool = True
 
     @cached_property
     def tables(self) -> list[Launches]:

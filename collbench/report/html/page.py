@@ -100,14 +100,20 @@ def _written(suffix: str) -> str:
     return "\n".join([library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
-def _template() -> Any:
+def index_page(**content: Any) -> str:
+    """Return the page with the runs of a folder, from what index.html.j2 shows. Raises UsageError if the extra `report` is missing."""
+    _check_packages()
+    return str(_template("index.html.j2").render(**content, style=_written("css")))
+
+
+def _template(name: str = "page.html.j2") -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(_HERE)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["digest"] = _digest
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # half the bytes; "<" is escaped
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 def _digest(text: str) -> str:

@@ -173,7 +173,11 @@ def section(material: Material) -> Section:
     named = _named(material)
     tables = [("Runs", _runs_table(material.runs)), *imported_files(material.runs), *_differing(named), *_versions(named[:_MOST_COLUMNS])]
     tables.append(("Definitions", made_table(material)))
-    links = [(short(run.path.resolve().name, 80), files) for run in material.runs[:_MOST_RUNS] if (files := raw_files(run, material.where))]
+    links = [
+        (short(run.path.resolve().name, 80), files)
+        for run in material.runs[:_MOST_RUNS]
+        if material.linked and (files := raw_files(run, material.where))
+    ]
     return Section("provenance", "Provenance", list(_texts(material, named, linked=bool(links))), tables, links=links)
 
 
