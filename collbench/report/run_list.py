@@ -67,15 +67,25 @@ def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto")
     return FINE
 
 
-def runs_below(folder: Path) -> list[ListedRun]:
-    """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder."""
+def runs_below(folder: Path, known: dict[Path, tuple[float, ListedRun]] | None = None) -> list[ListedRun]:
+    """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder.
+
+    `known` keeps finished runs with the time of their run.json: a next call with it reads only what changed.
+    """
+    known = {} if known is None else known
     found: list[ListedRun] = []
     for path in _folders(folder):
+        changed = _changed_s(path)
+        if path in known and known[path][0] == changed:
+            found.append(known[path][1])
+            continue
         try:
-            runs = read_all([path])
+            listed = _listed(path, read_all([path]))
         except UsageError:
             continue
-        found.append(_listed(path, runs))
+        found.append(listed)
+        if changed is not None and listed.exit_code is not None:
+            known[path] = changed, listed
     return sorted(found, key=lambda each: (each.started or datetime.min.replace(tzinfo=UTC), each.path.name), reverse=True)
 
 

@@ -61,7 +61,8 @@ class RunServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
-        if not runs_below(folder):
+        self._known: dict[Path, tuple[float, ListedRun]] = {}
+        if not self.runs():
             raise UsageError(f"no run in {folder}: name the folder that has the folders of the runs")
         self._one_page = threading.Lock()  # a page takes memory, and switches the garbage collection off meanwhile
         try:
@@ -78,7 +79,7 @@ class RunServer(ThreadingHTTPServer):
 
     def runs(self) -> list[ListedRun]:
         """Return the runs of the folder, newest first."""
-        return runs_below(self.folder)
+        return runs_below(self.folder, self._known)
 
     def is_own(self, host: str) -> bool:
         """Return whether a request was for this server by one of its names: other names are of pages that use a browser to get here."""
