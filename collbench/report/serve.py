@@ -44,9 +44,9 @@ def serve(folder: Path, port: int, out: TextIO) -> int:
     """Serve the runs of a folder until Ctrl+C; return 0. Port 0: any free one. Raises UsageError without a run, and for a used port."""
     check_page_file(Path("index.html"))
     with RunServer(folder, port) as server:
-        write_line(out, f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)")
-        out.flush()
         try:
+            write_line(out, f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)")
+            out.flush()
             server.serve_forever()
         except KeyboardInterrupt as error:
             if getattr(error, "exit_code", INTERRUPTED) != INTERRUPTED:  # a signal other than Ctrl+C
@@ -112,9 +112,11 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD; http.server refuses other methods."""
 
     server: RunServer
-    server_version = "collbench"
-    sys_version = ""
     timeout = 30
+
+    def version_string(self) -> str:
+        """Return the name of the server without the version of Python."""
+        return "collbench"
 
     def do_GET(self) -> None:
         """Send the page."""

@@ -82,11 +82,11 @@ def _of_gate(material: Material) -> FirstScreen | None:
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
     figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case').partition(' ')[2]} judged"))
-    exceeded = [f"{each.name} {slower(each.factors[0])} slower" for each in worst if each.state != PASSED]
+    exceeded = [f"{each.name}: {slower(each.factors[0])} time" for each in worst if each.state != PASSED]
     title = short("; ".join(exceeded[:2]) or headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
     change = verdict.unexpected_cause
     cause = "" if change is None else f"; most plausible cause: {change.sentence()}"
-    cause = f"; likely cause: {verdict.cause.render()}" if change is None and verdict.cause is not None else cause
+    likely = "" if verdict.cause is None else short(f"likely cause: {verdict.cause.render()}", 400)
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -94,7 +94,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
+        [text for text in (likely, *why[1:], describe_outcomes(verdict)) if text],
     )
 
 
