@@ -20,7 +20,7 @@ from collbench.report.html.health import check_section, doctor_sections, peak_ch
 from collbench.report.html.material import Material
 from collbench.report.html.page import html, page
 from collbench.results.reader import read_run
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, run_here
 from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
 
@@ -105,3 +105,20 @@ def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() ->
     assert of_peak("allreduce", 900e9, found, job).badge == (DOUBT, "DOUBTFUL")
     assert peak_chart("allreduce", found, machines) is not None and peak_chart("allreduce", found, []) is None
     assert [each.key for each in peak_sections("allreduce", None, found, job, machines)] == ["rates"]
+
+
+@pytest.mark.parametrize(("line", "answer"), [
+    ("probe --from {node}", "8 × H100 SXM5 80GB"),
+    ("doctor --from {node}", "NO FINDINGS"),
+    ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "at most 50.0 GB/s expected, limited by NIC 4×100 Gb/s"),
+])  # fmt: skip
+def test_the_commands_write_the_page(tmp_path: Path, line: str, answer: str) -> None:
+    done = run_here(tmp_path, *line.format(node=ROOT / "reports" / "example-node").split(), "--html", "page.html")
+    assert done.returncode == 0 and done.stderr.endswith("wrote page.html\n"), done.stderr
+    assert answer in (tmp_path / "page.html").read_text(encoding="utf-8").partition('<nav id="details"')[0]
+
+
+@pytest.mark.parametrize("line", ["probe --measure", "probe --gather x.tar", "doctor --launch"])
+def test_what_has_no_page_refuses_it(tmp_path: Path, line: str) -> None:
+    done = run_here(tmp_path, *line.split(), "--html", "page.html")
+    assert done.returncode == 2 and "--html" in done.stderr and not (tmp_path / "page.html").exists()
