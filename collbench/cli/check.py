@@ -54,6 +54,10 @@ def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
             raise UsageError("this is a Slurm allocation, but srun is not in PATH: add it, or use --ranks N for this host alone")
         return subprocess.run([*line, *argv], check=False).returncode
     request = check_request(arguments, argv)
+    if arguments.html:
+        from collbench.report.html.page import check_page_file
+
+        check_page_file(arguments.html)
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)
@@ -135,11 +139,31 @@ def _findings(run: Run | None) -> list[Finding]:
 
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: argparse.Namespace) -> int:
-    from collbench.report.health import write_check
+    """Store the verdict with the run, write the page if requested, print the verdict, and return its exit code."""
+    from collbench.report.health import store_check, write_check
 
+    if folder is not None:
+        store_check(verdict, folder, nodes)
+    if arguments.html:
+        _write_page(verdict, folder, arguments.html)
     code = write_check(verdict, folder, nodes, arguments.format, sys.stdout, color=arguments.color)
     sys.stdout.flush()
     return code
+
+
+def _write_page(verdict: CheckVerdict, folder: Path | None, where: Path) -> None:
+    from collbench.report.html.first_screen import of_check
+    from collbench.report.html.health import check_section
+    from collbench.report.html.material import Material
+    from collbench.report.html.page import write_html, write_page
+    from collbench.report.writers import confirm_written
+
+    run = _read(folder) if folder else None
+    if run is not None:
+        write_html(Material([run], where))
+    else:
+        write_page(where, of_check(verdict), lambda: [check_section(verdict)])
+    confirm_written((where,), sys.stderr)
 
 
 # Under a launcher: rank 0 judges.

@@ -385,7 +385,7 @@ def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict
     from collbench.report.verdict_formats import verdict_lines, write_files
     from collbench.report.writers import confirm_written
 
-    write_files(verdict, files, arguments.runs)
+    write_files(verdict, files, arguments.runs, arguments.baseline)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
     suite_note = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
     code = exit_code(verdict, arguments.exit_style)

@@ -124,7 +124,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "report": (
         ("report runs/my-run", "print a stored run"),
         ("report runs/my-run --html report.html", "write one page with charts and findings"),
-        ("report runs/my-run --csv rows.csv", "write the rows as CSV"),
+        ("report runs --serve", "browse all runs of a folder"),
     ),
     "compare": (
         ("compare runs/before runs/after", "case by case"),

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, Node
     from collbench.machine.readers.nccl_log import NcclLog
+    from collbench.report.html.chart import Chart, Section
+    from collbench.report.html.first_screen import FirstScreen
     from collbench.results.steps import Channel
 
 
@@ -159,6 +161,7 @@ def _add_peak_options(parser: Parser) -> None:
         "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
     )
     parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
+    add_some(parser, "html")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
 
 
@@ -169,8 +172,9 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
 
+    machines = read_machines(arguments.sources) if arguments.sources else []
     job = Job(
-        _nodes(arguments),
+        _nodes(arguments, machines),
         oversubscription=arguments.oversubscription,
         sharp=arguments.sharp,
         ring_edges=arguments.ring_edges,
@@ -181,12 +185,29 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     found = ceilings(arguments.operation, job)
     if job.ranks < 2:
         raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
+    if arguments.html:
+        from collbench.report.html.first_screen import of_peak
+        from collbench.report.html.health import peak_chart, peak_sections
+
+        known = arguments.operation, measured, found, job
+        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines), lambda: peak_chart(known[0], found, machines))
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
         for line in wrapped(map(Line, lines(arguments.operation, measured, found, job)), width_of(sys.stdout)):
             print(line.text)
     return 0
+
+
+def _write_page(
+    where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
+) -> None:
+    from collbench.report.html.page import check_page_file, write_page
+    from collbench.report.writers import confirm_written
+
+    check_page_file(where)
+    write_page(where, screen, make, main)
+    confirm_written((where,), sys.stderr)
 
 
 def given_rate(option: str, text: str | None) -> float | None:
@@ -196,7 +217,7 @@ def given_rate(option: str, text: str | None) -> float | None:
     return None if text is None else parse_gigabytes(option, text)
 
 
-def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
+def _nodes(arguments: argparse.Namespace, machines: Sequence[Machine]) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
     from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_nic, parse_pcie, with_override
 
@@ -214,7 +235,7 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     else:
         read = [
             node_of(machine, arguments.gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None)
-            for machine in read_machines(arguments.sources)
+            for machine in machines
         ]
         nodes = repeated([with_override(node, override) for node in read], arguments.nodes)
     return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
@@ -283,6 +304,7 @@ def _add_probe_options(parser: Parser) -> None:
     parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
+    add_some(parser, "html")
     _add_color_and_timeout(parser)
 
 
@@ -296,6 +318,8 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.tools:
         raise UsageError("--tools is for --measure: add it, or leave out --tools")
     if arguments.gather:
+        if arguments.html:
+            raise UsageError("--gather only reads the node: use `collbench probe --from FILE --html PAGE` afterwards")
         return at_rank_0(os.environ, arguments.timeout, lambda: gather(arguments.gather))
     if arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _print_probe(read_machines(arguments.sources), arguments))
@@ -307,8 +331,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     from collbench.measure.tasks.channels import measure_channels
 
     seconds = arguments.max_time
-    if arguments.format == "matrix" or arguments.svg:
-        raise UsageError("--measure prints a table or JSON: leave out --format matrix and --svg")
+    if arguments.format == "matrix" or arguments.svg or arguments.html:
+        raise UsageError("--measure prints a table or JSON: leave out --format matrix, --svg and --html")
     if 2 * seconds > arguments.timeout:
         raise UsageError(
             f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
@@ -327,7 +351,20 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     from collbench.machine.cluster import differences
     from collbench.report.machine import probe_text
 
-    probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
+    differing = differences(machines)
+    if arguments.html:
+        from collbench.machine.doctor.examine import examine
+        from collbench.report.html.first_screen import of_probe
+        from collbench.report.html.health import probe_chart, probe_sections
+
+        found = examine(machines)
+        _write_page(
+            arguments.html,
+            of_probe(machines, differing, found),
+            lambda: probe_sections(machines, differing, found),
+            lambda: probe_chart(machines),
+        )
+    probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
     if arguments.svg:
         from collbench.report.machine_picture import write_pictures
 
@@ -370,7 +407,7 @@ def _add_doctor_options(parser: Parser) -> None:
     parser.add_argument("--launch", action="store_true", help=_LAUNCH)
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
-    add_some(parser, "verbose", verbose={"help": "print what each finding means and how to check it by hand, and name all hosts"})
+    add_some(parser, "html verbose", verbose={"help": "print what each finding means and how to check it by hand, and name all hosts"})
     _add_color_and_timeout(parser)
 
 
@@ -398,7 +435,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     """
     from collbench.report.doctor import write_launch
 
-    others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
+    others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since, "--html": arguments.html}
     other = next((option for option, override in others.items() if override), None)
     if other:
         raise UsageError(f"--launch looks at this shell, {other} at what others sent: leave one of the two out")
@@ -476,4 +513,9 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
     if here:
         hostname = machines[0].hostname if machines else None
         found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
+    if arguments.html:
+        from collbench.report.html.first_screen import of_doctor
+        from collbench.report.html.health import doctor_sections
+
+        _write_page(arguments.html, of_doctor(found, machines, logs), lambda: doctor_sections(found, machines, logs))
     return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
-from collbench.cli.parser import Parser, add_command, positive
+from collbench.cli.parser import Parser, add_command, natural, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,8 +79,14 @@ def _add_report_options(parser: Parser) -> None:
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
+    serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run (extra: report)"
+    parser.add_argument("--serve", action="store_true", help=serving)
+    parser.add_argument("--port", metavar="N", type=natural, help="port of --serve (default: 8323; 0: any free one)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
+
+
+_LAST_PORT = 65535
 
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -88,6 +94,10 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
+    if arguments.serve:
+        return _serve(arguments)
+    if arguments.port is not None:
+        raise UsageError("--port is for --serve: add it, or leave out --port")
     if not arguments.runs:
         from collbench.report.run_list import newest_run
 
@@ -95,6 +105,22 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
         _print_error(f"newest run: {arguments.runs[0]}")
     files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
     return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color, view=view_of(arguments))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Serve one folder of runs until Ctrl+C. Raises UsageError for several folders, options of other outputs, and an invalid port."""
+    from collbench.report.run_list import RUNS
+    from collbench.report.serve import PORT, serve
+
+    files = ("html", "markdown", "openmetrics", "csv", "verdict")
+    if other := next((name for name in files if getattr(arguments, name) is not None), None):
+        raise UsageError(f"--serve writes no file: leave out --{other}")
+    if len(arguments.runs) > 1:
+        raise UsageError(f"--serve shows one folder of runs, but {len(arguments.runs)} are named: name the folder above them")
+    port = PORT if arguments.port is None else arguments.port
+    if port > _LAST_PORT:
+        raise UsageError(f"--port {port}: not a valid port (use 0 to {_LAST_PORT})")
+    return serve(arguments.runs[0] if arguments.runs else RUNS, port, sys.stdout)
 
 
 # collbench runs: the stored runs, newest first.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -310,6 +310,24 @@ def _too_coarse(limits: BaselineLimits, paired: bool) -> Iterator[TooCoarse]:
     visible = np.exp([*limits.cases[limits.judged], *limits.groups[judged]])
     if len(visible) and not visible.min() <= COARSEST:
         yield TooCoarse(_known(visible.min()), paired)
+
+
+class TypicalTime(NamedTuple):
+    """A case in a baseline: its median over the allocations in seconds, and the factor that chance explains (None: not judged)."""
+
+    time_s: float
+    limit: float | None
+
+
+def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
+    """Return what a baseline knows of each case that it measured; the limits are those of `judge`."""
+    learned, _ = filter_baseline(baseline)
+    limits = learn(times_of(learned.allocations, baseline.cases), scheme_of(baseline.cases))
+    return {
+        case: TypicalTime(float(np.exp(centre)), float(np.exp(own)) if judged and np.isfinite(own) else None)
+        for case, centre, own, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
+        if np.isfinite(centre)
+    }
 
 
 def judge(

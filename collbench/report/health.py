@@ -6,11 +6,13 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from collbench.analysis.health import (
+    Cause,
     CheckOutcome,
     CheckVerdict,
+    Evidence,
     HiddenByNoise,
     MissesExpected,
     NothingMeasured,
@@ -18,9 +20,12 @@ from collbench.analysis.health import (
     RunFailedEarly,
     SevereProblem,
 )
-from collbench.reason import as_json
+from collbench.errors import UsageError
+from collbench.reason import as_json, decode
 from collbench.report.frame import Line, text_lines
 from collbench.report.screen import print_lines, wants_color, width_of
+from collbench.report.writers import write_whole
+from collbench.results.store import read_object, to_page
 
 SCHEMA = 1
 _NEXT = {
@@ -55,8 +60,37 @@ def next_command(verdict: CheckVerdict, run: Path | None, nodes: int) -> Sequenc
     return ("collbench", *_NEXT.get(type(cause), ("report", *([str(run)] if run else []))))
 
 
+# check.json in the run's folder: the verdict, for the pages of the run.
+
+CHECK = "check.json"
+
+
+def store_check(verdict: CheckVerdict, run: Path, nodes: int) -> None:
+    """Write the verdict into the run's folder in one step. Raises UsageError if that fails."""
+    write_whole(run / CHECK, to_page(_document(verdict, run, nodes)), "--out")
+
+
+def read_check(run: Path) -> CheckVerdict | None:
+    """Return the verdict in the run's folder; None if no check stored the run. Raises UsageError for a file that is not a verdict."""
+    if not (run / CHECK).is_file():
+        return None
+    document = read_object(run / CHECK)
+    try:
+        causes: tuple[Cause, ...] = decode(document.get("causes"), tuple[Cause, ...])
+        evidence: tuple[Evidence, ...] = decode(document.get("evidence"), tuple[Evidence, ...])
+    except ValueError as error:
+        raise UsageError(f"{run / CHECK} is not the verdict of a check ({error}): remove it to show the run without it") from error
+    if not causes:
+        raise UsageError(f"{run / CHECK} is not the verdict of a check (it has no cause): remove it to show the run without it")
+    return CheckVerdict(causes, evidence)
+
+
 def _json_line(verdict: CheckVerdict, run: Path | None, nodes: int) -> Line:
-    document = {
+    return Line(json.dumps(_document(verdict, run, nodes), ensure_ascii=False))
+
+
+def _document(verdict: CheckVerdict, run: Path | None, nodes: int) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "verdict": verdict.outcome.value,
         "exit_code": verdict.outcome.exit_code,
@@ -67,4 +101,3 @@ def _json_line(verdict: CheckVerdict, run: Path | None, nodes: int) -> Line:
         "nodes": nodes,
         "next": list(next_command(verdict, run, nodes)),
     }
-    return Line(json.dumps(document, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ class ListedRun:
     ranks      of its first launch; None: not recorded
     launches   in the folder
     cases      with a row, over all launches
-    best       the row of the highest bus bandwidth with right data; None without one
+    bests      the row of the highest bus bandwidth with right data, by operation
     exit_code  of the last launch; None: it was killed, or still runs
     """
 
@@ -46,8 +46,13 @@ class ListedRun:
     ranks: int | None
     launches: int
     cases: int
-    best: Row | None
+    bests: Mapping[str, Row]
     exit_code: int | None
+
+    @property
+    def best(self) -> Row | None:
+        """The row of the highest bus bandwidth with right data; None without one."""
+        return max(self.bests.values(), key=_rate, default=None)
 
 
 def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto") -> int:
@@ -62,15 +67,25 @@ def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto")
     return FINE
 
 
-def runs_below(folder: Path) -> list[ListedRun]:
-    """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder."""
+def runs_below(folder: Path, known: dict[Path, tuple[float, ListedRun]] | None = None) -> list[ListedRun]:
+    """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder.
+
+    `known` keeps finished runs with the time of their run.json: a next call with it reads only what changed.
+    """
+    known = {} if known is None else known
     found: list[ListedRun] = []
     for path in _folders(folder):
+        changed = _changed_s(path)
+        if path in known and known[path][0] == changed:
+            found.append(known[path][1])
+            continue
         try:
-            runs = read_all([path])
+            listed = _listed(path, read_all([path]))
         except UsageError:
             continue
-        found.append(_listed(path, runs))
+        found.append(listed)
+        if changed is not None and listed.exit_code is not None:
+            known[path] = changed, listed
     return sorted(found, key=lambda each: (each.started or datetime.min.replace(tzinfo=UTC), each.path.name), reverse=True)
 
 
@@ -103,7 +118,9 @@ def _listed(path: Path, runs: Sequence[Run]) -> ListedRun:
     first, code = infos[0], infos[-1].get("exit_code")
     operation, words, places = first.get("operation"), first.get("command"), first.get("rank_map")
     rows = [row for run in runs for row in run.rows]
-    sound = [peak.row for peak in peaks(rows) if peak.sound and not is_shown_as_time(peak.row)]
+    bests: dict[str, Row] = {}
+    for row in [peak.row for peak in peaks(rows) if peak.sound and not is_shown_as_time(peak.row)]:
+        bests[row.operation] = max(bests.get(row.operation, row), row, key=_rate)
     return ListedRun(
         path,
         started=min((time for info in infos if (time := _time(info.get("started_utc")))), default=None),
@@ -112,9 +129,13 @@ def _listed(path: Path, runs: Sequence[Run]) -> ListedRun:
         ranks=len(places) if isinstance(places, list) else None,
         launches=len(runs),
         cases=len(rows),
-        best=max(sound, key=lambda row: row.busbw_bytes_per_s or 0, default=None),
+        bests=bests,
         exit_code=code if isinstance(code, int) else None,
     )
+
+
+def _rate(row: Row) -> float:
+    return row.busbw_bytes_per_s or 0.0
 
 
 def _time(value: Any) -> datetime | None:
@@ -145,7 +166,7 @@ def runs_frame(found: Sequence[ListedRun], for_programs: bool = False) -> Frame[
     return Frame(
         (
             Column("run", "run", lambda each: str(each.path), cut=True),
-            Column("started_utc", "started (UTC)", _started, lambda each: each.started and each.started.isoformat(), drop=2),
+            Column("started_utc", "started (UTC)", started, lambda each: each.started and each.started.isoformat(), drop=2),
             Column("command", "command", lambda each: each.command or _UNKNOWN, drop=4, cut=True),
             Column("ranks", "ranks", lambda each: _number(each.ranks), lambda each: each.ranks, right=True, drop=1),
             Column("launches", "launches", lambda each: str(each.launches), lambda each: each.launches, right=True, drop=5),
@@ -158,7 +179,8 @@ def runs_frame(found: Sequence[ListedRun], for_programs: bool = False) -> Frame[
     )
 
 
-def _started(each: ListedRun) -> str:
+def started(each: ListedRun) -> str:
+    """Return when a run began: "2026-11-21 22:11"; "–" if it is not recorded."""
     return each.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M") if each.started else _UNKNOWN
 
 

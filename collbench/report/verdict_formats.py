@@ -125,8 +125,8 @@ class OutputFiles:
                 raise UsageError(f"--{name} needs {listed(missing)}: pip install 'collbench[report]'")
 
 
-def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path]) -> None:
-    """Write all files atomically, verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
+def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], baseline: Path | None = None) -> None:
+    """Write all files atomically, verdict.json first. `runs` are the candidate's, and `baseline` is for the page. Raises UsageError."""
     if files.out:
         write_whole(files.out, to_page(verdict.as_json()), "--out")
     if files.junit:
@@ -141,7 +141,7 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path]) -> N
         from collbench.report.runs import readable
 
         found = readable(runs)
-        write_html(Material(found.runs, files.html, found.warnings, verdict))
+        write_html(Material(found.runs, files.html, found.warnings, verdict, baseline))
 
 
 def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None = None) -> Iterator[Line]:

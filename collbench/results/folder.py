@@ -7,6 +7,7 @@ samples.bin     the rows' arrays one after the other, fsynced before the row tha
 pairs.jsonl     one line per finished round of pairs (`collbench pairs` only), fsynced; hunt.jsonl and workload.jsonl likewise
 tools.jsonl     one row per run of an external tool between the pairs (`collbench pairs --tools`)
 events.jsonl    findings, warnings, hang, abort
+check.json      the verdict (`collbench check` only), replaced as a whole
 lock            names the process that writes here, while it does
 """
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from collbench.analysis.health import CheckOutcome
+from collbench.report.health import read_check
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, one_sentence, run
 
@@ -39,7 +40,10 @@ def faulty(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_fast_network_is_ok(tmp_path: Path) -> None:
-    code, found = check(tmp_path, "--backend", "simulated", "--total-time", "4")
+    code, found = check(tmp_path, "--backend", "simulated", "--total-time", "4", "--html", "page.html")
+    verdict = read_check(tmp_path / "run")
+    assert verdict is not None and verdict.outcome.value == found["verdict"]
+    assert f'">{found["verdict"]}</p>' in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert code in (0, 3)  # where the machine is busy, too few samples
     assert {each["operation"] for each in found["evidence"] if each["kind"] == "series_check"} == {
         "allreduce", "p2p_latency", "p2p_bandwidth",

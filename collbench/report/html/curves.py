@@ -6,12 +6,12 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import is_shown_as_time
-from collbench.analysis.launches import Launches, is_time, known, time_of
+from collbench.analysis.launches import Launches, case_of, is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
@@ -19,8 +19,11 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
 from collbench.report.html.material import Material
 from collbench.results.flags import flag_names
-from collbench.results.row import SERIES, Row
+from collbench.results.row import SERIES, CaseKey, Row
 from collbench.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from collbench.gate.judge import TypicalTime
 
 MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
@@ -170,7 +173,7 @@ def size_charts(material: Material) -> list[SizeChart]:
     ]
     operations = dict.fromkeys(row.operation for _, rows in runs for row in rows)
     backends = list(dict.fromkeys(row.backend for _, rows in runs for row in rows))
-    return [_chart(f"sizes-{number}", operation, runs, backends) for number, operation in enumerate(operations)]
+    return [_chart(f"sizes-{number}", operation, runs, backends, material.typical_times) for number, operation in enumerate(operations)]
 
 
 def distinct_names(tables: Sequence[Launches]) -> list[str]:
@@ -183,7 +186,9 @@ def distinct_names(tables: Sequence[Launches]) -> list[str]:
     return [f"{name} #{place + 1}" if longer.count(name) > 1 else name for place, name in enumerate(longer)]
 
 
-def _chart(key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], backends: Sequence[str]) -> SizeChart:
+def _chart(
+    key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
+) -> SizeChart:
     """Return the chart of an operation. A backend with one line per run has the style of its place in `backends`."""
     of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in runs]
     of_runs = [(name, rows) for name, rows in of_runs if rows]
@@ -201,8 +206,36 @@ def _chart(key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], 
         name = short(" ".join([*words, *([f"({short(of_runs[place][0], 24)})"] if len(of_runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
+    lines = [*_baseline_lines(every, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in every)
     return SizeChart(key, operation, lines[:MOST_LINES], _limits(every) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+
+
+def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Mapping[CaseKey, TypicalTime], number: int) -> list[SizeLine]:
+    """Return the baseline's times of the measured cases, with what chance explains as the band; [] without a baseline."""
+    groups: dict[tuple[object, ...], dict[int, SizePoint]] = {}
+    names: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        known, time_s, rate = baseline.get(case_of(row)), time_of(row), rate_of(row)
+        if known is None or time_s is None:
+            continue
+        key = tuple(getattr(row, name) for name in differing)
+        name = names.setdefault(
+            key, short(" ".join(text for each in differing if (text := value_of(row, each)) != NOTHING), 50) + " baseline"
+        )
+        time = _banded(1e6 * known.time_s, known.limit)
+        of_rate = None if rate is None else _banded(rate * time_s / known.time_s / 1e9, known.limit)
+        limit = "not judged" if known.limit is None else f"noise limit {100 * (known.limit - 1):+.1f} %"
+        shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
+        text = f"{name}: {shown}{format_time(known.time_s)} µs, {limit}"
+        groups.setdefault(key, {})[row.size_bytes] = SizePoint(row.size_bytes, of_rate, time, "", text)
+    return [
+        SizeLine(names[key], number + place, [sized[size] for size in sorted(sized)]) for place, (key, sized) in enumerate(groups.items())
+    ]
+
+
+def _banded(value: float, limit: float | None) -> Value:
+    return Value(value) if limit is None else Value(value, value / limit, value * limit)
 
 
 def _point(name: str, row: Row) -> SizePoint:
@@ -333,7 +366,8 @@ def without_size(material: Material) -> Iterator[tuple[str, Row]]:
 _METHOD = (
     "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), in GB/s of 1e9 bytes. A time is the median "
     "over iterations of the slowest rank, of several launches the median of theirs; bars and bands are 95 % intervals. Within one launch "
-    "an interval does not cover how much another launch may differ. Open markers are doubtful: the table has the reason."
+    "an interval does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. "
+    "A baseline is the median over its allocations; its band is the gate's noise limit."
 )
 
 

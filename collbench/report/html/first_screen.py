@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
-from collbench.analysis.health import CheckOutcome, verdict_of
+from collbench.analysis.health import CheckOutcome, CheckVerdict, MissesExpected, Reach, ReachesExpected, SeriesCheck, verdict_of
 from collbench.analysis.outcome import Outcome
+from collbench.errors import UsageError
 from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.html.material import Material
@@ -20,7 +21,16 @@ from collbench.report.outcome_text import describe_comparison, describe_span, fo
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
+
+if TYPE_CHECKING:
+    from collbench.gate.history import CaseHistory, History
+    from collbench.machine.doctor.finding import Finding
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.ceiling import Ceiling
+    from collbench.machine.peak.collective import CollectiveCeilings
+    from collbench.machine.peak.node import Job
+    from collbench.machine.readers.nccl_log import NcclLog
 
 GOOD, BAD, DOUBT = "good", "bad", "doubt"  # the badge's color and shape: a circle, a triangle, a diamond
 _MOST_FIGURES, _MOST_ANSWERS = 4, 6
@@ -54,7 +64,9 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_rows)
+    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (
+        _of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_check, _of_rows,
+    )  # fmt: skip
     found = next((found for of in answers if (found := of(material)) is not None), None)
     if found is None:
         return None
@@ -74,9 +86,12 @@ def _of_gate(material: Material) -> FirstScreen | None:
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
-    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case')[len(str(verdict.cases)) + 1 :]} judged"))
-    title = short(headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
-    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case').partition(' ')[2]} judged"))
+    exceeded = [f"{each.name}: {slower(each.factors[0])} time" for each in worst if each.state != PASSED]
+    title = short("; ".join(exceeded[:2]) or headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
+    change = verdict.unexpected_cause
+    cause = "" if change is None else f"; most plausible cause: {change.sentence()}"
+    likely = "" if verdict.cause is None else short(f"likely cause: {verdict.cause.render()}", 400)
     several = sum(1 for _ in open_ones(verdict))
     why = sentences(verdict.reasons, 3) if not several else []
     return FirstScreen(
@@ -84,7 +99,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         badge,
         figures,
         judged(verdict),
-        [text for text in (*why[1:], describe_outcomes(verdict)) if text],
+        [text for text in (likely, *why[1:], describe_outcomes(verdict)) if text],
     )
 
 
@@ -223,6 +238,164 @@ def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
 def _case(row: Row) -> str:
     size = f" at {format_size(row.size_bytes)}" if row.size_bytes else ""
     return short(f"{row.operation} over {row.backend}{size}", 60)
+
+
+# A check: its own verdict.
+
+_BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT, CheckOutcome.SLOW: BAD, CheckOutcome.BROKEN: BAD}
+
+
+def _of_check(material: Material) -> FirstScreen | None:
+    return None if material.check is None else of_check(material.check, _line_of(material.runs[0]))
+
+
+def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
+    """Return the first screen of a check: the causes of its outcome, what decides in each operation, and the evidence."""
+    title = verdict.render().partition(": ")[2]
+    more = [short(each.render(), 400) for each in verdict.evidence]
+    return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), _figures_of_check(verdict), line, more)
+
+
+def _figures_of_check(verdict: CheckVerdict) -> list[LargeFigure]:
+    """Return the percentage that decides in each operation, and the shortest latency."""
+    decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
+    decisive += [each for cause in verdict.causes if isinstance(cause, ReachesExpected) for each in cause.series]
+    figures = [
+        LargeFigure(format_percent(each.percent), f"of {format_rate(each.expected)} GB/s expected: {each.operation} over {each.backend} "
+                    f"at {format_size(each.size_bytes)}")
+        for each in decisive if each.percent is not None and each.expected
+    ]  # fmt: skip
+    latencies = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
+    if latencies:
+        best = min(latencies, key=lambda each: each.time_s or 0.0)
+        what = f"{best.operation} over {best.backend} at {format_size(best.size_bytes)}"
+        figures = [*figures[: _MOST_FIGURES - 1], LargeFigure(f"{format_time(best.time_s or 0.0)} µs", what)]
+    return figures[:_MOST_FIGURES]
+
+
+# A history: the largest slowdown, else the largest improvement, with its date and what else changed then.
+
+
+def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
+    """Return the first screen of a history; `shown`: the chosen series."""
+    from math import exp
+
+    from collbench.gate.history import CELL, GROUP, LEAST
+    from collbench.report.baseline import day, interval, title, with_it
+
+    line = short(f"history of {history.of}", 200)
+    count = _count(len(history.allocations), "allocation")
+    every = [(each, step) for each in shown for step in each.steps]
+    if not every:
+        few = len(history.allocations) < 2 * LEAST
+        badge = (DOUBT, "TOO FEW") if few else (GOOD, "NO CHANGE")
+        reason = [f"A change needs {LEAST} allocations before and after it."] if few else []
+        return FirstScreen(short(title(history), 400), badge, [count], line, reason)
+    series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
+    since, (low, high) = history.allocations[step.at], interval(step)
+    since_when = f"since {day(since.began_utc)} ({since.name})"
+    sentence = f"{series.about.name}: {_percent(exp(step.change))} time {since_when}; with it: {with_it(history, step)}"
+    changed = [
+        (name, sum(each.about.kind == kind and bool(each.steps) for each in shown)) for kind, name in ((GROUP, "group"), (CELL, "case"))
+    ]
+    figures = [LargeFigure(_percent(exp(step.change)), f"time of {series.about.name} ({_percent(low)} to {_percent(high)})"), count]
+    figures += [LargeFigure(str(number), f"{plural(number, name).partition(' ')[2]} changed") for name, number in changed if number]
+    badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")
+    return FirstScreen(short(sentence, 400), badge, figures, line, [short(f"{title(history)}.", 400)])
+
+
+def _percent(factor: float) -> str:
+    return f"{100 * (factor - 1):+.1f} %"
+
+
+# Nodes without a run: doctor, probe and peak.
+
+
+def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> FirstScreen:
+    """Return the first screen of doctor: the worst finding with its evidence and remedy, and how many there are."""
+    from collbench.machine.doctor.examine import examined_parts
+    from collbench.machine.doctor.finding import SEVERITIES
+    from collbench.report.html.health import by_host
+
+    examined = f"examined {examined_parts(machines, logs)}"
+    if not findings:
+        return FirstScreen(short(f"no findings on {_hosts(machines)}", 400), (GOOD, "NO FINDINGS"), (), short(examined, 400))
+    hosts = by_host(findings)
+    worst, names = next(iter(hosts.items()))
+    counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
+    where = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: " if machines else ""
+    badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (GOOD, "NOTE"))
+    figures = [_count(count, "severe finding" if severity == "severe" else severity) for severity, count in counts if count]
+    more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}"]
+    more += [f"{each.severity} {each.code}: {each.what}" for each in [*hosts][1:_MOST_ANSWERS]]
+    return FirstScreen(
+        short(f"{where}{worst.what} ({worst.code})", 400), badge, figures, short(examined, 400), [short(text) for text in more]
+    )
+
+
+def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> FirstScreen:
+    """Return the first screen of probe: what the nodes are, and what limits all-reduce between two of them."""
+    from collbench.report.html.machine import node_ceiling
+    from collbench.report.machine import system_text, title
+
+    if not machines:
+        raise UsageError("--html: no machine was read, so there is nothing for a page")
+    first, ceiling = machines[0], node_ceiling(machines[0])
+    name = title(first) if len(machines) == 1 else f"{plural(len(machines), 'node')} like {title(first)}"
+    limit, figures = "", []
+    if ceiling is not None and (rate := _rate_of(ceiling)):
+        limit = f"; all-reduce between two such nodes can reach {format_rate(rate)} GB/s, limited by {ceiling.limited_by}"
+        figures.append(LargeFigure(f"{format_rate(rate)} GB/s", "all-reduce between two such nodes, expected"))
+    counts = ((len(first.gpus), "GPU"), (len([nic for nic in first.nics if not nic.virtual]), "NIC"))
+    figures += [_count(count, what) for count, what in counts if count]
+    severe = sum(each.severity == "severe" for each in findings)
+    figures += [_count(severe, "severe finding")] if severe else []
+    badge = (BAD, "SEVERE FINDINGS") if severe else (DOUBT, "NODES DIFFER") if differences else None
+    more = [*differences[:2], *(f"{each.severity} {each.code}: {each.what}" for each in findings[:2])]
+    line = " · ".join(system_text(first.system))
+    return FirstScreen(short(f"{name}{limit}", 400), badge, figures[:_MOST_FIGURES], short(line, 300), [short(text) for text in more])
+
+
+def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
+    """Return the first screen of peak: the expected rate and its limit; with a measured rate its percentage."""
+    from collbench.machine.peak.collective import assumed, chosen, doubts, headline, percents
+
+    model, ceiling = chosen(measured, found)
+    of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
+    more = [
+        short(text) for text in (*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job)))
+    ]
+    if ceiling is None or not (expected := _rate_of(ceiling)):
+        return FirstScreen(short(f"{of}: {headline(measured, found)}", 400), (DOUBT, "UNKNOWN"), (), "", more)
+    limited = "" if ceiling.kind == "given" else f", limited by {ceiling.limited_by}"
+    rate = f"{format_rate(expected)} GB/s"
+    figures = [LargeFigure(rate, "expected" if model == "ring" else "hard limit")]
+    if model == "ring" and _rate_of(found.bound) > expected:
+        figures.append(LargeFigure(f"{format_rate(_rate_of(found.bound))} GB/s", "hard limit"))
+    if measured is None:
+        return FirstScreen(short(f"{of}: at most {rate} expected{limited}", 400), None, figures, "", more)
+    share = next((percent for percent in percents(measured, found) if percent is not None), None)
+    if model == "doubtful" or share is None:
+        title, badge = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {rate}{limited}", (DOUBT, "DOUBTFUL")
+    else:
+        title, badge = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}", None
+        figures.insert(0, LargeFigure(format_percent(share), "of expected"))
+    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], "", more)
+
+
+def _rate_of(ceiling: Ceiling | None) -> float:
+    """Return the rate of a ceiling in bytes per second; 0 if it is unknown."""
+    return (ceiling.bytes_per_s if ceiling is not None else None) or 0.0
+
+
+def _count(count: int, noun: str) -> LargeFigure:
+    """Return "3" above "warnings"."""
+    return LargeFigure(str(count), plural(count, noun).partition(" ")[2])
+
+
+def _hosts(machines: Sequence[Machine]) -> str:
+    names = [each.hostname or "unnamed host" for each in machines]
+    return listed(names, 4) if names else "these logs"
 
 
 # The rows of one run: the best rate of each operation against the expected one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, isfinite, nan
 from pathlib import Path
@@ -14,14 +15,13 @@ from collbench.report.headlines import short
 from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
-from collbench.report.html.first_screen import FirstScreen
-from collbench.report.html.page import page
-from collbench.report.writers import write_whole
+from collbench.report.html.first_screen import of_history
+from collbench.report.html.page import write_page
 from collbench.units import format_time, plural
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_WIDTH, _HEIGHT = 460, 250  # pixels
+_WIDTH, _WIDEST, _HEIGHT = 460, 900, 250  # pixels
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
     "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
@@ -34,7 +34,15 @@ _MADE = (
 def write_history(history: History, pattern: str, where: Path) -> None:
     """Write the page in one step. Raises UsageError if that fails, if no case fits the pattern, or if the extra `report` is missing."""
     shown = chosen(history, pattern)
-    write_whole(where, page(FirstScreen(short(f"history of {history.of}", 120)), lambda: list(_sections(history, shown))), "--html")
+    write_page(where, of_history(history, shown), lambda: list(_sections(history, shown)), lambda: _main(history, shown))
+
+
+def _main(history: History, shown: Sequence[CaseHistory]) -> Chart | None:
+    """Return the chart of the series that the first screen is about: the one with the largest slowdown, else improvement."""
+    best = max(
+        shown, key=lambda each: max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)), default=None
+    )
+    return None if best is None else replace(_chart(history, best, "history-main", _WIDEST), wide=True)
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
@@ -75,15 +83,15 @@ def _change(history: History, series: CaseHistory, step: LevelChange) -> list[st
     return [cut(series.about.name, 80), cut(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
 
 
-def _chart(history: History, series: CaseHistory, key: str) -> Chart:
+def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
     """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
     name, first_level = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
     known = [each for each in ys if isfinite(each)]
-    picture, last = Picture(_WIDTH, _HEIGHT), len(ys) - 0.5
-    every = max(1, -(-len(ys) // _MOST_TICKS))
-    days = [(float(tick), day(history.allocations[tick].began_utc)) for tick in range(0, len(ys), every)]
-    x = Scale(-0.5, last, 54, _WIDTH - 20, days, float)
+    picture, last = Picture(width, _HEIGHT), len(ys) - 0.5
+    every = max(1, -(-len(ys) // (_MOST_TICKS * width // _WIDTH)))
+    days = [(float(tick), text) for tick, text in enumerate(_moments(history)) if tick % every == 0]
+    x = Scale(-0.5, last, 54, width - 20, days, float)
     y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
     picture.axes(x, y)
     for level in series.levels:
@@ -98,6 +106,14 @@ def _chart(history: History, series: CaseHistory, key: str) -> Chart:
             tooltips.append(Tooltip(round(x.at(place), 1), round(y.at(value), 1), _spot(history, series, place, value)))
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
     return Chart(key, name, short(caption, 600), _MADE, picture.markup(name), _table(history, series, ys), tooltips)
+
+
+def _moments(history: History) -> list[str]:
+    """Return when each allocation began: the day, or the time of the day where one day has several."""
+    days = [day(each.began_utc) for each in history.allocations]
+    alone = len(set(days)) == len(days)
+    moments = [f"{each[5:]} {allocation.began_utc[11:16]}" for each, allocation in zip(days, history.allocations, strict=True)]
+    return days if alone else moments if len(set(days)) > 1 else [allocation.began_utc[11:16] for allocation in history.allocations]
 
 
 def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.analysis.differences import topology_of
+from collbench.errors import UsageError
 from collbench.machine.cluster import folded
 from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
+from collbench.machine.peak.node import Job, node_of
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.html.chart import Chart, Section, Table
@@ -95,7 +99,7 @@ _METHOD = (
 def section(material: Material) -> Section | None:
     """Return drawings of the machines with the limiting links marked; None if the runs have no information about their machines."""
     kinds, doubts = kinds_of(material.runs)
-    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # without either no link can be shown
+    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # else there is no link to show
     if not kinds and not doubts:
         return None
     limits = _limits(row for table in material.tables for row in table.rows)
@@ -105,6 +109,22 @@ def section(material: Material) -> Section | None:
         more = f"{hosts} more machines of {len(rest)} other kinds are not drawn"
         doubts.insert(0, f"{more}: `collbench probe --from TOPOLOGY.json --svg FILE` draws all.")
     return Section("machine", "Machines", doubts, (), charts)
+
+
+def machine_charts(machines: Sequence[Machine], ceiling: Ceiling | None) -> list[Chart]:
+    """Return drawings of machines without a run, with what limits the ceiling marked; equal machines are drawn once, and four at most."""
+    kinds = _kinds([(machine, (machine.hostname,) if machine.hostname else ()) for machine in machines[:_KINDS_MOST]])
+    limits = {ceiling.limited_by: ceiling.limited_by_parts} if ceiling is not None and ceiling.bytes_per_s else {}
+    return [_chart(number, kind, _marked(kind, kinds, limits)) for number, kind in enumerate(kinds[:_MOST_DRAWN])]
+
+
+def node_ceiling(machine: Machine) -> Ceiling | None:
+    """Return the expected all-reduce bandwidth between two machines like this one; None if it is unknown."""
+    try:
+        ring = ceilings("allreduce", Job((node_of(machine),) * 2)).ring
+    except UsageError:
+        return None
+    return ring if ring is not None and ring.bytes_per_s else None
 
 
 def _limits(rows: Iterable[Row]) -> dict[str, tuple[Limit, ...]]:

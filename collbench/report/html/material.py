@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from collbench.report.plan import in_print_order
 from collbench.report.stored import kind_of
 from collbench.results.reader import Run
-from collbench.results.row import Row
+from collbench.results.row import CaseKey, Row
 
 if TYPE_CHECKING:  # these import numpy or many packages, which a page without such runs does not need
     from collbench.analysis.ceilings import CeilingDrops
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
+    from collbench.analysis.health import CheckVerdict
     from collbench.analysis.launches import Launches
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
+    from collbench.gate.judge import TypicalTime
     from collbench.gate.verdict import Verdict
     from collbench.results.rounds import StoredHunt, StoredPairs
     from collbench.results.steps import StepRow
@@ -36,12 +38,16 @@ class Material:
     where     the file that is written; links to raw files are relative to its folder
     warnings  what could not be read or combined, in sentences
     verdict   of a gate about these runs; None if there is none
+    baseline  the folder of the baseline that the verdict is about; None: unknown
+    linked    whether the page links to the raw files of the runs
     """
 
     runs: Sequence[Run]
     where: Path
     warnings: Sequence[str] = ()
     verdict: Verdict | None = None
+    baseline: Path | None = None
+    linked: bool = True
 
     @cached_property
     def tables(self) -> list[Launches]:
@@ -89,6 +95,23 @@ class Material:
         from collbench.results.steps import holds_workload, read_workload
 
         return [(run, *read_workload(run)[:2]) for run in self.runs if holds_workload(run)]
+
+    @cached_property
+    def typical_times(self) -> dict[CaseKey, TypicalTime]:
+        """The times of the baseline by case; empty without one. Raises UsageError if it cannot be read."""
+        if self.baseline is None:
+            return {}
+        from collbench.gate.baseline import load
+        from collbench.gate.judge import typical_times
+
+        return typical_times(load(self.baseline))
+
+    @cached_property
+    def check(self) -> CheckVerdict | None:
+        """The verdict of the check that stored the run; None for other runs, and for several. Raises UsageError if it cannot be read."""
+        from collbench.report.health import read_check
+
+        return read_check(self.runs[0].path) if len(self.runs) == 1 else None
 
     @property
     def of_kinds(self) -> list[Run]:

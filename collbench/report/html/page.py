@@ -10,10 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.report.html import against, curves, gate, hunt, machine, overview, pairs, provenance, samples, slowest, timeline, training
+from collbench.report.html import (
+    against,
+    curves,
+    gate,
+    health,
+    hunt,
+    machine,
+    overview,
+    pairs,
+    provenance,
+    samples,
+    slowest,
+    timeline,
+    training,
+)
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
-from collbench.report.writers import write_whole
+from collbench.report.writers import Outputs, write_whole
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
@@ -23,7 +37,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, overview.section, against.section, pairs.section,
+    gate.section, health.section, hunt.section, training.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 _NEEDED = ("jinja2",)
@@ -48,18 +62,35 @@ def html(material: Material) -> str:
     return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else hunt.places_chart(material))
 
 
+def check_page_file(where: Path | None) -> None:
+    """Raise UsageError, before the work, if the page cannot go there, or if the extra `report` is missing; None: no page is requested."""
+    if where is not None:
+        Outputs(html=where).check()
+        _check_packages()
+
+
+def write_page(
+    where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
+) -> None:
+    """Write the page of a result that is not a run, in one step. Raises UsageError as `write_html` does."""
+    write_whole(where, page(screen, make, main), "--html")
+
+
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:
     """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
 
     Raises UsageError if the extra `report` is missing.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
+    _check_packages()
     with uncollected():
         chart, sections = main(), make()
     sheet = f"{_written('css')}\n{drawing_style()}"
     return str(_template().render(screen=screen, title=screen.title, main=chart, sections=sections, style=sheet, script=_written("js")))
+
+
+def _check_packages() -> None:
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
 
 
 def _written(suffix: str) -> str:
@@ -69,14 +100,20 @@ def _written(suffix: str) -> str:
     return "\n".join([library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
-def _template() -> Any:
+def index_page(**content: Any) -> str:
+    """Return the page with the runs of a folder, from what index.html.j2 shows. Raises UsageError if the extra `report` is missing."""
+    _check_packages()
+    return str(_template("index.html.j2").render(**content, style=_written("css")))
+
+
+def _template(name: str = "page.html.j2") -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(_HERE)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["digest"] = _digest
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # half the bytes; "<" is escaped
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 def _digest(text: str) -> str:

@@ -57,7 +57,8 @@ def section(material: Material) -> Section:
     tables = [("Runs", _runs_table(material.runs)), *_differing(named), *(_versions(first, several=len(named) > 1) if first else ())]
     if material.tables:
         tables.append(("Definitions", Table(("number", "definition"), _DEFINITIONS)))
-    links = [(short(run.path.resolve().name, 80), files) for run in material.runs[:_MOST_RUNS] if (files := raw_files(run, material.where))]
+    linked = material.runs[:_MOST_RUNS] if material.linked else []
+    links = [(short(run.path.resolve().name, 80), files) for run in linked if (files := raw_files(run, material.where))]
     return Section("provenance", "Provenance", list(_texts(material, linked=bool(links))), tables, links=links)
 
 

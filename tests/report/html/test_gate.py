@@ -9,17 +9,23 @@ from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.concerns import FINDING, Concern
+from collbench.analysis.launches import case_of
+from collbench.gate.allocation import allocations_in
+from collbench.gate.baseline import write
 from collbench.gate.plausible import LinkOfAll
 from collbench.gate.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
-from collbench.report.html.gate import JudgedLine, drawn, section
+from collbench.report.html.curves import size_charts
+from collbench.report.html.first_screen import BAD, GOOD, first_screen
+from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.material import Material
 from collbench.report.html.page import html
 from collbench.results.reader import Run
+from tests.gate.allocations import launches
 from tests.gate.verdicts import group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
-from tests.results.rows import make_row
+from tests.results.rows import make_row, make_times
 
 
 def material(given: Verdict | None) -> Material:
@@ -105,6 +111,33 @@ def test_charts_show_groups_and_cases_against_their_limits() -> None:
 def test_a_chart_holds_any_factor(factor: float) -> None:
     svg, spots = drawn([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
     assert "<svg" in svg and 0 <= spots[0].x <= 900
+
+
+def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:
+    screen = first_screen(material(regression()))
+    assert screen is not None and screen.badge == (BAD, "REGRESSION")
+    assert screen.title.startswith("allreduce on mpi, large messages: +3.0 % time")
+    assert screen.more[0] == "likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
+    passed = first_screen(material(verdict()))
+    assert passed is not None and (passed.badge, passed.title) == ((GOOD, "PASSED"), "no case is slower than its limit")
+
+
+def test_the_chart_has_the_band_of_the_baseline(tmp_path: Path) -> None:
+    for number in range(6):
+        times = {64 << 20: 1e-3 * (1 + number / 1000)}
+        (found,) = allocations_in([launches(tmp_path / f"night-{number}", f"night-{number}", times, times)])
+        write(tmp_path / "base", found)
+    runs = [Run(Path("night-9"), {}, [make_row(time_s=make_times(1.1e-3))])]
+    page = Material(runs, Path("page.html"), (), verdict(), tmp_path / "base")
+    known = page.typical_times[case_of(make_row())]
+    assert known.time_s == pytest.approx(1e-3, rel=0.01) and known.limit is not None and 1 < known.limit < 1.2
+    baseline, candidate = size_charts(page)[0].lines
+    (point,) = baseline.points
+    assert baseline.name == "nccl baseline" and candidate.name == "nccl"
+    assert point.time is not None and point.time.value == pytest.approx(1e6 * known.time_s)
+    assert point.time.high == pytest.approx(1e6 * known.time_s * known.limit)
+    assert point.rate is not None and point.rate.low is not None and point.rate.low < point.rate.value
+    assert [line.name for line in size_charts(material(verdict()))[0].lines] == ["nccl"]
 
 
 def test_it_precedes_the_results() -> None:

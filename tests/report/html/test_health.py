@@ -1,0 +1,124 @@
+"""Pages without figures of a run: check, doctor, probe and peak."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.analysis.health import CheckVerdict, DoctorSummary, MissesExpected, Reach, ReachesExpected, RunFailedEarly, SeriesCheck
+from collbench.errors import UsageError
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.node import Job, node_of
+from collbench.machine.sources import read_paths
+from collbench.report.health import CHECK, read_check, store_check
+from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_peak, of_probe
+from collbench.report.html.health import check_section, doctor_sections, peak_chart, peak_sections, probe_chart, probe_sections
+from collbench.report.html.material import Material
+from collbench.report.html.page import html, page
+from collbench.results.reader import read_run
+from tests.cli.command import ROOT, run_here
+from tests.machine.machines import dgx
+from tests.results.rows import make_row, store
+
+SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
+NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")
+SLOW = SeriesCheck("allreduce", "mpi", Reach.MISSED, 64 << 20, 1e9, 10e9, 10.0, 9.0, 11.0, 0.5, "NIC eth0", 0.1, 1)
+LATENCY = SeriesCheck("p2p_latency", "mpi", Reach.LATENCY, 8, time_s=5e-6, checked=1)
+VERDICT = CheckVerdict((MissesExpected(SLOW),), (SLOW, LATENCY, DoctorSummary(1, 0, 0, "CB2101")))
+
+
+def test_a_check_shows_its_verdict_and_the_figures_that_decide() -> None:
+    screen = of_check(VERDICT)
+    assert screen.badge == (BAD, "SLOW") and screen.title.startswith("allreduce over mpi reaches only 1.00 of 10.0 GB/s (10 %)")
+    assert [figure.value for figure in screen.figures] == ["10 %", "5.000 µs"]
+    assert of_check(CheckVerdict((ReachesExpected((SLOW,)),))).badge == (GOOD, "OK")
+    assert of_check(CheckVerdict((RunFailedEarly(4, "rank 1 was killed"),))).badge == (BAD, "BROKEN")
+    ((_, table),) = check_section(VERDICT).tables
+    assert [row[:2] for row in table.rows] == [["allreduce", "mpi"], ["p2p_latency", "mpi"], ["doctor", ""]]
+    assert table.marks == {0: "wrong", 2: "wrong"}
+
+
+def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row()])
+    assert read_check(run) is None
+    store_check(VERDICT, run, 2)
+    assert read_check(run) == VERDICT and json.loads((run / CHECK).read_text())["verdict"] == "SLOW"
+    material = Material([read_run(run)], tmp_path / "page.html")
+    screen = first_screen(material)
+    assert screen is not None and screen.badge == (BAD, "SLOW")
+    assert 'id="check"' in html(material)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"causes": [], "evidence": []}', '{"causes": [{"kind": "other"}], "evidence": []}'])
+def test_an_invalid_verdict_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / CHECK).write_text(text)
+    with pytest.raises(UsageError, match="is not the verdict of a check"):
+        read_check(tmp_path)
+
+
+def test_doctor_shows_the_worst_finding_first_with_evidence_and_remedy() -> None:
+    screen = of_doctor([SEVERE, NOTE], [dgx()], ())
+    assert (screen.badge, screen.title) == ((BAD, "SEVERE"), "dgx01: GPU 0 runs on 8 of 16 lanes (CB2101)")
+    assert list(screen.more[:2]) == ["evidence: LnkSta x8", "remedy: reseat the card"]
+    assert [(each.value, each.label) for each in screen.figures] == [("1", "severe finding"), ("1", "note")]
+    findings, examined = doctor_sections([SEVERE, NOTE], [dgx()], ())
+    assert [row[:2] for row in findings.tables[0][1].rows] == [["severe", "CB2101"], ["note", "CB2104"]]
+    assert findings.tables[0][1].marks == {0: "wrong"} and examined.texts
+    assert of_doctor([], [dgx()], ()).badge == (GOOD, "NO FINDINGS")
+
+
+def test_doctor_lists_a_finding_of_several_hosts_once() -> None:
+    both = [SEVERE, replace(SEVERE, hostname="dgx02")]
+    assert of_doctor(both, [dgx(), replace(dgx(), hostname="dgx02")], ()).title.startswith("dgx01 and 1 more: ")
+    rows = doctor_sections(both, [dgx(), replace(dgx(), hostname="dgx02")], ())[0].tables[0][1].rows
+    assert [row[2] for row in rows] == ["dgx01 and dgx02"]
+
+
+def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
+    machines = read_paths([ROOT / "reports" / "example-node"])
+    screen = of_probe(machines, [], [])
+    assert screen.title.endswith("all-reduce between two such nodes can reach 400 GB/s, limited by NIC 8×400 Gb/s") and screen.badge is None
+    assert [figure.value for figure in screen.figures] == ["400 GB/s", "8", "8"]
+    chart = probe_chart(machines)
+    assert chart is not None and "Marked as limiting: NIC 8×400 Gb/s." in chart.caption and "limits" in chart.drawing
+    assert of_probe(machines * 2, ["the firmware differs"], []).badge == (DOUBT, "NODES DIFFER")
+    assert of_probe(machines, [], [SEVERE]).badge == (BAD, "SEVERE FINDINGS")
+    text = page(screen, lambda: probe_sections(machines, [], [SEVERE]), lambda: chart)
+    assert text.count("<style>") == 1 and 'id="findings"' in text
+    with pytest.raises(UsageError, match="no machine was read"):
+        of_probe([], [], [])
+
+
+def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() -> None:
+    machines = read_paths([ROOT / "reports" / "example-node"])
+    job = Job((node_of(machines[0]),) * 2)
+    found = ceilings("allreduce", job)
+    screen = of_peak("allreduce", None, found, job)
+    assert screen.title == "allreduce on 2 nodes, 16 ranks: at most 400 GB/s expected, limited by NIC 8×400 Gb/s"
+    assert [(figure.value, figure.label) for figure in screen.figures] == [("400 GB/s", "expected"), ("750 GB/s", "hard limit")]
+    measured = of_peak("allreduce", 300e9, found, job)
+    assert "300 of 400 GB/s (75 %)" in measured.title and measured.figures[0].value == "75 %"
+    assert of_peak("allreduce", 900e9, found, job).badge == (DOUBT, "DOUBTFUL")
+    assert peak_chart("allreduce", found, machines) is not None and peak_chart("allreduce", found, []) is None
+    assert [each.key for each in peak_sections("allreduce", None, found, job, machines)] == ["rates"]
+
+
+@pytest.mark.parametrize(("line", "answer"), [
+    ("probe --from {node}", "8 × H100 SXM5 80GB"),
+    ("doctor --from {node}", "NO FINDINGS"),
+    ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "at most 50.0 GB/s expected, limited by NIC 4×100 Gb/s"),
+])  # fmt: skip
+def test_the_commands_write_the_page(tmp_path: Path, line: str, answer: str) -> None:
+    done = run_here(tmp_path, *line.format(node=ROOT / "reports" / "example-node").split(), "--html", "page.html")
+    assert done.returncode == 0 and done.stderr.endswith("wrote page.html\n"), done.stderr
+    assert answer in (tmp_path / "page.html").read_text(encoding="utf-8").partition('<nav id="details"')[0]
+
+
+@pytest.mark.parametrize("line", ["probe --measure", "probe --gather x.tar", "doctor --launch"])
+def test_what_has_no_page_refuses_it(tmp_path: Path, line: str) -> None:
+    done = run_here(tmp_path, *line.split(), "--html", "page.html")
+    assert done.returncode == 2 and "--html" in done.stderr and not (tmp_path / "page.html").exists()

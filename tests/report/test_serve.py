@@ -1,0 +1,124 @@
+"""`collbench report DIR --serve`: what it shows, and that nothing else is reachable."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.run_list import runs_below
+from collbench.report.serve import RunServer, index, serve
+from tests.cli.command import PROGRAM, environment, run_here
+from tests.results.rows import make_row, store
+
+Get = Callable[..., tuple[int, str]]
+
+
+def folder_of_runs(path: Path) -> Path:
+    store(path / "night-1", [make_row()], command=["collbench", "allreduce"], started_utc="2026-11-01T00:00:00+00:00", exit_code=0)
+    store(path / "night <2>", [make_row()], command=["collbench", "run"], started_utc="2026-11-02T00:00:00+00:00", exit_code=0)
+    (path / "secret.txt").write_text("secret")
+    (path / "empty").mkdir()
+    return path
+
+
+@pytest.fixture
+def get(tmp_path: Path) -> Iterator[Get]:
+    """Return (status, text) of a request to a server of two runs."""
+    with RunServer(folder_of_runs(tmp_path / "runs"), 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+
+        def answer(path: str, method: str = "GET", host: str | None = None) -> tuple[int, str]:
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+            connection.putrequest(method, path, skip_host=True)
+            connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+            connection.endheaders()
+            reply = connection.getresponse()
+            assert reply.getheader("Server") == "collbench"
+            text = reply.read().decode()
+            connection.close()
+            return reply.status, text
+
+        yield answer
+        server.shutdown()
+        thread.join()
+
+
+def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
+    status, text = get("/")
+    addresses = re.findall(r'href="(/run/[^"]+)"', text)
+    assert (status, addresses) == (200, ["/run/night%20%3C2%3E", "/run/night-1"])
+    assert "night &lt;2&gt;" in text and "night <2>" not in text
+    for address in addresses:
+        status, page = get(address)
+        assert (status == 200 and "allreduce on 1 node" in page) or "allreduce on" in page
+        assert 'class="links"' not in page  # raw files are not reachable
+
+
+def test_the_search_selects_runs(get: Get) -> None:
+    assert re.findall(r'href="/run/([^"]+)"', get("/?q=NIGHT-1+allreduce")[1]) == ["night-1"]
+    status, text = get("/?q=%3Cscript%3E")
+    assert status == 200 and "0 of 2 runs" in text and "<script>" not in text
+
+
+def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> None:
+    runs = runs_below(folder_of_runs(tmp_path))
+    text = index(tmp_path, runs)
+    assert 'aria-label="allreduce: best bus bandwidth of each run"' in text and text.count("<circle") == 2
+    assert "<svg" not in index(tmp_path, runs[:1])
+
+
+@pytest.mark.parametrize("path", [
+    "/secret.txt", "/run/", "/run/.", "/run/..", "/run/../secret.txt", "/run/%2e%2e/secret.txt", "/run/%2e%2e%2fsecret.txt",
+    "/run/night-1/", "/run/night-1/run.json", "/run/night-1%2frun.json", "/run/%00", "/run/%ff", "//etc/passwd", "/etc/passwd",
+    "/run/empty", "/run/night-1%00", "/index.html", "/runs/night-1", "/run//night-1",
+])  # fmt: skip
+def test_nothing_else_is_reachable(get: Get, path: str) -> None:
+    assert get(path) == (404, "There is no such run.")
+
+
+def test_other_host_names_and_methods_are_refused(get: Get) -> None:
+    assert get("/", host="evil.example")[0] == 403
+    assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
+    assert get("/", method="HEAD") == (200, "")
+
+
+def test_a_run_that_ends_later_is_listed(tmp_path: Path) -> None:
+    with RunServer(folder_of_runs(tmp_path), 0) as server:
+        assert len(server.runs()) == 2
+        store(tmp_path / "night-3", [make_row()], exit_code=0)
+        assert len(server.runs()) == 3
+
+
+def test_bad_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run in"):
+        serve(tmp_path, 0, io.StringIO())
+    folder_of_runs(tmp_path)
+    with RunServer(tmp_path, 0) as server, pytest.raises(UsageError, match=f"--port {server.server_port} cannot be used"):
+        serve(tmp_path, server.server_port, io.StringIO())
+    for options in (("--port", "70000", "--serve"), ("--port", "80"), ("--serve", "--html", "x.html"), ("--serve", "other")):
+        done = run_here(tmp_path, "report", str(tmp_path), *options)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    line = [*PROGRAM, "report", str(folder_of_runs(tmp_path)), "--serve", "--port", "0"]
+    process = subprocess.Popen(line, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert re.search(r"2 runs of .*: http://127\.0\.0\.1:\d+/ \(Ctrl\+C ends\)", process.stdout.readline())
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
