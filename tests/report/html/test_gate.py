@@ -18,7 +18,7 @@ from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
 from collbench.report.html.curves import size_charts
 from collbench.report.html.first_screen import BAD, GOOD, first_screen
-from collbench.report.html.gate import JudgedLine, section
+from collbench.report.html.gate import JudgedLine, drawn, section
 from collbench.report.html.material import Material
 from collbench.report.html.page import html
 from collbench.results.reader import Run
