@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from collbench.device.unavailable import Obstacle
@@ -86,6 +85,8 @@ class Group:
 
 def installed(package: str) -> str | None:
     """Return the version of a package from pip's metadata, without importing it; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than most modules here
+
     try:
         return version(package)
     except PackageNotFoundError:

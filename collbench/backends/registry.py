@@ -51,9 +51,14 @@ def backend_class(name: str) -> type[Any]:
         module, _, found = BUILTIN[name].partition(":")
         own: type[Any] = getattr(import_module(module), found)
         return own
-    if name not in _plugins():
-        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
+    check_name(name)
     return _of_plugin(name)
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError that lists the known names if this one is unknown. Imports no backend."""
+    if name not in BUILTIN and name not in _plugins():
+        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
 
 
 @cache

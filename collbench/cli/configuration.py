@@ -163,11 +163,11 @@ def _text(action: argparse.Action, value: Any, place: str, parser: argparse.Argu
 
 def _check_name(option: str, text: str) -> None:
     """Raise UsageError for a value that the request would reject later, without the file's name."""
-    from collbench.backends.registry import backend_class
+    from collbench.backends.registry import check_name
     from collbench.operations.dtypes import dtype_named, redop_named
     from collbench.units import parse_size, parse_sizes
 
-    each: Mapping[str, Callable[[str], object]] = {"backend": backend_class, "dtype": dtype_named, "redop": redop_named}
+    each: Mapping[str, Callable[[str], object]] = {"backend": check_name, "dtype": dtype_named, "redop": redop_named}
     whole: Mapping[str, Callable[[str], object]] = {"sizes": parse_sizes, "size": parse_size, "latency_size": parse_size}
     if option in whole:
         whole[option](text)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.registry import backend_class
 from collbench.cli import launches
 from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
@@ -59,8 +58,6 @@ def _refuse(wrong: UsageError, parser: Parser) -> None:
 
 def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    for name in arguments.backend or ():
-        backend_class(name)
     if arguments.gdr_check:
         arguments.launches = launches.pairs(arguments.launches, os.environ)
     only = getattr(arguments, "only", None)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends import registry
-from collbench.backends.registry import backend_class, backend_defaults
+from collbench.backends.registry import backend_defaults, check_name
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.options import ALL, BRIEF_S, OPTIONS, long_option, options_of_trainings
 from collbench.device.present import visible_gpus
@@ -37,7 +37,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, argv: Seque
     """Return the request: the options fill the fields that their table names, and `more` are other fields. Raises UsageError."""
     named = tuple(dict.fromkeys(getattr(arguments, "backend", None) or ()))
     for name in named:
-        backend_class(name)
+        check_name(name)
     _check_resume(arguments)
     values = {option.fills: getattr(arguments, name, None) for name, option in OPTIONS.items() if option.fills}
     typed = {field: value for field, value in values.items() if value is not None}

@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from collbench.backends.registry import backend_class, backend_names
+from collbench.backends.registry import backend_names, check_name
 from collbench.cli import launches
 from collbench.cli.configuration import parse_configured, read_configuration
 from collbench.cli.parser import Parser, from_environment, options_typed
@@ -41,7 +41,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
     make_sweep(arguments, ())  # raises for invalid typed options, before an error can name the suite
     for name in arguments.backend or ():
-        backend_class(name)
+        check_name(name)
     suite = read_suite(arguments.suite)
     check_names(suite, backend_names())
     _check_number(suite)

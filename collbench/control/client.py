@@ -18,7 +18,6 @@ from typing import Any
 
 import zmq
 from msgspec import structs
-from zmq.utils.monitor import parse_monitor_message
 
 from collbench.addresses import is_loopback, resolve
 from collbench.control import wire
@@ -37,7 +36,7 @@ from collbench.control.diagnosis import (
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
-from collbench.control.security import SECRET_REMEDY, Keys, Secret
+from collbench.control.security import SECRET_REMEDY, Keys, Secret, socket_event
 from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, bundles, other_step
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
@@ -163,7 +162,7 @@ class Uplink:
             self.send(message)
 
     def _event(self, monitor: Any) -> None:
-        event = parse_monitor_message(monitor.recv_multipart())["event"]
+        event, _, _ = socket_event(monitor)
         if self.socket:
             self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
         elif event & _REFUSED:

@@ -369,6 +369,15 @@ class ConnectionsRefused(Fact, frozen=True):
         )
 
 
+def socket_event(monitor: zmq.Socket[Any]) -> tuple[int, int, bytes]:
+    """Return the next event of a socket's monitor: its id, its value (a file descriptor or an error number), and the endpoint.
+
+    pyzmq has such a function, too, in a module that takes longer to import than all of pyzmq.
+    """
+    event, endpoint = monitor.recv_multipart()
+    return *struct.unpack("=Hi", event), endpoint
+
+
 def peer_of(descriptor: int) -> str | None:
     """Return the address at the other end of a library's connection; None if the connection is already closed."""
     try:

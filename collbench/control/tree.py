@@ -21,10 +21,9 @@ from typing import Any
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from collbench.control import security
-from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of
+from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of, socket_event
 from collbench.control.wire import Abort, Aside, Bye, Entry, Hello, Here, Message, Where, frames, parsed
 from collbench.errors import RunFailed, UsageError
 from collbench.reason import Fact
@@ -274,15 +273,15 @@ class Downlinks:
         for _ in range(_AT_ONCE):
             if not self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 return
-            known = parse_monitor_message(self._monitor.recv_multipart())
-            if known["event"] == zmq.EVENT_LISTENING:
-                self._listens(known["value"], known["endpoint"])
-            elif known["event"] == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
-                self.pending.listeners.discard(known["value"])
-            elif known["event"] == zmq.EVENT_ACCEPTED:
-                self._accepted(known["value"])
-            elif known["event"] == zmq.EVENT_DISCONNECTED:
-                self._closed(known["value"])
+            event, descriptor, endpoint = socket_event(self._monitor)
+            if event == zmq.EVENT_LISTENING:
+                self._listens(descriptor, endpoint)
+            elif event == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
+                self.pending.listeners.discard(descriptor)
+            elif event == zmq.EVENT_ACCEPTED:
+                self._accepted(descriptor)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._closed(descriptor)
 
     def _listens(self, descriptor: int, endpoint: bytes) -> None:
         if endpoint.startswith(b"tcp:"):

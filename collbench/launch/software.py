@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,11 @@ def installed() -> Software:
 
 def version_of(package: str) -> str:
     """Return the version of an installed package; "" without it."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        return version(package)
+    except PackageNotFoundError:
         return ""
 
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from collbench.machine.files import SUFFIXES, Files, Folder, open_archive, unpacked
+from collbench.machine.archive import SUFFIXES, open_archive, unpacked
+from collbench.machine.files import Files, Folder
 from collbench.machine.here import readings
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, System, impossible, with_reasons

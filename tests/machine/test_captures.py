@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from collbench.machine.archive import open_archive
 from collbench.machine.distance import Distances
-from collbench.machine.files import open_archive
 from collbench.machine.gather import write
 from collbench.machine.merge import merge
 from collbench.machine.model import SWITCH, Machine, Nic, PciDevice, PcieLink, Port

@@ -14,8 +14,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine import files
-from collbench.machine.files import Folder, open_archive
+from collbench.machine import archive
+from collbench.machine.archive import open_archive
+from collbench.machine.files import Folder
 from collbench.machine.readers.text import Unreadable
 
 RATE = "sys/class/infiniband/mlx5_0/ports/1/rate"
@@ -147,14 +148,14 @@ def test_a_file_is_read_up_to_its_limit(opened):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_bomb_is_refused(opened, monkeypatch, suffix):
-    monkeypatch.setattr(files, "MOST_STREAM", 4 << 20)
+    monkeypatch.setattr(archive, "MOST_STREAM", 4 << 20)
     bomb = COMPRESS[suffix](packed(*MACHINE, *((f"sys/{n}", bytes(1 << 20)) for n in range(8))))
     with pytest.raises(Unreadable, match="more than 4 MiB"):
         opened(bomb)
 
 
 def test_an_endless_list_of_members_is_refused(opened, monkeypatch):
-    monkeypatch.setattr(files, "MOST_MEMBERS", 50)
+    monkeypatch.setattr(archive, "MOST_MEMBERS", 50)
     with pytest.raises(Unreadable, match="more than 50 members"):
         opened(packed(*((f"sys/{n}", "") for n in range(60))))
 

@@ -11,7 +11,8 @@ import pytest
 
 from collbench.errors import FINE, UsageError
 from collbench.machine import gather
-from collbench.machine.files import Files, Folder, RecordedFiles, open_archive
+from collbench.machine.archive import open_archive
+from collbench.machine.files import Files, Folder, RecordedFiles
 from collbench.machine.gather import Mask
 from collbench.machine.readers import linux, network
 from tests.machine.trees import Tree

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from collbench.machine.files import Archive, open_archive
+from collbench.machine.archive import Archive, open_archive
 
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))

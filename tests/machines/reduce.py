@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from collbench.machine.files import SUFFIXES, Files, Folder, open_archive
+from collbench.machine.archive import SUFFIXES, open_archive
+from collbench.machine.files import Files, Folder
 from collbench.machine.gather import Mask, Parts, collect, write
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.text import Unreadable

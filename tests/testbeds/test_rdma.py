@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.files import Archive, open_archive
+from collbench.machine.archive import Archive, open_archive
 from collbench.machine.readers import network, rdma_tools
 from tests.conftest import cannot, enter
 from tests.testbeds.bed import processes
