@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import replace
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,11 +168,11 @@ def loaded_without(version: str | None, answer: str = "", error: str = "") -> Me
     def problem() -> str:
         def versioned(name: str) -> str:
             if version is None:
-                raise software.metadata.PackageNotFoundError
+                raise metadata.PackageNotFoundError
             return version
 
         done = SimpleNamespace(stdout=answer, stderr=error, returncode=1)
-        with patch.object(software.metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
+        with patch.object(metadata, "version", versioned), patch.object(explain.subprocess, "run", lambda *_, **__: done):
             return library({}).problem
 
     return problem
