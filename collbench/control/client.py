@@ -180,10 +180,10 @@ class Uplink:
         monitor.close()
         socket.close()
 
-    def close(self) -> None:
-        """Send the queued messages within one second if this rank was accepted, then close."""
+    def close(self, *, in_vain: bool) -> None:
+        """Send the queued messages within one second, unless nobody receives them any more, then close."""
         for each in list(self._saying_hello):
-            self._drop(each, in_vain=self.socket is None)
+            self._drop(each, in_vain=in_vain or self.socket is None or self.cut is not None)
         if self._second:
             self._second.close()
 
@@ -438,7 +438,8 @@ class NodeAgent:
         last = empty and not self._mates()
         if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
-            self.up.send(wire.Bye(self.rank))
+            if not self.farewell.is_set():  # else rank 0 has left: ZeroMQ would try to reach it for a second
+                self.up.send(wire.Bye(self.rank))
 
     def _without(self, now: float, cut: float) -> float:
         """Handle a lost connection to rank 0; return when to check again."""
@@ -473,9 +474,10 @@ class NodeAgent:
     def close(self) -> None:
         """End this node's remaining processes if the launch failed, and close the sockets."""
         self.ending.leave()
+        has_left = self.farewell.is_set()
         self.farewell.set()
         self.released.set()
-        self.up.close()
+        self.up.close(in_vain=has_left)
         for probe in self._probes.values():
             probe.close()
         if self._takes_probes:

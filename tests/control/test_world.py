@@ -73,6 +73,25 @@ def main(world):
     assert [one.code for one in found] == [0, 0, 0]
 
 
+def test_a_rank_that_leaves_after_rank_0_does_not_wait(meeting):
+    body = """
+def main(world):
+    leave = world.close
+
+    def timed():
+        began = time.monotonic()
+        leave()
+        print(time.monotonic() - began, file=sys.stderr)
+
+    world.close = timed
+    time.sleep(0.3 * world.rank)
+    return world.rank
+"""
+    found = together(body, 3, meeting)
+    assert [one.code for one in found] == [0, 0, 0]
+    assert max(float(one.stderr) for one in found) < 0.9  # ZeroMQ keeps messages to a rank that has ended for a second
+
+
 def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
     began = time.monotonic()
     found = ends([start(TALK, rank, 3, meeting, timeout_s=3.0) for rank in (0, 1)])  # within which two join on a busy machine
