@@ -6,6 +6,7 @@ With names, the sections of the others stay unchanged, and the named ones have t
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -38,6 +39,7 @@ def main() -> int:
     unknown = sorted(set(chosen.names) - set(_NAMES))
     if unknown:
         parser.error(f"no benchmark {unknown[0]}")
+    compileall.compile_dir(_HERE.parent / "collbench", quiet=2)  # as pip does: without it, each launch may compile the sources again
     before = _load()
     outcomes = [outcome for name in chosen.names or _NAMES if (outcome := _measured(name, chosen.pairs))]
     complete = len(outcomes) == len(chosen.names or _NAMES)
