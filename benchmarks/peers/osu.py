@@ -18,7 +18,12 @@ from collbench.errors import UsageError
 
 MEAN, MEDIAN = 1, -1  # columns after the size: the first, and with -z50 the last
 _PERCENTILES_FROM = (7, 4)
-_PROGRAMS = {"allreduce": "osu_allreduce", "broadcast": "osu_bcast", "p2p_latency": "osu_latency", "p2p_bandwidth": "osu_mbw_mr"}
+_PROGRAMS = {
+    "allreduce": "osu_allreduce", "broadcast": "osu_bcast", "allgather": "osu_allgather", "alltoall": "osu_alltoall",
+    "reducescatter": "osu_reduce_scatter_block", "reduce": "osu_reduce", "p2p_latency": "osu_latency", "p2p_bandwidth": "osu_mbw_mr",
+}  # fmt: skip
+_RANKS = 2
+_PARTS = {"allgather": _RANKS, "alltoall": _RANKS}  # OSU prints the bytes of one part there; collbench's size is all parts
 _CLOSE = Target(1.02)
 _TARGETS = {
     "MPICH": {8: Target(1.10, or_seconds=1e-7), 65536: _CLOSE, 1 << 20: _CLOSE, 16 << 20: Target(1.05)},
@@ -45,14 +50,17 @@ class Osu:
 
     def command(self, operation: str, load: Load, kind: str = "mpi_float") -> list[str]:
         """mpiexec's command line. Elements are floats in collectives, as collbench's are; -m takes all powers of two between."""
-        flags = ["-m", f"{load.sizes[0]}:{load.sizes[-1]}", "-i", str(load.iterations), "-x", str(load.warmup)]
+        parts = _PARTS.get(operation, 1)
+        flags = ["-m", f"{load.sizes[0] // parts}:{load.sizes[-1] // parts}", "-i", str(load.iterations), "-x", str(load.warmup)]
         flags += ["-z50"] if self.percentiles else []
         flags += ["-T", kind] if self.version >= (7,) and not operation.startswith("p2p") else []
         return mpiexec(*load.environment(), str(self.program(operation)), *flags)
 
     def measure(self, operation: str, load: Load, kind: str = "mpi_float", column: int = MEDIAN) -> dict[int, float]:
-        """Seconds by size; the median where this version has it. Raises LaunchFailed."""
-        return wanted(times(launch(self.command(operation, load, kind)).out, column), load.sizes, _PROGRAMS[operation])
+        """Seconds by collbench's size; the median where this version has it. Raises LaunchFailed."""
+        printed = times(launch(self.command(operation, load, kind)).out, column)
+        found = {size * _PARTS.get(operation, 1): time_s for size, time_s in printed.items()}
+        return wanted(found, load.sizes, _PROGRAMS[operation])
 
     def seen_pages(self, operation: str, load: Load) -> str:
         """What pages its memory lies on."""
@@ -104,7 +112,9 @@ def times(out: str, column: int = MEDIAN) -> dict[int, float]:
 def contests(osu: Osu, family: str) -> list[Contest]:
     """All that is compared with OSU."""
     found = []
-    for operation in ("allreduce", "broadcast", "p2p_latency"):
+    for operation in _PROGRAMS:
+        if operation == "p2p_bandwidth":
+            continue
         options = ("--window", "1") if operation == "p2p_latency" else ()
         targets = _TARGETS.get(family, {})
         found += [_contest(osu, operation, load, targets, options) for load in (SMALL, LARGE)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.launches import LaunchFailed
+from benchmarks.launches import Launch, LaunchFailed
 from benchmarks.peers import gloo, imb, osu
 from benchmarks.peers.__main__ import main, parser
 from benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
@@ -80,6 +80,15 @@ def test_only_versions_with_percentiles_are_asked_for_them(monkeypatch: pytest.M
     new, old = osu.Osu(Path("x"), (7, 4)).command("allreduce", SMALL), osu.Osu(Path("x"), (5, 6, 2)).command("allreduce", SMALL)
     assert new[new.index("x/osu_allreduce") :] == shlex.split("x/osu_allreduce -m 8:1048576 -i 1000 -x 200 -z50 -T mpi_float")
     assert old[old.index("x/osu_allreduce") :] == shlex.split("x/osu_allreduce -m 8:1048576 -i 1000 -x 200")
+
+
+def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(osu, "mpiexec", lambda *words: list(words))
+    monkeypatch.setattr(osu, "find", lambda folder, name: folder / name)
+    monkeypatch.setattr(osu, "launch", lambda line: Launch(0.1, "# v7.4\n# Size Avg P50\n4 0.5 0.25\n8 1.0 0.5\n"))
+    opened, load = osu.Osu(Path("x"), (7, 4)), Load((8, 16), 10, 1)
+    assert opened.measure("allgather", load) == {8: pytest.approx(0.25e-6), 16: pytest.approx(0.5e-6)}
+    assert "4:8" in opened.command("alltoall", load) and "8:16" in opened.command("reducescatter", load)
 
 
 def test_imb_prints_means_of_collectives_and_ping_pong() -> None:
