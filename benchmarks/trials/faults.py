@@ -216,6 +216,8 @@ def readme_of_random(outcomes: Sequence[Outcome]) -> str:
 
 def main(words: Sequence[str]) -> None:
     """Run the cases, print each outcome, and print the table."""
+    if len(words) < 2 or words[0] not in ("matrix", "random", "paths"):
+        sys.exit("usage: python -m benchmarks.trials.faults matrix|random|paths FOLDER [WORD or COUNT …]")
     what, folder, more = words[0], Path(words[1]).resolve(), words[2:]
     if what == "matrix":
         cases, page, show = chosen(more), readme, table
