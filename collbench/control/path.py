@@ -27,7 +27,7 @@ _STATES = frozenset({_ESTABLISHED, _SYN_SENT})
 _LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II" + "QQ" + "III")
 _STATE, _RETRANSMITS, _SND_MSS, _UNACKED, _LOST = 0, 2, 10, 12, 14
 _LAST_RECEIVED, _PMTU, _TOTAL_RETRANS = 19, 21, 31
-_BYTES_ACKED, _DATA_SEGMENTS_OUT, _OUT_OF_ORDER = 34, 41, 52
+_BYTES_ACKED, _DATA_SEGMENTS_OUT, _DUPLICATES, _OUT_OF_ORDER = 34, 41, 50, 52
 _MOST_CONNECTIONS = 4096  # connections read at most
 _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
@@ -47,6 +47,8 @@ class TcpInfo:
     acked_bytes          acknowledged by the other kernel
     last_received_ms     since the last new data arrived
     out_of_order         packets that arrived while an earlier one was missing (Linux 5.4 or newer)
+    duplicates           retransmitted segments that had arrived before, as the other kernel reported (DSACK): not they were
+                         lost, but their acknowledgements, which went the other way
     """
 
     state: int = 0
@@ -60,6 +62,7 @@ class TcpInfo:
     acked_bytes: int = 0
     last_received_ms: int = 0
     out_of_order: int = 0
+    duplicates: int = 0
 
     @classmethod
     def parse(cls, data: bytes) -> TcpInfo:
@@ -67,7 +70,7 @@ class TcpInfo:
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
         return cls(
             words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
-            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED], words[_OUT_OF_ORDER],
+            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED], words[_OUT_OF_ORDER], words[_DUPLICATES],
         )  # fmt: skip
 
     @property
@@ -91,7 +94,7 @@ class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
     stalled              how many are stalled; retransmits: the most consecutive timeouts among them
     packet_bytes         the largest packet that they send
-    retransmitted, sent  segments since the last progress
+    retransmitted, sent  segments since the last progress; retransmitted ones that had arrived before do not count
     received_ms          since data last came from that address
     """
 
@@ -156,9 +159,10 @@ def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[s
 
 def _report(peer: str, info: TcpInfo, old: TcpInfo) -> PathReport:
     """Return the report about one connection."""
+    lost = info.retransmitted - info.duplicates - (old.retransmitted - old.duplicates)
     return PathReport(
-        peer, int(info.stalled), info.retransmits if info.stalled else 0, info.pmtu, max(0, info.retransmitted - old.retransmitted),
-        max(0, info.sent - old.sent), info.last_received_ms,
+        peer, int(info.stalled), info.retransmits if info.stalled else 0, info.pmtu, max(0, lost), max(0, info.sent - old.sent),
+        info.last_received_ms,
     )  # fmt: skip
 
 

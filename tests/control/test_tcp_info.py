@@ -18,7 +18,7 @@ from tests.testbeds import Hosts
 OFFSETS = {
     "state": (0, "B"), "retransmits": (2, "B"), "snd_mss": (16, "I"), "unacked": (24, "I"), "lost": (32, "I"),
     "last_received_ms": (52, "I"), "pmtu": (60, "I"), "retransmitted": (100, "I"), "acked_bytes": (120, "Q"), "sent": (156, "I"),
-    "out_of_order": (224, "I"),
+    "out_of_order": (224, "I"), "duplicates": (216, "I"),
 }  # fmt: skip
 
 
@@ -83,12 +83,45 @@ def test_the_receiver_counts_packets_that_came_while_one_was_missing(hosts: Call
     assert int(receiver.communicate(timeout=60)[0]) > 0
 
 
+ANSWER = "import socket; one, _ = socket.create_server(('', 29541)).accept(); print('ready', flush=True)\nwhile one.recv(64): pass"
+SEND = """
+import socket, sys, time
+from collbench.control.path import tcp_info
+for _ in range(100):
+    try:
+        one = socket.create_connection((sys.argv[1], 29541))
+        break
+    except OSError:
+        time.sleep(0.1)
+for _ in range(10):
+    one.sendall(bytes(64))
+    time.sleep(0.35)  # longer than a retransmission waits
+time.sleep(1)
+last = tcp_info(one.fileno())
+print(last.retransmitted, last.duplicates)
+"""
+
+
+@pytest.mark.hosts
+@pytest.mark.in_turn
+def test_lost_acknowledgements_are_not_taken_for_lost_packets(hosts: Callable[..., Hosts]) -> None:
+    bed = hosts(2, "1gbit")
+    receiver = bed.start(1, [sys.executable, "-P", "-c", ANSWER])
+    sender = bed.start(0, [sys.executable, "-P", "-c", SEND, bed.addresses[1]])
+    assert receiver.stdout and receiver.stdout.readline() == "ready\n"
+    lose = "iptables -w -A OUTPUT -p tcp -m statistic --mode nth --every 2 --packet 1 -j DROP"
+    bed.must("ip", "netns", "exec", bed.names[1], *lose.split())
+    retransmitted, duplicates = map(int, sender.communicate(timeout=60)[0].split())
+    assert retransmitted >= 3 and retransmitted - duplicates < 3
+    receiver.kill()
+
+
 def test_reports_sum_what_happened_since_by_address() -> None:
     before = {"socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=5, sent=100)), "socket:[2]": ("10.0.0.2", TcpInfo(sent=7))}
     now = {
         "socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=9, sent=120, unacked=2, retransmits=4, pmtu=1500, last_received_ms=900)),
         "socket:[2]": ("10.0.0.2", TcpInfo(sent=8, pmtu=1500, last_received_ms=30)),
-        "socket:[3]": ("10.0.0.3", TcpInfo(retransmitted=1, sent=4, pmtu=9000, last_received_ms=5)),
+        "socket:[3]": ("10.0.0.3", TcpInfo(retransmitted=4, duplicates=3, sent=4, pmtu=9000, last_received_ms=5)),
     }
     assert reports(now, before) == [PathReport("10.0.0.2", 1, 4, 1500, 4, 21, 30), PathReport("10.0.0.3", 0, 0, 9000, 1, 4, 5)]
 
