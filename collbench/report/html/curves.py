@@ -17,7 +17,7 @@ from collbench.report.cases import NOTHING, doubtful, limited_by, not_available,
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, CaseKey, Row
 from collbench.units import format_rate, format_size, format_time
@@ -364,10 +364,9 @@ def without_size(material: Material) -> Iterator[tuple[str, Row]]:
 
 
 _METHOD = (
-    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), in GB/s of 1e9 bytes. A time is the median "
-    "over iterations of the slowest rank, of several launches the median of theirs; bars and bands are 95 % intervals. Within one launch "
-    "an interval does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. "
-    "A baseline is the median over its allocations; its band is the gate's noise limit."
+    "The section Provenance defines time, bus bandwidth and expected. Bars and bands are 95 % intervals; within one launch an interval "
+    "does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. A baseline is the median "
+    "over its allocations; its band is the gate's noise limit."
 )
 
 

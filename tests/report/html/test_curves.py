@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import CeilingChange, with_ceilings_before
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.curves import MOST_LINES, SizeChart, Value, section, size_charts, to_chart
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from tests.report.html.stored import material, run_of

@@ -1,4 +1,4 @@
-"""The input of all sections of a page: the runs as read, and what follows from them, computed once."""
+"""The input of a report (tables, Markdown, OpenMetrics, pages): the runs as read, and what follows from them, computed once."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Material:
         return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
 
     def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report.html import hunt, training
+        from collbench.report import hunt, training
 
         for _, stored in self.hunts:
             yield from hunt.concerns_of(stored)
