@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.drain import CODES, what
@@ -17,10 +17,6 @@ from collbench.report.frame import Line, csv_table, defused, printable
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, plural
-
-if TYPE_CHECKING:
-    from collbench.analysis.concerns import Concern
-    from collbench.results.rounds import StoredHunt
 
 FORMATS = ("table", "csv", "json")
 FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
@@ -153,19 +149,6 @@ def _lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from ((note, "foot") for note in verdict["notes"])
     yield from ((text, "foot") for text in about.get("crossed") or ())
     yield from ((text, "foot") for text in next_steps(about))
-
-
-def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
-    """Yield wrong data, and the suspects that are confirmed or inconclusive."""
-    from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
-
-    if wrong := sum(map(sum, (one.wrong for one in stored.rounds))):
-        rounds = plural(sum(any(one.wrong) for one in stored.rounds), "round")
-        yield Concern(WRONG, f"{plural(wrong, 'wrong element')} in {rounds} of a hunt")
-    severities = {CONFIRMED: FINDING, INCONCLUSIVE: DOUBTFUL}
-    for suspect in (stored.about.get("verdict") or {}).get("suspects", ()):
-        if suspect["state"] in severities:
-            yield Concern(severities[suspect["state"]], sentence(suspect, stored.about["places"]))
 
 
 def as_object(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Material:
         return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
 
     def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report import hunt, training
+        from collbench.report.html import hunt, training
 
         for _, stored in self.hunts:
             yield from hunt.concerns_of(stored)

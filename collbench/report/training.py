@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
@@ -21,9 +21,6 @@ from collbench.results.store import to_line
 from collbench.units import format_bytes, format_rate, format_size, format_time, plural
 from collbench.workloads.registry import regimes
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
-
-if TYPE_CHECKING:
-    from collbench.analysis.concerns import Concern
 
 # Texts of planned and measured training steps.
 
@@ -323,17 +320,6 @@ def _bucket(row: StepRow) -> list[str]:
     regime = regimes().get(row.regime)
     known = regime is None or "bucket" in {**regime.takes, **regime.options}
     return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
-
-
-def concerns_of(row: StepRow) -> Iterator[Concern]:
-    """Yield wrong data, and why a training was not measured."""
-    from collbench.analysis.concerns import MISSING, WRONG, Concern
-
-    where = f"{row.regime} on {row.backend}"
-    if row.wrong:
-        yield Concern(WRONG, row.wrong_detail or "wrong data", where)
-    if row.na is not None:
-        yield Concern(MISSING, row.na, where)
 
 
 def scaling_of(row: StepRow, step_time_s: float | None) -> Efficiency | None:

@@ -97,5 +97,5 @@ def test_files_without_hunts_say_so(hunts: list[Path], tmp_path: Path, file: str
 
 def sections(path: Path) -> dict[str, str]:
     """Return the text of each section of a page, by its key."""
-    parts = re.findall(r'<details class="folded" id="([^"]+)"(.*?)</section>', path.read_text(), re.DOTALL)
-    return {key: unescape(re.sub(r"<[^>]+>", " ", text)) for key, text in parts}
+    found = re.findall(r'<section aria-labelledby="([^"]+)-heading">(.*?)</section>', path.read_text(encoding="utf-8"), re.DOTALL)
+    return {key: unescape(re.sub(r"<[^>]+>", " ", text)) for key, text in found}

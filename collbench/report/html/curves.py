@@ -177,13 +177,14 @@ def size_charts(material: Material) -> list[SizeChart]:
 
 
 def distinct_names(tables: Sequence[Launches]) -> list[str]:
-    """Return a name for each table: that of its folder; of equal ones with the folder above, or else with a number."""
+    """Return a name for each table, at most 24 characters: that of its folder; of equal ones with the folder above, or with a number."""
     names = [table.name for table in tables]
     longer = [
         "/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(name) > 1 else name
         for name, table in zip(names, tables, strict=True)
     ]
-    return [f"{name} #{place + 1}" if longer.count(name) > 1 else name for place, name in enumerate(longer)]
+    cut = [short(name, 24) for name in longer]
+    return [f"{short(name, 20)} #{place + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
 
 
 def _chart(
@@ -203,7 +204,7 @@ def _chart(
     for (place, _), sized in groups.items():
         first = next(iter(sized.values()))
         words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
-        name = short(" ".join([*words, *([f"({short(of_runs[place][0], 24)})"] if len(of_runs) > 1 else [])]), 60)
+        name = short(" ".join([*words, *([f"({of_runs[place][0]})"] if len(of_runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
     lines = [*_baseline_lines(every, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
 from collbench.report.hunt import describe_hunt, headline, next_steps, sentence
 from collbench.report.stored import advice_of
 from collbench.results.flags import FLAGS, explain
-from collbench.units import first_of, format_percent, format_rate, plural
+from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
@@ -41,6 +42,18 @@ def section(material: Material) -> Section | None:
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
         tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{more}", _rounds(stored)))
     return Section("hunt", "Hunts: slow nodes and links", texts, tables)
+
+
+def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
+    """Yield wrong data, and the suspects that are confirmed or inconclusive."""
+    if wrong := sum(map(sum, (one.wrong for one in stored.rounds))):
+        yield Concern(
+            WRONG, f"{plural(wrong, 'wrong element')} in {plural(sum(any(one.wrong) for one in stored.rounds), 'round')} of a hunt"
+        )
+    for suspect in (stored.about.get("verdict") or {}).get("suspects", ()):
+        if suspect["state"] in _MARKS:
+            severity = FINDING if suspect["state"] == CONFIRMED else DOUBTFUL
+            yield Concern(severity, sentence(suspect, stored.about["places"]))
 
 
 def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
@@ -90,7 +103,6 @@ def _line(one: HuntRound, places: Sequence[str]) -> list[str]:
 # The chart of the first screen: the speed of each place.
 
 _WIDTH, _HEIGHT, _MOST_LABELS = 940, 270, 16
-_COLORS = {CONFIRMED: "bad", INCONCLUSIVE: "s1 open"}
 _PLACES_METHOD = (
     "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
     "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
@@ -107,29 +119,36 @@ def places_chart(material: Material) -> Chart | None:
     states = _states(stored.about.get("verdict") or {})
     order = sorted(speeds)
     picture = Picture(_WIDTH, _HEIGHT)
-    x = place_scale([short(names[place], 14) for place in order], 54, _WIDTH - 16, _MOST_LABELS)
+    step = (_WIDTH - 70) / len(order)
+    every = 1 + (len(order) - 1) // _MOST_LABELS
+    at = [54 + step * (number + 0.5) for number in range(len(order))]
+    ticks = [(at[number], short(names[order[number]], 14)) for number in range(0, len(order), every)]
     percents = [100 * speeds[place] / typical for place in order]
     y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
-    picture.axes(x, y)
+    picture.axes(Scale(54, _WIDTH - 16, 54, _WIDTH - 16, ticks), y)
     picture.line([(54, y.at(100)), (_WIDTH - 16, y.at(100))], "limit dashed")
-    for number, (place, percent) in enumerate(zip(order, percents, strict=True)):
-        state, at = states.get(place, ""), (x.at(number), y.at(percent))
+    tooltips = []
+    for place, x, percent in zip(order, at, percents, strict=True):
+        state = states.get(place, "")
+        picture.marker(x, y.at(percent), 3 if state else 0, {"confirmed": "bad", "inconclusive": "s1 open"}.get(state, "s0"))
+        if state == "confirmed":
+            picture.text(x, y.at(percent) - 10, short(names[place], 20), "middle", "bad")
         text = f"{names[place]}: {format_rate(speeds[place])} GB/s, {format_percent(percent)} of the median{f'; {state}' if state else ''}"
-        picture.point(*at, 3 if state else 0, _COLORS.get(state, "s0"), text)
-        if state == CONFIRMED:
-            picture.text(at[0], at[1] - 10, short(names[place], 20), "middle", "bad")
+        tooltips.append(Tooltip(round(x, 1), round(y.at(percent), 1), text))
     rows = [
         [names[place], format_rate(speeds[place]), format_percent(percent), states.get(place, NOTHING)]
         for place, percent in zip(order, percents, strict=True)
     ]
-    marks = {number: mark for number, place in enumerate(order) if (mark := _MARKS.get(states.get(place, "")))}
+    marks = {number: "wrong" for number, place in enumerate(order) if states.get(place) == "confirmed"}
     table = Table(["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks)
-    slow = [names[place] for place in order if states.get(place) == CONFIRMED]
-    verdict = f"{first_of(slow, _MOST_NAMES)} {'is' if len(slow) == 1 else 'are'}" if slow else "No place is"
-    title = "Speed of each place with its partners"
-    return Chart(
-        "places", title, f"{verdict} confirmed as slow.", _PLACES_METHOD, picture.markup(title), table, picture.tooltips, wide=True
+    slow = [names[place] for place in order if states.get(place) == "confirmed"]
+    caption = (
+        f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'} confirmed as slow."
+        if slow
+        else "No place is confirmed as slow."
     )
+    title = "Speed of each place with its partners"
+    return Chart("places", title, caption, _PLACES_METHOD, picture.markup(title), table, tooltips, wide=True)
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
