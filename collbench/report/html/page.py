@@ -75,10 +75,10 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Calla
 
 
 def _written(suffix: str) -> str:
-    """Return page.css or page.js with uPlot, followed by the files of single charts (matrix.js, sizes.js)."""
-    library = (_HERE / f"vendor/uPlot.{suffix}").read_text(encoding="utf-8")
+    """Return uPlot with its licence, page.css or page.js, and the files of single charts (matrix.js, sizes.js)."""
+    licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
     own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.glob(f"*.{suffix}") if path.stem != "page")]
-    return "\n".join([library, *(path.read_text(encoding="utf-8") for path in own)])
+    return "\n".join([f"/*\n{licence}*/", library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
 def index_page(**content: Any) -> str:
