@@ -83,6 +83,15 @@ def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> No
     assert "<svg" not in index(tmp_path, runs[:1])
 
 
+def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:
+    for number in (1, 2):
+        rows = [make_row(operation="<b>\u202e", backend="<i>")]
+        store(tmp_path / f"run-{number}", rows, command=["collbench", "<script>alert(1)</script>\x1b[2J"], exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert text.count("&lt;script&gt;alert(1)") == 2 and "&lt;b&gt;" in text
+    assert not re.search(r"<script|<b>|<i>|\u202e|\x1b", text)
+
+
 @pytest.mark.parametrize("path", [
     "/secret.txt", "/run/", "/run/.", "/run/..", "/run/../secret.txt", "/run/%2e%2e/secret.txt", "/run/%2e%2e%2fsecret.txt",
     "/run/night-1/", "/run/night-1/run.json", "/run/night-1%2frun.json", "/run/%00", "/run/%ff", "//etc/passwd", "/etc/passwd",
