@@ -9,7 +9,7 @@ from benchmarks.launches import c_program, collbench, launch, mpiexec, pairs
 from benchmarks.ranks import inspect
 
 _ARGUMENTS = ("allreduce", "--backend", "mpi", "--sizes", "8", "--max-time", "0.1")
-_HEAVY = frozenset({"torch", "pandas", "matplotlib"})
+_HEAVY = frozenset({"torch", "pandas"})
 
 
 def measure(n: int = 20) -> Outcome:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.report.html.full_sweep import BACKENDS, OPERATIONS, SIZES, write_sweep
 
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.pairs_1024 import RANKS, SIZE, rounds, second_look, slow
 from collbench.results.folder import RunFolder
+from tests.report.html.full_sweep import BACKENDS, OPERATIONS, SIZES, write_sweep
 
 SWEEP_S, SWEEP_BYTES = 3.0, 1_500_000
 MATRIX_S, MATRIX_BYTES = 15.0, 10**9

@@ -100,6 +100,7 @@ def test_a_wheel_has_every_file_of_the_package_and_the_manual_page_and_nothing_e
         assert package == ours | loop | {"collbench/_version.py"}
         assert {name.partition("/")[2] for name in names - package} == {
             *("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"),
+            "licenses/collbench/report/html/vendor/uPlot.LICENSE",
             "data/share/man/man1/collbench.1",
         }
 

@@ -238,8 +238,9 @@ def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None
 
 def test_a_wheel_and_a_source_archive_have_the_cuda_kernels_and_all_data_files(sources: Path) -> None:
     shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
-    data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in (".toml", ".json", ".c", ".typed")]
-    assert {"quick.toml", "suite.schema.json", "sockets.c"} < {path.name for path in data}
+    kinds = (".toml", ".json", ".c", ".typed", ".css", ".js", ".j2", ".LICENSE")
+    data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in kinds]
+    assert {"quick.toml", "suite.schema.json", "sockets.c", "uPlot.js", "uPlot.LICENSE"} < {path.name for path in data}
     packages = {package for place in data if (ROOT / (package := place.parent / "__init__.py")).exists()}  # some folders hold data alone
     for path in (*data, *packages):
         (sources / path).parent.mkdir(parents=True, exist_ok=True)

@@ -55,9 +55,9 @@ def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
         return subprocess.run([*line, *argv], check=False).returncode
     request = check_request(arguments, argv)
     if arguments.html:
-        from collbench.report.html.page import check_page_file
+        from collbench.report.writers import Outputs
 
-        check_page_file(arguments.html)
+        Outputs(html=arguments.html).check()
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)
@@ -153,16 +153,15 @@ def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: ar
 
 def _write_page(verdict: CheckVerdict, folder: Path | None, where: Path) -> None:
     from collbench.report.html.first_screen import of_check
-    from collbench.report.html.health import check_section
-    from collbench.report.html.material import Material
     from collbench.report.html.page import write_html, write_page
+    from collbench.report.material import Material
     from collbench.report.writers import confirm_written
 
     run = _read(folder) if folder else None
     if run is not None:
         write_html(Material([run], where))
     else:
-        write_page(where, of_check(verdict), lambda: [check_section(verdict)])
+        write_page(where, of_check(verdict), list)
     confirm_written((where,), sys.stderr)
 
 

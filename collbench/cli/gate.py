@@ -123,7 +123,7 @@ def add_history(commands: Any) -> None:
 def _add_history_options(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page")
     add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
 
@@ -254,7 +254,7 @@ def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML, a test case for each group (extra: report)")
     outputs.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown, such as to $GITHUB_STEP_SUMMARY")
     outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics (extra: report)")
-    outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page with the verdict (extra: report)")
+    outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page with the verdict")
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
     style = "nagios: 0 to 3 and a status line; prolog: 1 for a regression or wrong data, else 0 (default: collbench)"
     outputs.add_argument("--exit-style", choices=_STYLES, default="collbench", help=style)

@@ -187,10 +187,11 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
-        from collbench.report.html.health import peak_chart, peak_sections
+        from collbench.report.html.health import machine_chart, peak_sections
 
         known = arguments.operation, measured, found, job
-        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines), lambda: peak_chart(known[0], found, machines))
+        limit = found.ring or found.bound
+        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines), lambda: machine_chart(machines, limit))
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
@@ -202,10 +203,10 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _write_page(
     where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
 ) -> None:
-    from collbench.report.html.page import check_page_file, write_page
-    from collbench.report.writers import confirm_written
+    from collbench.report.html.page import write_page
+    from collbench.report.writers import Outputs, confirm_written
 
-    check_page_file(where)
+    Outputs(html=where).check()
     write_page(where, screen, make, main)
     confirm_written((where,), sys.stderr)
 
@@ -355,14 +356,15 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     if arguments.html:
         from collbench.machine.doctor.examine import examine
         from collbench.report.html.first_screen import of_probe
-        from collbench.report.html.health import probe_chart, probe_sections
+        from collbench.report.html.health import machine_chart, probe_sections
+        from collbench.report.html.machine import node_ceiling
 
         found = examine(machines)
         _write_page(
             arguments.html,
             of_probe(machines, differing, found),
             lambda: probe_sections(machines, differing, found),
-            lambda: probe_chart(machines),
+            lambda: machine_chart(machines, node_ceiling(machines[0])),
         )
     probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
     if arguments.svg:

@@ -159,7 +159,7 @@ _TABLE = (
            DEFAULT_TIMEOUT_S, fills="timeout_s"),
     Option("--allocation", "name of the allocation (default: the scheduler's job)", "NAME", fills="allocation"),
     Option("--out", "run folder (default: runs/<time>-<operation>-<id>)", "DIR", Path, fills="out"),
-    Option("--html", "also write the result as one HTML page, which needs no network (extra: report)", "FILE", Path),
+    Option("--html", "also write the result as one HTML page, which needs no network", "FILE", Path),
     Option("--resume", "continue an incomplete run: measure only the cases that its folder lacks", "RUN", Path, fills="resume"),
     Option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued", fills="resume_if_exists"),
     Option("--format", **format_settings(*ROW_FORMATS)),

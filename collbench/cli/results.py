@@ -70,7 +70,7 @@ def add_report(commands: Any) -> None:
 def _add_report_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path,
                         help="a run's folder, or a folder of launches (default: the newest run in runs/)")  # fmt: skip
-    page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
+    page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files"
     parser.add_argument("--html", metavar="FILE", type=Path, help=page)
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a verdict.json of `collbench gate` first on the page")
@@ -79,7 +79,7 @@ def _add_report_options(parser: Parser) -> None:
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
-    serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run (extra: report)"
+    serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run"
     parser.add_argument("--serve", action="store_true", help=serving)
     parser.add_argument("--port", metavar="N", type=natural, help="port of --serve (default: 8323; 0: any free one)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_column
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.frame import table_lines as text_of
+from collbench.report.headlines import short
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.plan import PlanSummary, in_print_order, operation_name
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
@@ -146,12 +148,10 @@ def compare_runs(
 
 def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
     """Yield the table within `width` columns: the summary, a line per case, cases of one side only, other differences."""
-    cases = in_order(found)
-    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
     head = [Line(f"A: {side_title(found.a)}   B: {side_title(found.b)}", "head"), Line(describe_comparison(found), "head")]
     head += [Line(text, "wrong") for text in found.fallen.sentences()]
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
-    yield from _case_lines(cases, plan, width)
+    yield from _case_lines(case_frame(in_order(found)), width)
     yield from wrapped([Line(printable(text), "foot") for text in foot(found)], width)
     yield Line("")
     yield from text_of(_differences(found), width)
@@ -159,18 +159,17 @@ def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
 
 def markdown_lines(found: Comparison) -> Iterator[Line]:
     """Yield the comparison as Markdown: a title, a table, the foot and the differences as lists."""
-    cases = in_order(found)
-    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
+    frame = case_frame(in_order(found))
     head = [
         f"A: {side_title(found.a)} · B: {side_title(found.b)}",
         "",
         describe_comparison(found),
         "",
         *(line for text in found.fallen.sentences() for line in (text, "")),
-        same_for_all(plan),
+        frame.title,
         "",
     ]
-    rows = [line.text for line in markdown_of(Frame([*_identity_columns(plan), *_OUTCOME], cases))]
+    rows = [line.text for line in markdown_of(replace(frame, title=""))]
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
@@ -182,15 +181,28 @@ def side_title(side: Launches) -> str:
     return f"{side.name} ({plural(len(side.runs), 'launch')}{resumed})"
 
 
-def _case_lines(cases: Sequence[CaseRatio], plan: PlanSummary, width: int | None) -> Iterator[Line]:
+def case_frame(cases: Sequence[CaseRatio]) -> Frame[CaseRatio]:
+    """Return the table of cases: what distinguishes them, both times, and the outcome; its title is what is the same for all."""
+    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
+    columns = [*_identity_columns(plan), *_OUTCOME]
+    return Frame(columns, cases, title=same_for_all(plan), style=_style, names_hidden=True)
+
+
+def case_name(case: CaseRatio, frame: Frame[CaseRatio]) -> str:
+    """Return what distinguishes a case of the table: "allreduce 1 KiB nccl"."""
+    texts = (short(column.text(case), 40) for column in frame.columns[: -len(_OUTCOME)])
+    return " ".join(text for text in texts if text != NOTHING)
+
+
+def _case_lines(frame: Frame[CaseRatio], width: int | None) -> Iterator[Line]:
     """Yield one table, or, where the terminal is too narrow for what identifies a case, a block for each series of sizes."""
-    identity = _identity_columns(plan)
-    if width is None or TextLayout(Frame([*identity, *_OUTCOME[:-1]], cases), None).line_width <= width:
-        yield from text_of(Frame([*identity, *_OUTCOME], cases, title=same_for_all(plan), style=_style, names_hidden=True), width)
+    if width is None or TextLayout(replace(frame, columns=frame.columns[:-1]), None).line_width <= width:
+        yield from text_of(frame, width)
         return
-    yield from wrapped([Line(same_for_all(plan), "head")], width)
+    yield from wrapped([Line(frame.title, "head")], width)
+    identity = frame.columns[: -len(_OUTCOME)]
     blocks: dict[str, list[CaseRatio]] = {}
-    for case in cases:
+    for case in frame.records:
         title = " · ".join(text for each in identity if each.title != "size" and (text := each.text(case)) != NOTHING)
         blocks.setdefault(title, []).append(case)
     columns = [*(each for each in identity if each.title == "size"), *_OUTCOME]

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import Peak, is_shown_as_time
+from collbench.analysis.best import Peak, differing, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
 from collbench.report.cases import (
     CHOICE_TITLE,
@@ -22,6 +22,7 @@ from collbench.report.cases import (
     not_available,
     of_ceiling,
     rate,
+    remarks,
     same_for_all,
     share,
     times,
@@ -111,21 +112,16 @@ def fit_cases(fit: LineFit) -> list[str]:
     ]
 
 
-def _bounds(bounds: Bounds, text: Callable[[float], str], alone: bool = False) -> str:
-    """Return a value with its interval, or `alone`."""
+def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
+    """Return a value with its interval."""
     value, low, high = (text(each) if isfinite(each) else "?" for each in (bounds.value, bounds.low, bounds.high))
-    return value if alone else f"{value} ({low}–{high})"
+    return f"{value} ({low}–{high})"
 
 
-def fit_values(fit: LineFit) -> tuple[str, str]:
-    """Return α in µs and the asymptotic rate in GB/s without their intervals."""
-    return _latency(fit.alpha_s, alone=True), _bounds(fit.busbw, format_rate, alone=True)
-
-
-def _latency(alpha_s: Bounds, alone: bool = False) -> str:
+def _latency(alpha_s: Bounds) -> str:
     """Return α, or only its upper end if its interval includes 0 (the sizes are too large)."""
     if alpha_s.low > 0:
-        return _bounds(alpha_s, format_time, alone)
+        return _bounds(alpha_s, format_time)
     return f"at most {format_time(alpha_s.high)}" if isfinite(alpha_s.high) and alpha_s.high > 0 else NOTHING
 
 
@@ -301,6 +297,32 @@ def latency(peak: Peak) -> str:
         return NOTHING
     chosen = f" ({forced(row)})" if forced(row) else ""
     return f"{'? ' if doubtful(row) else ''}{times(row, ' µs')} at {format_size(row.size_bytes)}{chosen}"
+
+
+PeakRecord = tuple[Launches, Peak]
+
+
+def peaks_frame(best: Sequence[PeakRecord]) -> Frame[PeakRecord]:
+    """Return the table of peaks: the run if there are several, what differs, the figure with its flags, where, and the latency."""
+    fields = ["operation", "backend", *differing(peak for _, peak in best)]
+    columns: list[Column[PeakRecord]] = [
+        Column("", "run", lambda each: short(each[0].name, 80)),
+        *map(_peak_field, fields),
+        Column("", "peak", lambda each: short(" · ".join(part for part in (figure(each[1].row), remarks(each[1].row)) if part))),
+        Column("", "at", lambda each: where(each[1].row, each[0].rows)),
+        Column("", "smallest message", lambda each: latency(each[1])),
+    ]
+    several = len({id(table) for table, _ in best}) > 1
+    return Frame(columns if several else columns[1:], best, style=_peak_style)
+
+
+def _peak_field(name: str) -> Column[PeakRecord]:
+    return Column("", name, lambda each: short(value_of(each[1].row, name), 80))
+
+
+def _peak_style(each: PeakRecord) -> str:
+    row = each[1].row
+    return "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
 
 
 NO_CONCERNS = "No findings, no flags, nothing missing."

@@ -162,15 +162,21 @@ TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 
 
 def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
-    """Yield the table of places; of many only the slowest and those with findings. A narrow terminal omits the last columns."""
-    chosen, figures = place_rows(matrix, found)
+    """Yield the table of places. A narrow terminal omits the last columns."""
+    yield from table_lines(place_frame(matrix, found), width)
+
+
+def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Sequence[str]]:
+    """Return the table of places; of many only the slowest and those with findings."""
+    chosen, figures = _place_rows(matrix, found)
     named = {printable(matrix.places[place]) for each in found for place in each.places if each.kind != "pair"}
     columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
-    foot = [left_out(matrix, chosen)] if len(chosen) < matrix.n else []
-    yield from table_lines(Frame(columns, figures, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else ""), width)
+    hidden = matrix.n - len(chosen)
+    foot = [f"medians over partners; {hidden} of {matrix.n} places, which are faster, are not shown"] if hidden else []
+    return Frame(columns, figures, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else "")
 
 
-def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
+def _place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
     """Return the shown places (of many the slowest and those with findings), and the cells below TITLES of each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
@@ -182,11 +188,6 @@ def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[i
     return chosen, [
         [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
     ]
-
-
-def left_out(matrix: PairMatrix, chosen: Sequence[int]) -> str:
-    """Return the line about the places that are not shown."""
-    return f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
 
 
 def _slowest(matrix: PairMatrix, place: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +22,7 @@ from collbench.units import format_percent, format_rate, format_size, plural
 
 RUNS = Path("runs")  # where a run is stored without --out
 FORMATS = ("table", "csv", "json")
+_MOST_FILES = 100_000  # of a run that is served
 _UNKNOWN = "–"
 _NO_RUN = "no run in {}: start one with `collbench check` or `collbench allreduce`, or name the folder"
 
@@ -67,15 +70,23 @@ def list_runs(folder: Path, format: str, stream: TextIO, *, color: str = "auto")
     return FINE
 
 
-def runs_below(folder: Path, known: dict[Path, tuple[float, ListedRun]] | None = None) -> list[ListedRun]:
+def runs_below(
+    folder: Path, known: dict[Path, tuple[float, ListedRun]] | None = None, most: int | None = None, *, linked: bool = True
+) -> list[ListedRun]:
     """Return the runs in the folders of `folder`, newest first, without those that cannot be read. Raises UsageError for no folder.
 
-    `known` keeps finished runs with the time of their run.json: a next call with it reads only what changed.
+    known   keeps finished runs with the time of their run.json: a next call with it reads only what changed
+    most    at most so many runs are read, by the time of their run.json the newest; None: all
+    linked  whether runs count that have a symbolic link to a file outside `folder`
     """
     known = {} if known is None else known
     found: list[ListedRun] = []
-    for path in _folders(folder):
-        changed = _changed_s(path)
+    dated = [(_changed_s(path), path) for path in _folders(folder)]
+    if most is not None:
+        dated = sorted((each for each in dated if each[0] is not None), key=lambda each: each[0] or 0.0, reverse=True)[:most]
+    for changed, path in dated:
+        if not linked and _leads_outside(path, folder):
+            continue
         if path in known and known[path][0] == changed:
             found.append(known[path][1])
             continue
@@ -97,17 +108,39 @@ def newest_run(folder: Path = RUNS) -> Path:
     return max(known)[1]
 
 
+def run_named(folder: Path, name: str) -> Path | None:
+    """Return the folder of a run below `folder`; None without one, and for one with a symbolic link to a place outside `folder`."""
+    path = next((each for each in _folders(folder) if each.name == name), None)
+    return None if path is None or _changed_s(path) is None or _leads_outside(path, folder) else path
+
+
+def _leads_outside(run: Path, folder: Path) -> bool:
+    """Return whether a run, a file of it, or one of a launch in it is a symbolic link to a place outside `folder`, or they are too many."""
+    root, files = os.path.realpath(folder), list(islice(chain([run], run.glob("*"), run.glob("*/*")), _MOST_FILES))
+    links = (file for file in files if file.is_symlink())
+    return len(files) == _MOST_FILES or any(not Path(os.path.realpath(link)).is_relative_to(root) for link in links)
+
+
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if _is_folder(entry))
     except OSError as error:
         raise UsageError(_NO_RUN.format(f"{folder} ({error.strerror or error})")) from error
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder, or a link to one that can be followed."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def _changed_s(path: Path) -> float | None:
     """Return when run.json of a run, or of the newest launch in the folder, was written; None without one."""
-    files = [path / RUN] if holds_a_run(path) else list(path.glob(f"*/{RUN}"))
     try:
+        files = [path / RUN] if holds_a_run(path) else list(path.glob(f"*/{RUN}"))
         return max((file.stat().st_mtime for file in files), default=None)
     except OSError:
         return None

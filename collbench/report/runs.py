@@ -10,19 +10,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from collbench.analysis.best import Peak, differing, peaks
+from collbench.analysis.best import peaks
 from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
-from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns, value_of
+from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
 from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
-from collbench.report.headlines import NO_CONCERNS, concern_sentence, figure, latency, short, subject, where
+from collbench.report.frame import markdown_lines as markdown_of
+from collbench.report.headlines import NO_CONCERNS, concern_sentence, peaks_frame, short, subject
 from collbench.report.headlines import lines as findings
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
 from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
@@ -70,7 +71,7 @@ def _overview(material: Material) -> Iterator[str]:
     yield from items(f"{each.name}: {' · '.join(text for text in subject(each).values() if text)}" for each in material.tables)
     best = [(each, peak) for each in material.tables for peak in peaks(material.rows(each))]
     if best:
-        yield from ("", "## Peaks", "", *_peaks(best[:_MOST_PEAKS], named=len(material.tables) > 1))
+        yield from ("", "## Peaks", "", *(line.text for line in markdown_of(peaks_frame(best[:_MOST_PEAKS]))))
     if len(best) > _MOST_PEAKS:
         yield from ("", f"The first {_MOST_PEAKS} of {len(best)} peaks.")
     yield from (
@@ -79,18 +80,6 @@ def _overview(material: Material) -> Iterator[str]:
         "",
         *items(map(_concern, material.concerns) if material.concerns else [NO_CONCERNS]),
     )
-
-
-def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
-    varying = ["operation", "backend", *differing(peak for _, peak in best)]
-    rows = [
-        [short(each.name, 80), *(short(value_of(peak.row, name), 80) for name in varying), short(figure(peak.row)),
-         where(peak.row, each.rows), latency(peak)]
-        for each, peak in best
-    ]  # fmt: skip
-    titles = ("run", *varying, "peak", "at", "smallest message")
-    first = 0 if named else 1
-    return markdown_table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 
 
 def _concern(concern: Concern) -> str:

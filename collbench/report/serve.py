@@ -1,25 +1,28 @@
 """`collbench report DIR --serve`: the runs of a folder in a browser on this host, read-only: an index, and one page for each run.
 
-Only the index and the pages exist: an address is looked up in the list of runs, and never becomes a path.
+Only the index and the pages exist: an address is looked up in the list of runs, and never becomes a path. Runs with a symbolic link to a
+place outside the folder are left out: every user of this host can open the pages.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TextIO
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from typing import Any, TextIO
+from urllib.parse import parse_qs, quote, unquote
 
 from collbench.errors import FINE, INTERRUPTED, UsageError
 from collbench.report.headlines import short
-from collbench.report.html.drawing import Picture, Scale, linear_scale
-from collbench.report.html.material import Material
-from collbench.report.html.page import check_page_file, html, index_page
-from collbench.report.run_list import ListedRun, best_figure, runs_below, started
+from collbench.report.html.chart import Table
+from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.page import html, index_page
+from collbench.report.material import Material
+from collbench.report.run_list import ListedRun, run_named, runs_below, runs_frame, started
 from collbench.report.runs import readable
 from collbench.report.screen import write_line
 from collbench.results.row import Row
@@ -28,21 +31,21 @@ from collbench.units import format_rate, plural
 PORT = 8323
 _LOCALHOST = "127.0.0.1"
 _RUN = "/run/"  # before the name of a run
-_MOST_LISTED, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5
+_MOST_RUNS, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5  # of a larger folder the newest runs are read
+_HTTP_PORT = 80  # browsers leave it out
 _WIDTH, _HEIGHT = 460, 220  # pixels
-_HEADS = ("run", "started (UTC)", "command", "ranks", "cases", "best bus bandwidth")
 _HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
 }
 
 
 def serve(folder: Path, port: int, out: TextIO) -> int:
     """Serve the runs of a folder until Ctrl+C; return 0. Port 0: any free one. Raises UsageError without a run, and for a used port."""
-    check_page_file(Path("index.html"))
     with RunServer(folder, port) as server:
         try:
             write_line(out, f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)")
@@ -78,34 +81,34 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{_LOCALHOST}:{self.server_port}/"
 
     def runs(self) -> list[ListedRun]:
-        """Return the runs of the folder, newest first."""
-        return runs_below(self.folder, self._known)
+        """Return the runs of the folder, newest first: the newest 500."""
+        return runs_below(self.folder, self._known, _MOST_RUNS, linked=False)
 
     def is_own(self, host: str) -> bool:
         """Return whether a request was for this server by one of its names: other names are of pages that use a browser to get here."""
-        return host in (f"{_LOCALHOST}:{self.server_port}", f"localhost:{self.server_port}")
+        port = "" if self.server_port == _HTTP_PORT else f":{self.server_port}"
+        return host in (f"{_LOCALHOST}{port}", f"localhost{port}")
 
     def answer(self, target: str) -> tuple[HTTPStatus, str]:
         """Return the page at an address: the index at "/", a run at "/run/NAME"; else a sentence with the status of the error."""
-        parts = urlsplit(target)
+        address, _, query = target.partition("?")
+        name = unquote(address.removeprefix(_RUN), errors="surrogateescape") if address.startswith(_RUN) else ""
         with self._one_page:
-            if parts.path == "/":
-                return HTTPStatus.OK, index(self.folder, self.runs(), parse_qs(parts.query).get("q", [""])[0])
-            path = self._run(parts.path)
-            if path is None:
-                return HTTPStatus.NOT_FOUND, "There is no such run."
             try:
+                if address == "/":
+                    return HTTPStatus.OK, index(self.folder, self.runs(), parse_qs(query).get("q", [""])[0])
+                if (path := run_named(self.folder, name)) is None:
+                    return HTTPStatus.NOT_FOUND, "There is no such run."
                 found = readable([path])
                 return HTTPStatus.OK, html(Material(found.runs, path / "page.html", found.warnings, linked=False))
             except UsageError as error:
                 return HTTPStatus.NOT_FOUND, short(str(error), 600)
 
-    def _run(self, address: str) -> Path | None:
-        """Return the folder of the run at an address; None if no listed run has that name."""
-        if not address.startswith(_RUN):
-            return None
-        name = unquote(address.removeprefix(_RUN), errors="surrogateescape")
-        return next((each.path for each in self.runs() if each.path.name == name), None)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a failed page as one line on stderr; nothing where the browser went away."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            write_line(sys.stderr, short(f"collbench: a page failed: {error!r}"))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -150,21 +153,20 @@ class _Handler(BaseHTTPRequestHandler):
 def index(folder: Path, runs: Sequence[ListedRun], query: str = "") -> str:
     """Return the index page: the runs with every word of the query in their name, command or operations, and the trends over them."""
     shown = [each for each in runs if _fits(each, query)]
-    rows = [(f"{_RUN}{quote(each.path.name, safe='', errors='surrogateescape')}", _cells(each)) for each in shown[:_MOST_LISTED]]
-    cut = f"; the first {_MOST_LISTED} are listed" if len(shown) > _MOST_LISTED else ""
+    table = Table.of(runs_frame(shown))
+    rows = [
+        (f"{_RUN}{quote(each.path.name, safe='', errors='surrogateescape')}", [short(each.path.name, 80), *cells[1:]])
+        for each, cells in zip(shown, table.rows, strict=True)
+    ]
+    cut = f"; older runs than the newest {_MOST_RUNS} are not listed" if len(runs) == _MOST_RUNS else ""
     foot = f"{len(shown)} of {plural(len(runs), 'run')}, newest first{cut}."
     title = f"{plural(len(runs), 'run')} of {short(folder.resolve().name, 80)}"
-    return index_page(title=title, query=short(query, 200), heads=_HEADS, rows=rows, foot=foot, charts=list(_trends(shown)))
+    return index_page(title=title, query=short(query, 200), heads=table.head, rows=rows, foot=foot, charts=list(_trends(shown)))
 
 
 def _fits(run: ListedRun, query: str) -> bool:
     text = " ".join([run.path.name, run.operation, run.command, started(run), *run.bests]).lower()
     return all(word in text for word in query.lower().split())
-
-
-def _cells(run: ListedRun) -> list[str]:
-    ranks = "" if run.ranks is None else str(run.ranks)
-    return [short(run.path.name, 80), started(run), short(run.command, 120), ranks, str(run.cases), short(best_figure(run.best), 120)]
 
 
 def _trends(runs: Sequence[ListedRun]) -> Iterator[tuple[str, str, str]]:
@@ -184,9 +186,7 @@ def _trends(runs: Sequence[ListedRun]) -> Iterator[tuple[str, str, str]]:
 def _trend(operation: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
     picture = Picture(_WIDTH, _HEIGHT)
     rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for _, row in found]
-    every = max(1, -(-len(found) // _MOST_TICKS))
-    ticks = [(float(place), started(run)[5:10]) for place, (run, _) in enumerate(found) if place % every == 0]
-    x = Scale(-0.5, len(found) - 0.5, 54, _WIDTH - 12, ticks)
+    x = place_scale([started(run)[5:10] for run, _ in found], 54, _WIDTH - 12, _MOST_TICKS)
     y = linear_scale(0.0, max(rates) or 1.0, _HEIGHT - 30, 30, "best bus bandwidth, GB/s")
     picture.axes(x, y)
     places = [(x.at(place), y.at(rate)) for place, rate in enumerate(rates)]

@@ -20,7 +20,7 @@ from collbench.results.steps import read_workload
 from collbench.units import plural
 
 if TYPE_CHECKING:
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _property(text: str) -> str:
 
 # All output files.
 
-_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("jinja2",)}
+_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",)}
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 
@@ -136,8 +136,8 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], base
     if files.openmetrics:
         write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
     if files.html:
-        from collbench.report.html.material import Material
         from collbench.report.html.page import write_html
+        from collbench.report.material import Material
         from collbench.report.runs import readable
 
         found = readable(runs)

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_path.check import ROOT
 
-TOOLS = ("matplotlib", "pytest", "pytest-timeout", "hypothesis")  # draw the report, run the tests
+TOOLS = ("pytest", "pytest-timeout", "hypothesis")  # run the tests
 COMMIT_FILE = "COMMIT"  # in a bundle, which is not a git checkout
 _IMPORTS = {"python-hostlist": "hostlist", "pyzmq": "zmq", "nvidia-ml-py": "pynvml", "pytest-timeout": "pytest_timeout", "Jinja2": "jinja2"}
 

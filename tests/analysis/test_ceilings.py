@@ -12,7 +12,7 @@ from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
 from collbench.analysis.launches import read_all
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import COPY, make_row, store

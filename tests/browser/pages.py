@@ -18,7 +18,7 @@ from collbench.report.html.chart import Chart, FileLink, Section, Table
 from collbench.report.html.drawing import Tooltip
 from collbench.report.html.first_screen import BAD, FirstScreen, LargeFigure
 from collbench.report.html.history import write_history
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import read_run
 from tests.gate.histories import upgraded
 from tests.gate.verdicts import regression

@@ -100,7 +100,7 @@ def test_every_file_has_the_same_verdict(good: Path, tmp_path: Path) -> None:
     words = [word for name in names for word in (f"--{name}", str(tmp_path / name))]
     assert gate(good, *words, night(good, "slow-1", 1.1)).returncode == 3
     begins = {"out": '"result": "no verdict"', "junit": 'message="no verdict: 1 suspected"', "markdown": "gate: no verdict: 1 suspected",
-              "openmetrics": 'collbench_gate_result{result="no_verdict"} 1.0', "html": "<p>no verdict: 1 suspected.</p>"}  # fmt: skip
+              "openmetrics": 'collbench_gate_result{result="no_verdict"} 1.0', "html": '<p class="badge doubt">NO VERDICT</p>'}  # fmt: skip
     assert {name: words in (tmp_path / name).read_text() for name, words in begins.items()} == dict.fromkeys(names, True)
 
 
@@ -108,7 +108,7 @@ def test_a_report_has_a_stored_verdict(good: Path, tmp_path: Path) -> None:
     runs, kept, page = three(good), str(tmp_path / "verdict.json"), tmp_path / "page.html"
     gate(good, "--out", kept, *runs)
     assert run_here(good, "report", runs[0], "--html", str(page), "--verdict", kept).returncode == 0
-    assert "<p>regression: 1 confirmed.</p>" in page.read_text()
+    assert '<p class="badge bad">REGRESSION</p>' in page.read_text()
     assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict ")
 
 

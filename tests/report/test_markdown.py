@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from collbench.analysis.launches import read_all
 from collbench.report.frame import escaped, escaped_line, items, markdown_table
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.runs import markdown_text
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, not_measured, store
@@ -40,7 +40,7 @@ def test_peaks_findings_and_rows(tmp_path: Path) -> None:
     text = written(store(tmp_path / "run", rows))
     lines = text.splitlines()
     assert lines[0] == "# collbench report"
-    peak = "| allreduce | nccl | ? 42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring) | 64 MiB | 3.000 µs at 8 B |"
+    peak = "| allreduce | nccl | ? 42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring) · drift | 64 MiB | 3.000 µs at 8 B |"
     assert peak in lines
     assert any(line.startswith("- doubtful: drift (1 of 3 cases") for line in lines)
     assert "| allreduce | 16 B | nccl | float32 | sum | n/a (no memory) |  |  |  |  |  |  |  |" in lines

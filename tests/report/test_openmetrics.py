@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as as_text
 from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.runs import openmetrics_text
 from collbench.results.folder import RunFolder
 from collbench.results.row import Times

@@ -16,7 +16,7 @@ import pytest
 from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.errors import UsageError
 from collbench.report.cases import NOTHING
-from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, external_lines, heatmap, place_lines, place_rows, write_pairs
+from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, external_lines, heatmap, place_frame, place_lines, write_pairs
 from collbench.report.runs import report_run
 from collbench.results.flags import flag_names
 from collbench.results.folder import TOOLS, RunFolder
@@ -285,7 +285,7 @@ def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
 def test_a_latency_that_no_network_has_is_not_a_figure() -> None:
     matrix = even(5)
     matrix.latency_s[:] = 1e305
-    assert [row[3] for row in place_rows(matrix, [])[1]] == [NOTHING] * 5
+    assert [row[3] for row in place_frame(matrix, []).records] == [NOTHING] * 5
 
 
 # Other tools' rows below a matrix of pairs: this tool in the last column, doubts on the line, untrusted text escaped.

@@ -28,6 +28,11 @@ def folder_of_runs(path: Path) -> Path:
     store(path / "night <2>", [make_row()], command=["collbench", "run"], started_utc="2026-11-02T00:00:00+00:00", exit_code=0)
     (path / "secret.txt").write_text("secret")
     (path / "empty").mkdir()
+    other = store(path.parent / "other", [make_row()], exit_code=0)
+    (path / "outside").symlink_to(other)
+    store(path / "linked", [make_row()], exit_code=0)
+    (path / "linked" / "events.jsonl").unlink(missing_ok=True)
+    (path / "linked" / "events.jsonl").symlink_to(other / "run.json")
     return path
 
 
@@ -72,16 +77,25 @@ def test_the_search_selects_runs(get: Get) -> None:
 
 
 def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> None:
-    runs = runs_below(folder_of_runs(tmp_path))
+    runs = runs_below(folder_of_runs(tmp_path / "runs"), linked=False)
     text = index(tmp_path, runs)
     assert 'aria-label="allreduce: best bus bandwidth of each run"' in text and text.count("<circle") == 2
     assert "<svg" not in index(tmp_path, runs[:1])
 
 
+def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:
+    for number in (1, 2):
+        rows = [make_row(operation="<b>\u202e", backend="<i>")]
+        store(tmp_path / f"run-{number}", rows, command=["collbench", "<script>alert(1)</script>\x1b[2J"], exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert text.count("&lt;script&gt;alert(1)") == 2 and "&lt;b&gt;" in text
+    assert not re.search(r"<script|<b>|<i>|\u202e|\x1b", text)
+
+
 @pytest.mark.parametrize("path", [
     "/secret.txt", "/run/", "/run/.", "/run/..", "/run/../secret.txt", "/run/%2e%2e/secret.txt", "/run/%2e%2e%2fsecret.txt",
     "/run/night-1/", "/run/night-1/run.json", "/run/night-1%2frun.json", "/run/%00", "/run/%ff", "//etc/passwd", "/etc/passwd",
-    "/run/empty", "/run/night-1%00", "/index.html", "/runs/night-1", "/run//night-1",
+    "/run/empty", "/run/night-1%00", "/index.html", "/runs/night-1", "/run//night-1", "http://[", "/run/outside", "/run/linked", "?q=x",
 ])  # fmt: skip
 def test_nothing_else_is_reachable(get: Get, path: str) -> None:
     assert get(path) == (404, "There is no such run.")
@@ -94,25 +108,67 @@ def test_other_host_names_and_methods_are_refused(get: Get) -> None:
 
 
 def test_a_run_that_ends_later_is_listed(tmp_path: Path) -> None:
-    with RunServer(folder_of_runs(tmp_path), 0) as server:
+    with RunServer(folder_of_runs(tmp_path / "runs"), 0) as server:
         assert len(server.runs()) == 2
-        store(tmp_path / "night-3", [make_row()], exit_code=0)
+        store(tmp_path / "runs" / "night-3", [make_row()], exit_code=0)
         assert len(server.runs()) == 3
+
+
+def test_a_link_inside_the_folder_is_served(tmp_path: Path) -> None:
+    folder = folder_of_runs(tmp_path / "runs")
+    (folder / "newest").symlink_to("night-1")
+    with RunServer(folder, 0) as server:
+        assert {run.path.name for run in server.runs()} == {"night-1", "night <2>", "newest"}
+        assert server.answer("/run/newest")[0] == 200
+
+
+def test_of_a_huge_folder_the_newest_runs_are_listed_and_all_have_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.report.serve._MOST_RUNS", 2)
+    for number in range(4):
+        folder = store(tmp_path / f"run-{number}", [make_row()], exit_code=0)
+        os.utime(folder / "run.json", (number, number))
+    with RunServer(tmp_path, 0) as server:
+        status, text = server.answer("/")
+        assert sorted(re.findall(r'href="/run/([^"]+)"', text)) == ["run-2", "run-3"] and status == 200
+        assert "older runs than the newest 2 are not listed" in text
+        assert server.answer("/run/run-0")[0] == 200
+
+
+def test_a_browser_that_goes_away_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunServer(folder_of_runs(tmp_path / "runs"), 0) as server:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            server.handle_error(None, None)
+        assert capsys.readouterr().err == ""
+        try:
+            raise RuntimeError("a\x1b[2J page")
+        except RuntimeError:
+            server.handle_error(None, None)
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
+    folder = folder_of_runs(tmp_path / "runs")
+    with RunServer(folder, 0) as server:
+        folder.rename(tmp_path / "gone")
+        status, text = server.answer("/")
+        assert status == 404 and text.startswith("no run in ")
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run in"):
         serve(tmp_path, 0, io.StringIO())
-    folder_of_runs(tmp_path)
-    with RunServer(tmp_path, 0) as server, pytest.raises(UsageError, match=f"--port {server.server_port} cannot be used"):
-        serve(tmp_path, server.server_port, io.StringIO())
+    folder = folder_of_runs(tmp_path / "runs")
+    with RunServer(folder, 0) as server, pytest.raises(UsageError, match=f"--port {server.server_port} cannot be used"):
+        serve(folder, server.server_port, io.StringIO())
     for options in (("--port", "70000", "--serve"), ("--port", "80"), ("--serve", "--html", "x.html"), ("--serve", "other")):
         done = run_here(tmp_path, "report", str(tmp_path), *options)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    line = [*PROGRAM, "report", str(folder_of_runs(tmp_path)), "--serve", "--port", "0"]
+    line = [*PROGRAM, "report", str(folder_of_runs(tmp_path / "runs")), "--serve", "--port", "0"]
     process = subprocess.Popen(line, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -13,7 +13,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.runs import report_run
 from collbench.report.stored import show_all
 from collbench.report.training import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from collbench.report.headlines import short
 from collbench.report.html.drawing import Tooltip
+
+if TYPE_CHECKING:
+    from collbench.report.frame import Frame
+
+_LONGEST = 600  # characters of a text in a table
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,14 @@ class Table:
     rows: Sequence[Sequence[str]]
     right: frozenset[int] = frozenset()
     marks: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, frame: Frame[Any]) -> Table:
+        """Return the table of a frame of the terminal, with all its columns and the styles of its records."""
+        rows = [[short(column.text(each), _LONGEST) for column in frame.columns] for each in frame.records]
+        right = frozenset(number for number, column in enumerate(frame.columns) if column.right)
+        marks = {number: mark for number, each in enumerate(frame.records) if (mark := frame.style(each))}
+        return cls([column.title for column in frame.columns], rows, right, marks)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collbench.report.cases import NOTHING, doubtful, limited_by, not_available,
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, CaseKey, Row
 from collbench.units import format_rate, format_size, format_time
@@ -177,13 +177,14 @@ def size_charts(material: Material) -> list[SizeChart]:
 
 
 def distinct_names(tables: Sequence[Launches]) -> list[str]:
-    """Return a name for each table: that of its folder; of equal ones with the folder above, or else with a number."""
+    """Return a name for each table, at most 24 characters: that of its folder; of equal ones with the folder above, or with a number."""
     names = [table.name for table in tables]
     longer = [
         "/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(name) > 1 else name
         for name, table in zip(names, tables, strict=True)
     ]
-    return [f"{name} #{place + 1}" if longer.count(name) > 1 else name for place, name in enumerate(longer)]
+    cut = [short(name, 24) for name in longer]
+    return [f"{short(name, 20)} #{place + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
 
 
 def _chart(
@@ -203,7 +204,7 @@ def _chart(
     for (place, _), sized in groups.items():
         first = next(iter(sized.values()))
         words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
-        name = short(" ".join([*words, *([f"({short(of_runs[place][0], 24)})"] if len(of_runs) > 1 else [])]), 60)
+        name = short(" ".join([*words, *([f"({of_runs[place][0]})"] if len(of_runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
     lines = [*_baseline_lines(every, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
@@ -364,10 +365,9 @@ def without_size(material: Material) -> Iterator[tuple[str, Row]]:
 
 
 _METHOD = (
-    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), in GB/s of 1e9 bytes. A time is the median "
-    "over iterations of the slowest rank, of several launches the median of theirs; bars and bands are 95 % intervals. Within one launch "
-    "an interval does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. "
-    "A baseline is the median over its allocations; its band is the gate's noise limit."
+    "The section Provenance defines time, bus bandwidth and expected. Bars and bands are 95 % intervals; within one launch an interval "
+    "does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. A baseline is the median "
+    "over its allocations; its band is the gate's noise limit."
 )
 
 

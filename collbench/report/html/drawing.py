@@ -89,6 +89,13 @@ def log_scale(low: float, high: float, start: float, end: float, title: str = ""
     return Scale(low, high, start, end, ticks, log10, title)
 
 
+def place_scale(labels: Sequence[str], start: float, end: float, most: int, title: str = "") -> Scale:
+    """Return the scale of places 0, 1, … beside each other, with their labels, of which at most `most` are shown."""
+    every = max(1, -(-len(labels) // most))
+    ticks = [(float(place), text) for place, text in enumerate(labels) if place % every == 0]
+    return Scale(-0.5, len(labels) - 0.5, start, end, ticks, float, title)
+
+
 def ratio_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """Return round ratios between `low` and `high` (both above 0) with their labels, at least an eighth of the axis apart."""
     chosen: list[float] = []
@@ -106,11 +113,12 @@ def _round_step(least: float) -> float:
 
 @dataclass
 class Picture:
-    """An SVG picture. Its elements are drawn in the order in which they were added."""
+    """An SVG picture. Its elements are drawn in the order in which they were added. `tooltips` has the exact values of its points."""
 
     width: float
     height: float
     elements: list[str] = field(default_factory=list)
+    tooltips: list[Tooltip] = field(default_factory=list)
 
     def add(self, name: str, classes: str = "", text: str | None = None, **attributes: float | str) -> None:
         """Add an element. Underscores in names of attributes become hyphens; a text is escaped."""
@@ -142,6 +150,15 @@ class Picture:
             self.add("circle", classes, cx=x, cy=y, r=3.2)
         else:
             self.add("path", classes, d=f"M{_number(x)} {_number(y)}{paths[shape % MARKERS]}")
+
+    def tip(self, x: float, y: float, text: str) -> None:
+        """Add a tooltip."""
+        self.tooltips.append(Tooltip(round(x, 1), round(y, 1), text))
+
+    def point(self, x: float, y: float, shape: int, classes: str, text: str) -> None:
+        """Add a marker with a tooltip."""
+        self.marker(x, y, shape, classes)
+        self.tip(x, y, text)
 
     def axes(self, x: Scale, y: Scale) -> None:
         """Add grid lines, labels and titles of both directions."""
@@ -228,7 +245,6 @@ class Panels:
 
     def __init__(self, titles: Sequence[str], axis: TimeAxis, series: Sequence[tuple[str, int]] = ()) -> None:
         self.titles, self.axis = titles, axis
-        self.tooltips: list[Tooltip] = []
         self.picture = Picture(self.WIDTH, len(titles) * (self.ABOVE + self.HEIGHT) + self.BELOW)
         self._first = draw_legend(self.picture, series, self.LEFT, 14) if series else 0.0
         self.picture.height += self._first
@@ -259,7 +275,7 @@ class Panels:
 
     def tip(self, at: float, height: float, text: str) -> None:
         """Add a tooltip at a time in seconds, at a pixel from the top."""
-        self.tooltips.append(Tooltip(round(self.x.at(self.axis.at(at)), 1), round(height, 1), text))
+        self.picture.tip(self.x.at(self.axis.at(at)), height, text)
 
 
 def draw_legend(picture: Picture, series: Sequence[tuple[str, int]], left: float, top: float) -> float:

@@ -16,7 +16,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.report.answer import Answer, answers
 from collbench.report.headlines import circumstances, short
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.outcome_text import describe_comparison, describe_span, format_change, format_margin
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, log2
 
 from collbench.report.headlines import short
-from collbench.report.html.drawing import Picture, Scale, Tooltip, ratio_ticks
+from collbench.report.html.drawing import Picture, Scale, ratio_ticks
 
 _WIDTH, _LINE, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 19, 290, 276, 14, 44  # pixels
 _LONGEST_NAME, _LONGEST_WORDS = 46, 44
@@ -52,8 +52,8 @@ class ForestLine:
         return [*(mark.ratio for mark in self.marks), *(self.interval or ()), *([self.limit] if self.limit is not None else [])]
 
 
-def forest(lines: Sequence[ForestLine], title: str, axis: str, least: float) -> tuple[str, list[Tooltip]]:
-    """Return the picture of one line or more, and its tooltips. The axis reaches at least the ratio `least` to both sides of 1."""
+def forest(lines: Sequence[ForestLine], axis: str, least: float) -> Picture:
+    """Return the picture of one line or more, with a tooltip for each. The axis reaches at least the ratio `least` to both sides of 1."""
     picture = Picture(_WIDTH, _TOP + _BOTTOM + _LINE * len(lines))
     levels = [max(-_MOST, min(_MOST, log2(ratio))) for each in lines for ratio in each.ratios if 0 < ratio < inf]
     low, high = min([-log2(least), *levels]), max([log2(least), *levels])
@@ -65,7 +65,6 @@ def forest(lines: Sequence[ForestLine], title: str, axis: str, least: float) -> 
         picture.text(x.at(value), bottom + 16, text, "middle")
     picture.line([(x.at(1), _TOP), (x.at(1), bottom)], "axis")
     picture.text((x.start + x.end) / 2, bottom + 34, axis, "middle")
-    tooltips = []
     for place, each in enumerate(lines):
         y = _TOP + _LINE * (place + 0.5)
         first = each.marks[0]
@@ -77,5 +76,5 @@ def forest(lines: Sequence[ForestLine], title: str, axis: str, least: float) -> 
             picture.add("path", mark.classes, d=mark.shape, transform=f"translate({x.at(mark.ratio):.1f} {y:.1f})")
         picture.text(_LEFT - 8, y + 4, short(each.name, _LONGEST_NAME), "end", "ink")
         picture.text(_WIDTH - _RIGHT + 8, y + 4, short(each.words, _LONGEST_WORDS), classes="ink")
-        tooltips.append(Tooltip(round(x.at(first.ratio), 1), round(y, 1), each.tooltip))
-    return picture.markup(title), tooltips
+        picture.tip(x.at(first.ratio), y, each.tooltip)
+    return picture

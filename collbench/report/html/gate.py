@@ -1,4 +1,4 @@
-"""The gate's section of the page: result, likely cause, groups and suspects with their limits, changes."""
+"""The gate's section of the page: why, and groups, suspects and changes with their limits. The first screen has the result."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.forest import SAME, SLOWER, ForestLine, ForestMark, forest
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.verdict import (
     announced,
     cleared,
-    describe_outcomes,
     fallen,
-    headline,
-    judged,
     name_of,
     of,
     of_floor,
@@ -71,6 +68,7 @@ class JudgedLine:
         return ForestLine(self.name, marks, words, f"{self.name}\n{self.tooltip}", limit=self.limit)
 
 
+_CASES = "gate-cells"
 _MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of open tables, and of those folded below a chart
 _METHOD = (
     "The time of an allocation is the median over its launches' medians, divided by the median over the baseline's allocations. "
@@ -85,24 +83,16 @@ def section(material: Material) -> Section | None:
     verdict = material.verdict
     if verdict is None:
         return None
-    cause = [f"Likely cause: {short(verdict.cause.render())}."] if verdict.cause is not None else []
-    outcomes = [f"{text}." for text in [describe_outcomes(verdict)] if text]
-    texts = [
-        f"{headline(verdict)}.",
-        *outcomes,
-        *(f"{text}." for text in fallen(verdict)[:_MOST_SENTENCES]),
-        *cause,
-        *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)),
-        f"{judged(verdict)}.",
-    ]
+    texts = [f"{text}." for text in (*fallen(verdict)[:_MOST_SENTENCES], *sentences(verdict.reasons, _MOST_SENTENCES))]
     notes = [f"Note: {text}." for text in sentences(verdict.notes, _MOST_SENTENCES)]
-    slower, again = [each for each in open_ones(verdict) if isinstance(each, Suspicion)], cleared(verdict)
+    charts = _charts(verdict)
+    in_charts = "cell" if any(chart.key == _CASES for chart in charts) else None
+    parts = [each for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind != in_charts]
     floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
-    tables = [(_title("Slower, confirmed and worst first", slower), _figures(slower)),
+    tables = [(_title("Slower, confirmed and worst first, cleared last", parts), _figures(parts)),
               (_title("Changes, the most plausible cause first", verdict.changes), _changes(verdict)),
-              (_title("Cleared: not slower again", again), _figures(again)),
               (_title("Required shares of the expected bandwidth (--min-percent)", floors), _figures(floors))]  # fmt: skip
-    return Section("gate", "Gate", [*texts, *notes], [each for each in tables if each[1].rows], _charts(verdict))
+    return Section("gate", "Gate", [*texts, *notes], [each for each in tables if each[1].rows], charts)
 
 
 def _title(what: str, found: Sequence[object]) -> str:
@@ -135,7 +125,7 @@ def _charts(verdict: Verdict) -> list[Chart]:
     cases = [_of_case(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
     of_cases = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
     charts = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
-              ("gate-cells", "Cases that exceeded their limit", cases, of_cases)]  # fmt: skip
+              (_CASES, "Cases that exceeded their limit", cases, of_cases)]  # fmt: skip
     return [chart for key, title, lines, table in charts if (chart := _chart(key, title, lines, table)) is not None]
 
 
@@ -143,12 +133,12 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
     shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
     if not shown:
         return None
-    drawing, tooltips = forest([each.drawn() for each in shown], title, _AXIS, _LEAST)
+    picture = forest([each.drawn() for each in shown], _AXIS, _LEAST)
     always, first = sum(each.always_over for each in shown), sum(each.over for each in shown)
     cut = f" {len(shown)} of {len(lines)} are drawn." if len(shown) < len(lines) else ""
     again = f"; {first - always} only in the first one (largest point)" if first > always else ""
     caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
-    return Chart(key, title, caption, _METHOD, drawing, table, tooltips, wide=True)
+    return Chart(key, title, caption, _METHOD, picture.markup(title), table, picture.tooltips, wide=True)
 
 
 def _of_group(each: GroupState) -> JudgedLine:

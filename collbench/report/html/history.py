@@ -12,9 +12,8 @@ from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChang
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
+from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.report.html.first_screen import of_history
 from collbench.report.html.page import write_page
 from collbench.units import format_time, plural
@@ -32,7 +31,7 @@ _MADE = (
 
 
 def write_history(history: History, pattern: str, where: Path) -> None:
-    """Write the page in one step. Raises UsageError if that fails, if no case fits the pattern, or if the extra `report` is missing."""
+    """Write the page in one step. Raises UsageError if that fails, and if no case fits the pattern."""
     shown = chosen(history, pattern)
     write_page(where, of_history(history, shown), lambda: list(_sections(history, shown)), lambda: _main(history, shown))
 
@@ -80,18 +79,15 @@ def _change(history: History, series: CaseHistory, step: LevelChange) -> list[st
     since, (low, high) = history.allocations[step.at], interval(step)
     limit = exp(step.limit if step.change > 0 else -step.limit)
     figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{limit:.3f}"]
-    return [cut(series.about.name, 80), cut(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
+    return [short(series.about.name, 80), short(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
 
 
 def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
     """Return the chart: days along x; along y at least two floors, so that noise does not look like a change."""
-    name, first_level = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
+    name, first_level = short(series.about.name, 80), series.levels[0].value if series.levels else 0.0
     ys = [exp(each - first_level) if isfinite(each) else nan for each in map(float, series.values)]
     known = [each for each in ys if isfinite(each)]
-    picture, last = Picture(width, _HEIGHT), len(ys) - 0.5
-    every = max(1, -(-len(ys) // (_MOST_TICKS * width // _WIDTH)))
-    days = [(float(tick), text) for tick, text in enumerate(_moments(history)) if tick % every == 0]
-    x = Scale(-0.5, last, 54, width - 20, days, float)
+    picture, x = Picture(width, _HEIGHT), place_scale(_moments(history), 54, width - 20, _MOST_TICKS * width // _WIDTH)
     y = linear_scale(min([*known, exp(-series.floor)]), max([*known, exp(series.floor)]), _HEIGHT - 36, 30, "time / first level")
     picture.axes(x, y)
     for level in series.levels:
@@ -99,13 +95,11 @@ def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH)
     for step in series.steps:
         picture.line([(x.at((step.before + step.at) / 2), end) for end in (y.start, y.end)], "bad dashed")
     picture.line([(x.at(place), y.at(value)) if isfinite(value) else None for place, value in enumerate(ys)], "s0")
-    tooltips = []
     for place, value in enumerate(ys):
         if isfinite(value):
-            picture.marker(x.at(place), y.at(value), 0, "s0")
-            tooltips.append(Tooltip(round(x.at(place), 1), round(y.at(value), 1), _spot(history, series, place, value)))
+            picture.point(x.at(place), y.at(value), 0, "s0", _spot(history, series, place, value))
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
-    return Chart(key, name, short(caption, 600), _MADE, picture.markup(name), _table(history, series, ys), tooltips)
+    return Chart(key, name, short(caption, 600), _MADE, picture.markup(name), _table(history, series, ys), picture.tooltips)
 
 
 def _moments(history: History) -> list[str]:
@@ -119,13 +113,13 @@ def _moments(history: History) -> list[str]:
 def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:
     allocation = history.allocations[number]
     time = f", {format_time(exp(float(series.values[number])))} µs" if series.about.kind == CELL and isfinite(factor) else ""
-    return f"{cut(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
+    return f"{short(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
     is_case, starts = series.about.kind == CELL, {step.at for step in series.steps}
     rows = [
-        [cut(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,
+        [short(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,
          *([format_time(exp(float(value))) if isfinite(value) else NOTHING] if is_case else [])]
         for each, y, value in zip(history.allocations, ys, series.values, strict=True)
     ]  # fmt: skip
@@ -137,7 +131,7 @@ def _allocations(history: History) -> tuple[str, Table]:
     """Return the allocations, each with its changes since the previous one."""
     since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
     rows = [
-        [cut(each.name), each.began_utc[:16], str(len(each.cases)), str(each.launches),
+        [short(each.name), each.began_utc[:16], str(len(each.cases)), str(each.launches),
          short(hosts_of(each), 120), _differing([one.sentence() for one in changed])]
         for each, changed in zip(history.allocations, since, strict=True)
     ]  # fmt: skip

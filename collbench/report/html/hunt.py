@@ -19,7 +19,7 @@ from collbench.results.flags import FLAGS, explain
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
     from collbench.results.reader import Run
     from collbench.results.rounds import HuntRound, StoredHunt
 

@@ -18,9 +18,9 @@ from collbench.machine.peak.node import Job, node_of
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.material import Material
 from collbench.report.machine import part_texts, safe, system_text, title
 from collbench.report.machine_picture import embedded, picture
+from collbench.report.material import Material
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -99,7 +99,7 @@ _METHOD = (
 def section(material: Material) -> Section | None:
     """Return drawings of the machines with the limiting links marked; None if the runs have no information about their machines."""
     kinds, doubts = kinds_of(material.runs)
-    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # else there is no link to show
+    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # others have nothing to show
     if not kinds and not doubts:
         return None
     limits = _limits(row for table in material.tables for row in table.rows)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.analysis.best import Peak, differing, peaks
+from collbench.analysis.best import peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.cases import doubtful, remarks, value_of
-from collbench.report.headlines import figure, latency, short, subject, where
+from collbench.report.headlines import peaks_frame, short, subject
 from collbench.report.html.chart import Section, Table
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
 from collbench.units import plural
 
@@ -25,24 +24,9 @@ def section(material: Material) -> Section | None:
     known = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
     found = [each for each in material.concerns if each.severity not in known]
     more = f" (the first {MOST} of {len(best)})" if len(best) > MOST else ""
-    tables = [(f"Highest bus bandwidth{more}", peak_table(best))] if best else []
+    tables = [(f"Highest bus bandwidth{more}", Table.of(peaks_frame(best[:MOST])))] if best else []
     tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
     return Section("overview", "Results", list(_measured(material.tables)), tables) if tables else None
-
-
-def peak_table(best: Sequence[tuple[Launches, Peak]]) -> Table:
-    """Return the table of the first 80 peaks, with the name of the run if there are several, and with the fields that differ."""
-    fields = ["operation", "backend", *differing(peak for _, peak in best)]
-    named = len({id(table) for table, _ in best}) > 1
-    rows, marks = [], {}
-    for number, (table, peak) in enumerate(best[:MOST]):
-        name = [*([table.name] if named else []), *(value_of(peak.row, field) for field in fields)]
-        text = " · ".join(part for part in (figure(peak.row), remarks(peak.row)) if part)
-        rows.append([*(short(each, 80) for each in name), short(text), where(peak.row, table.rows), latency(peak)])
-        na = "na" if peak.row.na is not None else "doubtful" if doubtful(peak.row) else ""
-        if mark := "wrong" if peak.row.wrong else na:
-            marks[number] = mark
-    return Table([*(["run"] if named else []), *fields, "peak", "at", "smallest message"], rows, marks=marks)
 
 
 def _measured(tables: Sequence[Launches]) -> Iterator[str]:

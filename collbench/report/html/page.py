@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from collbench.report.html import (
     against,
     curves,
     gate,
-    health,
     hunt,
     machine,
     overview,
@@ -27,29 +25,28 @@ from collbench.report.html import (
 )
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
-from collbench.report.writers import Outputs, write_whole
+from collbench.report.writers import write_whole
 from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
     from collbench.report.html.chart import Chart, Section
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
 
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, health.section, hunt.section, training.section, overview.section, against.section, pairs.section,
+    gate.section, hunt.section, training.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
-_NEEDED = ("jinja2",)
 
 
 def write_html(material: Material) -> None:
-    """Write the page to `material.where` in one step. Raises UsageError if that fails, or the extra `report` is missing."""
+    """Write the page to `material.where` in one step. Raises UsageError without an answer, and if the file cannot be written."""
     write_whole(material.where, html(material), "--html")
 
 
 def html(material: Material) -> str:
-    """Return the page as text. Raises UsageError without an answer, or if the extra `report` is missing."""
+    """Return the page as text. Raises UsageError without an answer."""
     screen = first_screen(material)
     if screen is None:
         raise UsageError("--html: these runs have no result for a page")
@@ -62,47 +59,30 @@ def html(material: Material) -> str:
     return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else hunt.places_chart(material))
 
 
-def check_page_file(where: Path | None) -> None:
-    """Raise UsageError, before the work, if the page cannot go there, or if the extra `report` is missing; None: no page is requested."""
-    if where is not None:
-        Outputs(html=where).check()
-        _check_packages()
-
-
 def write_page(
     where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
 ) -> None:
-    """Write the page of a result that is not a run, in one step. Raises UsageError as `write_html` does."""
+    """Write the page of a result that is not a run, in one step. Raises UsageError if the file cannot be written."""
     write_whole(where, page(screen, make, main), "--html")
 
 
 def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None) -> str:
-    """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded.
-
-    Raises UsageError if the extra `report` is missing.
-    """
-    _check_packages()
+    """Return the page, which needs no network: the first screen with its main chart, and the sections that `make` returns, folded."""
     with uncollected():
         chart, sections = main(), make()
     sheet = f"{_written('css')}\n{drawing_style()}"
     return str(_template().render(screen=screen, title=screen.title, main=chart, sections=sections, style=sheet, script=_written("js")))
 
 
-def _check_packages() -> None:
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
-
-
 def _written(suffix: str) -> str:
-    """Return page.css or page.js with uPlot, followed by the files of single charts (matrix.js, sizes.js)."""
-    library = (_HERE / f"vendor/uPlot.{suffix}").read_text(encoding="utf-8")
+    """Return uPlot with its licence, page.css or page.js, and the files of single charts (matrix.js, sizes.js)."""
+    licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
     own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.glob(f"*.{suffix}") if path.stem != "page")]
-    return "\n".join([library, *(path.read_text(encoding="utf-8") for path in own)])
+    return "\n".join([f"/*\n{licence}*/", library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
 def index_page(**content: Any) -> str:
-    """Return the page with the runs of a folder, from what index.html.j2 shows. Raises UsageError if the extra `report` is missing."""
-    _check_packages()
+    """Return the page with the runs of a folder, from what index.html.j2 shows."""
     return str(_template("index.html.j2").render(**content, style=_written("css")))
 
 

@@ -24,20 +24,18 @@ from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, apart
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.report.pairs import (
     CLASSES,
     ITSELF,
-    TITLES,
     UNKNOWN,
     WRONG,
     Classes,
     above_median,
     classes_of,
     kinds,
-    left_out,
     measured,
-    place_rows,
+    place_frame,
     sentences,
     wrong_data,
 )
@@ -117,7 +115,7 @@ def _neighbours(places: Sequence[str], order: Sequence[int], most: int) -> Group
 
 # The classes of a pair matrix as a PNG with one pixel per cell, in colors that color-blind people can distinguish.
 #
-# Five steps of matplotlib's cividis, from the median to far below it, and red for wrong data.
+# Five steps of the color map cividis, from the median to far below it, and red for wrong data.
 COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
 _CLEAR = len(COLORS)  # transparent: not measured, and a place with itself
 _PALETTE = b"".join(bytes.fromhex(color[1:]) for color in (*COLORS, "#ffffff"))
@@ -574,7 +572,8 @@ def section(material: Material) -> Section | None:
         name = f"{printable(run.path.resolve().name)}: " if len(material.pairs) > 1 else ""
         found = effects.findings()
         texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
-        tables.append(_place_table(name, effects, found))
+        frame = place_frame(effects.matrix, found)
+        tables.append((f"{name}each place: {''.join(frame.foot) or 'medians over partners'}", Table.of(frame)))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
         shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
     return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown) if material.pairs else None
@@ -592,14 +591,6 @@ def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFindin
     if len(reasons) > _MOST_REASONS:
         yield f"and {len(reasons) - _MOST_REASONS} more reasons"
     yield from (*explain({flag for one in stored.rounds for flag in one.flags}), *stored.warnings)
-
-
-def _place_table(name: str, effects: PairEffects, found: Sequence[PairFinding]) -> tuple[str, Table]:
-    chosen, rows = place_rows(effects.matrix, found)
-    slow = {place for each in found for place in each.places if each.kind != "pair"}
-    marks = {row: "doubtful" for row, place in enumerate(chosen) if place in slow}
-    what = left_out(effects.matrix, chosen) if len(chosen) < effects.matrix.n else "medians over partners"
-    return f"{name}each place: {what}", Table(TITLES, rows, frozenset({1, 2, 3}), marks)
 
 
 def _samples(stored: StoredPairs) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.folder import CELLS, EVENTS, HUNT, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
 from collbench.results.importers.store import import_notes
 from collbench.results.reader import Run

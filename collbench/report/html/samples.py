@@ -15,8 +15,8 @@ from collbench.report.cases import NOTHING, doubtful, name_of, remarks, two_mode
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, Tooltip, draw_legend, ratio_ticks, series_classes
-from collbench.report.html.material import Material
+from collbench.report.html.drawing import Picture, Scale, draw_legend, ratio_ticks, series_classes
+from collbench.report.material import Material
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
 from collbench.units import format_percent, format_time, plural
@@ -128,7 +128,7 @@ def section(material: Material) -> Section | None:
 def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
     names = [short(f"{name_of(case.row)} {value_of(case.row, 'backend')}", 60) for case in cases]
     shown = list(zip(names, cases, strict=True))[:_MOST]
-    drawing, tooltips = _drawing(title, shown)
+    picture = _picture(shown)
     head = ("case", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "modes", "flags")
     rows = [
         [name, str(len(case.ordered)), *(format_time(case.at(share)) for share in _SHARES), both_modes(case.row), remarks(case.row)]
@@ -138,10 +138,11 @@ def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
     more = f"; {len(shown)} of them are shown" if len(cases) > len(shown) else ""
     what = f"is bimodal: {both_modes(worst.row)}" if two_modes(worst.row) else f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
     caption = f"{plural(len(cases), 'doubtful case')}{more}. {name} {what}."
-    return Chart(key, title, caption, _METHOD, drawing, Table(head, rows, frozenset(range(1, 9))), tooltips, wide=True)
+    table = Table(head, rows, frozenset(range(1, 9)))
+    return Chart(key, title, caption, _METHOD, picture.markup(title), table, picture.tooltips, wide=True)
 
 
-def _drawing(title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, list[Tooltip]]:
+def _picture(named: Sequence[tuple[str, Sampled]]) -> Picture:
     ratios = [min(_FURTHEST, max(1 / _FURTHEST, case.ratio(share))) for _, case in named for share in (0.005, 0.995)]
     low, high = min(1 / 1.1, *ratios) * 0.97, max(1.1, *ratios) * 1.03
     picture = Picture(_WIDTH, _HEIGHT)
@@ -152,16 +153,13 @@ def _drawing(title: str, named: Sequence[tuple[str, Sampled]]) -> tuple[str, lis
     y = Scale(0, 1, bottom, top + 14, [(each / 4, f"{25 * each} %") for each in range(5)], float, "samples up to here")
     picture.axes(x, y)
     picture.line([(x.at(1), y.start), (x.at(1), y.end)], "axis")
-    tooltips = []
     for number, (name, case) in enumerate(named):
         shares = np.linspace(0, 1, min(_STEPS, len(case.ordered)) + 1)
         picture.line([(x.at(case.ratio(float(share))), y.at(float(share))) for share in shares], series_classes(number))
         for share in _SHARES:
-            at = x.at(case.ratio(share)), y.at(share)
-            picture.marker(*at, number, series_classes(number))
             text = f"{name}: {format_percent(100 * share)} took at most {case.text(share)} µs"
-            tooltips.append(Tooltip(round(at[0], 1), round(at[1], 1), text))
-    return picture.markup(title), tooltips
+            picture.point(x.at(case.ratio(share)), y.at(share), number, series_classes(number), text)
+    return picture
 
 
 def _without(table: Launches, rows: Sequence[Row]) -> str:

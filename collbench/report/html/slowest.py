@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
+from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
 
 _MOST = 64  # bars; with more ranks the most frequent ones
 _WIDE_FROM = 24
@@ -116,22 +116,18 @@ def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     heights = [100 * ranks.shares[rank] for rank in drawn]
     bottom, end = _HEIGHT - 46.0, picture.width - 12
     y = linear_scale(0, 1.1 * max([*heights, 100 * ranks.expected]), bottom, 40, "ends last in % of the samples")
-    step = (end - 54) / len(drawn)
-    every = 1 + (len(drawn) - 1) // _LABELS
-    places = [54 + step * (place + 0.5) for place in range(len(drawn))]
-    ticks = [(places[place], str(drawn[place])) for place in range(0, len(drawn), every)]
-    picture.axes(Scale(54, end, 54, end, ticks, float, "rank"), y)
-    tooltips = []
-    for rank, middle, height in zip(drawn, places, heights, strict=True):
-        style, top = ranks.style(rank), y.at(height)
+    step, x = (end - 54) / len(drawn), place_scale([*map(str, drawn)], 54, end, _LABELS, "rank")
+    picture.axes(x, y)
+    for place, (rank, height) in enumerate(zip(drawn, heights, strict=True)):
+        style, middle, top = ranks.style(rank), x.at(place), y.at(height)
         picture.add("rect", style, x=middle - 0.4 * step, y=top, width=0.8 * step, height=bottom - top)
         if (role := ranks.role_of(rank)) is not None:  # color alone is not enough
             picture.text(middle, top - 4, role.value, "middle", style)
-        tooltips.append(Tooltip(round(middle, 1), round(top, 1), _spot(rank, ranks)))
+        picture.tip(middle, top, _spot(rank, ranks))
     equal = y.at(100 * ranks.expected)
     picture.line([(54, equal), (end, equal)], "limit dashed")
     picture.text(end, 14, f"equal share {format_percent(100 * ranks.expected)}", "end", "limit")
-    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), _table(ranks), tooltips, wide=wide)
+    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), _table(ranks), picture.tooltips, wide=wide)
 
 
 def _spot(rank: int, ranks: _Ranks) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite, log, nan
-from typing import TYPE_CHECKING, Any
+from math import inf, isfinite, log
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct, ValidationError, convert
 
 from collbench.report.cases import NOTHING, name_of
-from collbench.report.frame import printable
-from collbench.report.headlines import short as cut
+from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
@@ -21,7 +22,7 @@ from collbench.stats.median import quantile
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
     from collbench.results.reader import Run
     from collbench.results.row import Row
 
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 # Clocks, power and temperature of the GPUs over time, and when they were throttled.
 
 _MOST_GPUS, _MOST_POINTS, _MOST_GPU_ROWS = 4, 150, 64
-_GPU_PANELS = (("sm_mhz", "SM clock in MHz"), ("power_w", "power in W"), ("temperature_c", "temperature in °C"))
-_LARGEST = 1e6  # larger values are not valid
-_GPU_COLUMNS = ((0, 0.0), (0, 0.5), (1, 0.5), (1, 1.0), (2, 1.0))  # (panel, quantile) of each column of the table
+_GPU_PANELS = {"sm_mhz": "SM clock in MHz", "power_w": "power in W", "temperature_c": "temperature in °C"}
+_GPU_COLUMNS = (("sm_mhz", 0.0), ("sm_mhz", 0.5), ("power_w", 0.5), ("power_w", 1.0), ("temperature_c", 1.0))  # quantiles
 _GPU_HEAD = ("samples", "SM clock MHz: min", "median", "power W: median", "max", "temperature °C: max", "throttled")
 _GPU_METHOD = (
     "A process on each host reads NVML a few times per second (--telemetry) while cases of at least 1 MiB are measured; between cases a "
@@ -41,47 +41,70 @@ _GPU_METHOD = (
 )
 
 
+_Value = Annotated[float, Meta(ge=-1e6, le=1e6)]  # others are not valid
+
+
+class _GpuState(Struct):
+    """A GPU in a sample. slowed_by: why it was throttled."""
+
+    sm_mhz: _Value | None = None
+    power_w: _Value | None = None
+    temperature_c: _Value | None = None
+    slowed_by: list[str] = []
+
+
+class _Sample(Struct):
+    """The GPUs of a host by address, at a time in seconds on the clock of the host."""
+
+    monotonic_s: Annotated[float, Meta(ge=-1e12, le=1e12)]
+    gpus: dict[str, _GpuState]
+
+
+class _Telemetry(Struct):
+    """An event: the samples of each host during a case; `utc` is the end of the case."""
+
+    utc: str
+    hosts: dict[str, list[_Sample]]
+
+
 @dataclass
 class _Gpu:
-    """Samples of a GPU: seconds since the start of the run, values in the order of _GPU_PANELS (NaN: unknown), throttle reasons."""
+    """A GPU with its samples, each with the seconds since the start of the run."""
 
     name: str
-    times: list[float] = field(default_factory=list)
-    values: list[list[float]] = field(default_factory=list)
-    slowed: list[list[str]] = field(default_factory=list)
+    samples: list[tuple[float, _GpuState]] = field(default_factory=list)
 
     @property
     def share(self) -> float:
         """The share of samples at which it was throttled."""
-        return sum(map(bool, self.slowed)) / len(self.slowed)
+        return sum(bool(state.slowed_by) for _, state in self.samples) / len(self.samples)
 
-    def points(self, panel: int) -> list[tuple[float, float, bool]]:
+    def points(self, what: str) -> list[tuple[float, float, bool]]:
         """Return (time, value, whether it was throttled) of the samples with a value, in the order of time."""
-        known = zip(self.times, self.values, self.slowed, strict=True)
-        return sorted((at, values[panel], bool(why)) for at, values, why in known if isfinite(values[panel]))
+        return sorted((at, value, bool(state.slowed_by)) for at, state in self.samples if (value := getattr(state, what)) is not None)
 
-    def text(self, panel: int, share: float) -> str:
+    def text(self, what: str, share: float) -> str:
         """Return a quantile of its values; a dash if there are none."""
-        values = [value for _, value, _ in self.points(panel)]
+        values = [value for _, value, _ in self.points(what)]
         return f"{quantile(np.sort(values), share):.4g}" if values else NOTHING
 
     def reasons(self) -> str:
         """Return how often it was throttled, and why."""
-        counts = Counter(reason for each in self.slowed for reason in each)
+        counts = Counter(reason for _, state in self.samples for reason in state.slowed_by)
         often = f"{format_percent(100 * self.share)} of its samples"
-        return f"{often} ({', '.join(cut(reason) for reason, _ in counts.most_common(4))})" if counts else "no"
+        return f"{often} ({', '.join(short(reason) for reason, _ in counts.most_common(4))})" if counts else "no"
 
 
 def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     """Return the chart of the telemetry of a run; None if there is none. `axis` is that of the cases of the run."""
     gpus = sorted(_gpus(run).values(), key=lambda each: (-each.share, each.name))
-    panels = [each for each in range(len(_GPU_PANELS)) if any(gpu.points(each) for gpu in gpus)]
+    panels = [each for each in _GPU_PANELS if any(gpu.points(each) for gpu in gpus)]
     if not panels:
         return None
-    last = max(max(gpu.times) for gpu in gpus)
+    last = max(at for gpu in gpus for at, _ in gpu.samples)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
     drawn = gpus[:_MOST_GPUS]
-    stack = Panels([_GPU_PANELS[panel][1] for panel in panels], own, [(gpu.name, number) for number, gpu in enumerate(drawn)])
+    stack = Panels([_GPU_PANELS[panel] for panel in panels], own, [(gpu.name, number) for number, gpu in enumerate(drawn)])
     for shown, panel in enumerate(panels):
         points = [gpu.points(panel) for gpu in drawn]
         y = stack.scale(shown, 0, 1.1 * max((value for each in points for _, value, _ in each), default=1.0))
@@ -91,25 +114,17 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
             if shown == 0:
                 stack.marks([(at, y.at(value)) for at, value, slowed in each if slowed][:_MOST_POINTS])
                 for at, value, _ in each[::every]:
-                    stack.tip(at, y.at(value), f"{own.text(at)}: {gpu.name}: {_GPU_PANELS[panel][1]} {value:.4g}")
+                    stack.tip(at, y.at(value), f"{own.text(at)}: {gpu.name}: {_GPU_PANELS[panel]} {value:.4g}")
     slow = [gpu for gpu in gpus if gpu.share]
     caption = f"{len(slow)} of {plural(len(gpus), 'GPU')} were throttled{f', {slow[0].name} most: in {slow[0].reasons()}' if slow else ''}."
-    return Chart(
-        key,
-        title,
-        caption,
-        _GPU_METHOD,
-        stack.picture.markup(title),
-        _gpu_table(gpus),
-        sorted(stack.tooltips, key=lambda tip: tip.x),
-        wide=True,
-    )
+    tooltips = sorted(stack.picture.tooltips, key=lambda tip: tip.x)
+    return Chart(key, title, caption, _GPU_METHOD, stack.picture.markup(title), _gpu_table(gpus), tooltips, wide=True)
 
 
 def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
     """Return the table of GPUs, those that were throttled most first."""
     shown = gpus[:_MOST_GPU_ROWS]
-    rows = [[gpu.name, str(len(gpu.times)), *(gpu.text(*column) for column in _GPU_COLUMNS), gpu.reasons()] for gpu in shown]
+    rows = [[gpu.name, str(len(gpu.samples)), *(gpu.text(*column) for column in _GPU_COLUMNS), gpu.reasons()] for gpu in shown]
     marks = {number: "doubtful" for number, gpu in enumerate(shown) if gpu.share}
     head = f"GPU ({len(shown)} of {len(gpus)}, most throttled first)" if len(shown) < len(gpus) else "GPU"
     return Table((head, *_GPU_HEAD), rows, frozenset(range(1, 7)), marks)
@@ -117,47 +132,41 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
 
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
     """Return all samples by host and GPU, with times of the run's clock."""
-    found: dict[tuple[str, str], _Gpu] = {}
     samples = list(_samples(run))
     offsets: dict[str, float] = {}
-    for host, event_s, monotonic_s, _ in samples:
-        offsets[host] = min(offsets.get(host, event_s - monotonic_s), event_s - monotonic_s)
-    for host, _, monotonic_s, gpus in samples:
-        for address, state in gpus.items():
-            if isinstance(state, dict):
-                gpu = found.setdefault((host, address), _Gpu(cut(f"{host} {address}")))
-                slowed = state.get("slowed_by")
-                gpu.times.append(max(0.0, monotonic_s + offsets[host]))
-                gpu.values.append([nan if (known := number(state.get(name), _LARGEST)) is None else known for name, _ in _GPU_PANELS])
-                gpu.slowed.append([str(reason) for reason in slowed] if isinstance(slowed, list) else [])
+    for host, ended_s, sample in samples:
+        offsets[host] = min(offsets.get(host, inf), ended_s - sample.monotonic_s)
+    found: dict[tuple[str, str], _Gpu] = {}
+    for host, _, sample in samples:
+        for address, state in sample.gpus.items():
+            gpu = found.setdefault((host, address), _Gpu(short(f"{host} {address}")))
+            gpu.samples.append((max(0.0, sample.monotonic_s + offsets[host]), state))
     return found
 
 
-def _samples(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
-    """Yield (host, end of its case on the clock of the run, time on the clock of the host, GPUs), in seconds."""
+def _samples(run: Run) -> Iterator[tuple[str, float, _Sample]]:
+    """Yield (host, end of its case in seconds on the clock of the run, sample) of the valid events."""
     for event in run.events:
-        ended_s = seconds_between(run.info.get("started_utc"), event.get("utc")) if event.get("kind") == "telemetry" else None
-        hosts = event.get("hosts")
-        if ended_s is None or not isinstance(hosts, dict):
-            continue
-        for host, samples in hosts.items():
-            for sample in samples if isinstance(samples, list) else ():
-                taken_s, gpus = (sample.get("monotonic_s"), sample.get("gpus")) if isinstance(sample, dict) else (None, None)
-                if (known := number(taken_s)) is not None and isinstance(gpus, dict):
-                    yield host, ended_s, known, gpus
+        if event.get("kind") == "telemetry":
+            with suppress(ValidationError, TypeError, ValueError, OverflowError):
+                known = convert(event, _Telemetry)
+                began, ended = (datetime.fromisoformat(str(time)) for time in (run.info.get("started_utc"), known.utc))
+                ended_s = (ended - began).total_seconds()
+                yield from ((host, ended_s, sample) for host, samples in known.hosts.items() for sample in samples)
 
 
 # The machine state around each case of a run, in the order of time.
 
 STATE_FLAGS = ("state_flip", "remeasured", "cpu_shared")
+_PROBES = ("before", "after")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A case, or several consecutive ones (`cases` of them, with their worst values).
+    """A case.
 
     begin, end     on the run's `TimeAxis`
-    before, after  the state probe in seconds, None if it was not measured; of several cases the smallest and the largest value
+    before, after  the state probe in seconds, None if it was not measured
     stolen         share of the CPU time that a hypervisor took (0 … 1); None if unknown
     lost           how often a rank was preempted; None if unknown
     flags          those of STATE_FLAGS
@@ -171,7 +180,6 @@ class Moment:
     stolen: float | None
     lost: float | None
     flags: tuple[str, ...] = ()
-    cases: int = 1
 
     @property
     def weight(self) -> tuple[int, float, float, float]:
@@ -190,38 +198,29 @@ def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
     return found, TimeAxis(max((each.end for each in found), default=0.0), timed)
 
 
-def grouped(found: Sequence[Moment], most: int) -> list[Moment]:
-    """Return at most `most` moments; neighbors are combined if there are more."""
-    each = -(-len(found) // most)
-    return [_together(found[first : first + each]) for first in range(0, len(found), each)] if each > 1 else list(found)
+def worst(found: Sequence[Moment], most: int) -> list[Moment]:
+    """Return at most `most` moments by time: those in which the machine state differed most."""
+    places = sorted(range(len(found)), key=lambda place: found[place].weight, reverse=True)[:most]
+    return [found[place] for place in sorted(places)]
 
 
 def _at(row: Row) -> tuple[float, float] | None:
-    known = numbers(row.evidence.get("at_s"))
-    return (known[0], known[1]) if known and len(known) == 2 and 0 <= known[0] <= known[1] else None
+    known = row.evidence.get("at_s")
+    begin, end = map(_number, known) if isinstance(known, list) and len(known) == 2 else (None, None)
+    return (begin, end) if begin is not None and end is not None and 0 <= begin <= end else None
 
 
 def _moment(row: Row, span: tuple[float, float]) -> Moment:
-    before, after = (_positive(row.canary_s.get(when)) for when in ("before", "after"))
-    stolen, lost = (number(row.evidence.get(name)) for name in ("stolen", "preempted"))
+    before, after = (known if known and 1e-12 <= known <= 1e3 else None for known in map(_number, map(row.canary_s.get, _PROBES)))
+    stolen, lost = (_number(row.evidence.get(name)) for name in ("stolen", "preempted"))
     flags = tuple(flag for flag in STATE_FLAGS if flag in row.flags)
-    return Moment(cut(printable(f"{name_of(row)} {row.backend}"), 60), *span, before, after, stolen, lost, flags)
+    return Moment(short(f"{name_of(row)} {row.backend}", 60), *span, before, after, stolen, lost, flags)
 
 
-def _positive(value: object) -> float | None:
-    known = number(value)
-    return known if known and 1e-12 <= known <= 1e3 else None
-
-
-def _together(some: Sequence[Moment]) -> Moment:
-    probes = [value for each in some for value in (each.before, each.after) if value is not None]
-    return Moment(
-        f"{len(some)} cases from {some[0].name} on" if len(some) > 1 else some[0].name, some[0].begin, max(each.end for each in some),
-        min(probes, default=None), max(probes, default=None),
-        max((each.stolen for each in some if each.stolen is not None), default=None),
-        max((each.lost for each in some if each.lost is not None), default=None),
-        tuple(flag for flag in STATE_FLAGS if any(flag in each.flags for each in some)), len(some),
-    )  # fmt: skip
+def _number(value: Any) -> float | None:
+    """Return a stored value as a number if it is finite and at most 1e12; else None."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= 1e12
+    return float(value) if known else None
 
 
 _MOST_RUNS = 6
@@ -253,7 +252,7 @@ def section(material: Material) -> Section | None:
     shown = sorted(disturbed, key=lambda run: -flagged[id(run)])[:_MOST_RUNS]
     charts: list[Chart] = []
     for place, run in enumerate(shown):
-        charts += _charts(place, f" ({cut(run.path.resolve().name)})" if len(named) > 1 else "", run)
+        charts += _charts(place, f" ({short(run.path.resolve().name)})" if len(named) > 1 else "", run)
     less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
     return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), charts) if charts else None
 
@@ -267,7 +266,7 @@ def _charts(place: int, where: str, run: Run) -> list[Chart]:
 
 
 def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
-    drawn = grouped(found, _MOST_DRAWN)
+    drawn = worst(found, _MOST_DRAWN)
     panels = [(name, values) for name, values in _PANELS if any(value for each in drawn for value in values(each))]
     stack = Panels([name for name, _ in panels], axis)
     for shown, (_, values) in enumerate(panels):
@@ -282,7 +281,7 @@ def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Cha
                 top = max((value for value in values(each) if value is not None), default=y.low)
                 stack.tip((each.begin + each.end) / 2, y.at(top), _spot(each, axis))
     stack.marks([((each.begin + each.end) / 2, stack.top(0)) for each in drawn if each.flags])
-    return Chart(key, title, _caption(found), _METHOD, stack.picture.markup(title), _table(found, axis), stack.tooltips, wide=True)
+    return Chart(key, title, _caption(found), _METHOD, stack.picture.markup(title), _table(found, axis), stack.picture.tooltips, wide=True)
 
 
 def _spot(each: Moment, axis: TimeAxis) -> str:
@@ -300,13 +299,13 @@ def _caption(found: Sequence[Moment]) -> str:
     taken = f"at most {format_percent(100 * stolen)} of the CPU time was stolen" if stolen else "no CPU time was stolen"
     flagged = sum(bool(each.flags) for each in found)
     marked = f"{flagged} of {len(found)} cases have a flag for it (triangles)" if flagged else "No case has a flag for it"
-    return f"{probe}; {taken}. {marked}."
+    less = f" Drawn are the {_MOST_DRAWN} cases with the largest changes." if len(found) > _MOST_DRAWN else ""
+    return f"{probe}; {taken}. {marked}.{less}"
 
 
 def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
     """Return the table of cases by time; of many, those in which the machine state differed most."""
-    worst = sorted(range(len(found)), key=lambda place: found[place].weight, reverse=True)[:_MOST_LISTED]
-    listed = [found[place] for place in sorted(worst)]
+    listed = worst(found, _MOST_LISTED)
     head = (f"time ({len(listed)} of {len(found)} cases, the largest changes)" if len(listed) < len(found) else "time", *_HEAD)
     rows = [
         [axis.text(each.begin), each.name, _ns(each.before), _ns(each.after),
@@ -319,25 +318,3 @@ def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
 
 def _ns(seconds: float | None) -> str:
     return "?" if seconds is None else f"{seconds * 1e9:.4g}"
-
-
-def number(value: Any, most: float = 1e12) -> float | None:
-    """Return a stored value as a number if it is finite and at most `most`; else None."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
-    return float(value) if known else None
-
-
-def numbers(values: Any) -> list[float] | None:
-    """Return a stored list as numbers; None if one of its values is not a number."""
-    if not isinstance(values, list):
-        return None
-    known = [each for value in values if (each := number(value)) is not None]
-    return known if len(known) == len(values) else None
-
-
-def seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the seconds between two stored calendar times; None if one is not valid."""
-    try:
-        return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -12,7 +12,7 @@ from collbench.report.html.chart import Section, Table
 from collbench.report.training import frames, remarks, title, trainings
 
 if TYPE_CHECKING:
-    from collbench.report.html.material import Material
+    from collbench.report.material import Material
     from collbench.results.steps import StepRow
 
 _CAPTIONS = ("the whole step", "its exchanges alone", "its workers")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.stats.median import modes

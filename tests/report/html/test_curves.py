@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import CeilingChange, with_ceilings_before
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.curves import MOST_LINES, SizeChart, Value, section, size_charts, to_chart
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from tests.report.html.stored import material, run_of
@@ -73,8 +73,10 @@ class TestSeries:
         rows = curve("mpi")
         (found,) = size_charts(material(Run(Path("one/p2p"), {}, rows), Run(Path("two/p2p"), {}, rows)))
         assert [line.name for line in found.lines] == ["mpi (one/p2p)", "mpi (two/p2p)"]
-        (found,) = size_charts(material(Run(Path("p2p"), {}, rows), Run(Path("p2p"), {}, rows)))
-        assert len({line.name for line in found.lines}) == 2
+        long = f"{'a' * 30}/p2p"
+        for one, other in (("p2p", "p2p"), (long, long), (f"{'b' * 30}-1", f"{'b' * 30}-2")):
+            (found,) = size_charts(material(Run(Path(one), {}, rows), Run(Path(other), {}, rows)))
+            assert len({line.name for line in found.lines}) == 2
 
     def test_of_many_series_the_first_are_drawn_and_the_rest_is_counted(self) -> None:
         page = page_of(*(row for number in range(MOST_LINES + 4) for row in curve(f"backend{number:02}")[:2]))

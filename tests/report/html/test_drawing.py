@@ -19,6 +19,7 @@ from collbench.report.html.drawing import (
     draw_legend,
     linear_scale,
     log_scale,
+    place_scale,
     ratio_ticks,
     series_classes,
     size_scale,
@@ -64,6 +65,11 @@ class TestScales:
         low, high = sorted((one, other))
         scale = linear_scale(low, high, 0, 1)
         assert scale.low <= low * (1 + 1e-9) and scale.high >= high * (1 - 1e-9)
+
+    def test_places_are_beside_each_other_with_few_labels(self) -> None:
+        x = place_scale([f"n{place}" for place in range(100)], 50, 150, 8)
+        assert (x.at(0), x.at(99), len(x.ticks), x.ticks[1]) == (50.5, 149.5, 8, (13.0, "n13"))
+        assert [text for _, text in place_scale(["a", "b"], 0, 1, 8).ticks] == ["a", "b"]
 
     def test_ratios_are_round_and_apart(self) -> None:
         assert [text for _, text in ratio_ticks(0.9, 1.3)] == ["×0.9", "×0.95", "×1", "×1.05", "×1.1", "×1.2"]
@@ -155,6 +161,6 @@ def test_panels_keep_everything_inside(points: list[tuple[float, float]]) -> Non
         stack.line(y, points, panel)
         stack.marks([(at, y.at(value)) for at, value in points])
         stack.tip(points[0][0], y.at(points[0][1]), "tip")
-        assert stack.top(panel) - 0.1 <= stack.tooltips[panel].y <= stack.top(panel) + stack.HEIGHT + 0.1
+        assert stack.top(panel) - 0.1 <= stack.picture.tooltips[panel].y <= stack.top(panel) + stack.HEIGHT + 0.1
     assert not outside(stack.picture)
     assert {"one", "two", "a", "b"} <= set(texts(stack.picture))

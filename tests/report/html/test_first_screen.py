@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, first_screen
-from collbench.report.html.material import Material
 from collbench.report.html.page import html
+from collbench.report.material import Material
 from collbench.results.folder import HUNT, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row

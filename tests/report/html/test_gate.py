@@ -18,12 +18,14 @@ from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
 from collbench.report.html.curves import size_charts
 from collbench.report.html.first_screen import BAD, GOOD, first_screen
-from collbench.report.html.gate import JudgedLine, drawn, section
-from collbench.report.html.material import Material
+from collbench.report.html.forest import forest
+from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.page import html
+from collbench.report.material import Material
 from collbench.results.reader import Run
 from tests.gate.allocations import launches
 from tests.gate.verdicts import group, regression, suspicion, verdict
+from tests.report.html.svg import outside
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row, make_times
 
@@ -42,19 +44,19 @@ def test_without_a_verdict_there_is_no_section() -> None:
     assert section(material(None)) is None
 
 
-def test_it_reports_the_result_the_cause_and_why() -> None:
+def test_it_reports_what_the_first_screen_has_no_room_for() -> None:
     assert gate(regression()).texts == [
-        "regression: 2 confirmed, 1 accepted.",
-        "Likely cause: the link: large messages are 1.12 times slower on mpi and nccl, small ones are not.",
         *(f"{reason.render()}." for reason in regression().reasons),
-        "judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cases.",
         *(f"Note: {note.render()}." for note in regression().notes),
     ]
 
 
 def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
     tables = dict(gate(regression()).tables)
-    assert [row[:2] for row in tables["Slower, confirmed and worst first"].rows] == [
+    assert [row[:2] for row in tables["Slower, confirmed and worst first, cleared last"].rows] == [
+        ["cleared", "allreduce on mpi, large messages"],
+    ]  # fmt: skip
+    assert [row[:2] for row in gate(regression()).charts[1].table.rows] == [
         ["confirmed", "allreduce 64 MiB mpi"], ["accepted", "allreduce 8 B nccl"],
     ]  # fmt: skip
     assert tables["Changes, the most plausible cause first"].rows == [
@@ -78,7 +80,7 @@ def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> Non
     fell = CeilingChange("allreduce", "nccl", "ring", 100e9, 50e9, "NIC 8×100 Gb/s", "NIC 4×100 Gb/s")
     page = material(verdict(ceilings=(fell,)))
     sentence = "expected bandwidth of allreduce on nccl: 100 → 50.0 GB/s (-50 %), limited by NIC 4×100 Gb/s"
-    assert gate(verdict(ceilings=(fell,))).texts[1] == f"{sentence}."
+    assert gate(verdict(ceilings=(fell,))).texts[0] == f"{sentence}."
     assert Concern(FINDING, sentence, "new") in page.concerns
     assert page.rows(page.tables[0])[0].percent_of_ceiling == 42.0
 
@@ -86,9 +88,10 @@ def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> Non
 def test_all_four_outcomes_are_counted() -> None:
     counts = {"slower": 1, "no change": 8, "inconclusive": 1}
     given = verdict(groups=(group(outcome="no change", outcomes=counts),))
-    assert gate(given).texts[1] == (
+    screen = first_screen(material(given))
+    assert screen is not None and screen.more[-1] == (
         "cases: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
-        "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive."
+        "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive"
     )
 
 
@@ -109,8 +112,8 @@ def test_charts_show_groups_and_cases_against_their_limits() -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 def test_a_chart_holds_any_factor(factor: float) -> None:
-    svg, spots = drawn([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
-    assert "<svg" in svg and 0 <= spots[0].x <= 900
+    picture = forest([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "text").drawn()], "axis", 1.03)
+    assert 0 <= picture.tooltips[0].x <= picture.width and not outside(picture)
 
 
 def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:
@@ -160,7 +163,10 @@ def test_hundreds_of_suspects_do_not_drown_what_changed_and_the_worst_floor_is_s
         )
     )
     titles = [title for title, _ in actual.tables]
-    assert titles[0] == "Slower, confirmed and worst first (20 of 135; verdict.json has all)"
     assert titles[-1] == "Required shares of the expected bandwidth (--min-percent) (20 of 31; verdict.json has all)"
-    assert [len(table.rows) for _, table in actual.tables] == [20, 2, 20]
+    assert [len(table.rows) for _, table in actual.tables] == [2, 20]
     assert actual.tables[-1][1].rows[0][:2] == ["confirmed", asked.name]
+    cases = actual.charts[1]
+    assert (len(cases.spots), len(cases.table.rows)) == (60, 135) and cases.caption.endswith(" 60 of 135 are drawn.")
+    undrawn = gate(regression(suspicions=tuple(suspicion(limit=None) for _ in range(135)), groups=()))
+    assert undrawn.tables[0][0] == "Slower, confirmed and worst first, cleared last (20 of 135; verdict.json has all)"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from collbench.analysis.health import CheckVerdict, DoctorSummary, MissesExpected, Reach, ReachesExpected, RunFailedEarly, SeriesCheck
 from collbench.errors import UsageError
@@ -16,9 +17,11 @@ from collbench.machine.peak.node import Job, node_of
 from collbench.machine.sources import read_paths
 from collbench.report.health import CHECK, read_check, store_check
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_peak, of_probe
-from collbench.report.html.health import check_section, doctor_sections, peak_chart, peak_sections, probe_chart, probe_sections
-from collbench.report.html.material import Material
-from collbench.report.html.page import html, page
+from collbench.report.html.health import doctor_sections, machine_chart, peak_sections, probe_sections
+from collbench.report.html.machine import node_ceiling
+from collbench.report.html.page import html as html_of
+from collbench.report.html.page import page
+from collbench.report.material import Material
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run_here
 from tests.machine.machines import dgx
@@ -37,9 +40,7 @@ def test_a_check_shows_its_verdict_and_the_figures_that_decide() -> None:
     assert [figure.value for figure in screen.figures] == ["10 %", "5.000 µs"]
     assert of_check(CheckVerdict((ReachesExpected((SLOW,)),))).badge == (GOOD, "OK")
     assert of_check(CheckVerdict((RunFailedEarly(4, "rank 1 was killed"),))).badge == (BAD, "BROKEN")
-    ((_, table),) = check_section(VERDICT).tables
-    assert [row[:2] for row in table.rows] == [["allreduce", "mpi"], ["p2p_latency", "mpi"], ["doctor", ""]]
-    assert table.marks == {0: "wrong", 2: "wrong"}
+    assert list(screen.more) == [each.render() for each in VERDICT.evidence]
 
 
 def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> None:
@@ -50,7 +51,8 @@ def test_a_report_shows_the_verdict_that_the_check_stored(tmp_path: Path) -> Non
     material = Material([read_run(run)], tmp_path / "page.html")
     screen = first_screen(material)
     assert screen is not None and screen.badge == (BAD, "SLOW")
-    assert 'id="check"' in html(material)
+    assert list(screen.more) == [each.render() for each in VERDICT.evidence]
+    assert str(escape(VERDICT.evidence[0].render())) in html_of(material)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"causes": [], "evidence": []}', '{"causes": [{"kind": "other"}], "evidence": []}'])
@@ -83,7 +85,7 @@ def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
     screen = of_probe(machines, [], [])
     assert screen.title.endswith("all-reduce between two such nodes can reach 400 GB/s, limited by NIC 8×400 Gb/s") and screen.badge is None
     assert [figure.value for figure in screen.figures] == ["400 GB/s", "8", "8"]
-    chart = probe_chart(machines)
+    chart = machine_chart(machines, node_ceiling(machines[0]))
     assert chart is not None and "Marked as limiting: NIC 8×400 Gb/s." in chart.caption and "limits" in chart.drawing
     assert of_probe(machines * 2, ["the firmware differs"], []).badge == (DOUBT, "NODES DIFFER")
     assert of_probe(machines, [], [SEVERE]).badge == (BAD, "SEVERE FINDINGS")
@@ -103,7 +105,7 @@ def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() ->
     measured = of_peak("allreduce", 300e9, found, job)
     assert "300 of 400 GB/s (75 %)" in measured.title and measured.figures[0].value == "75 %"
     assert of_peak("allreduce", 900e9, found, job).badge == (DOUBT, "DOUBTFUL")
-    assert peak_chart("allreduce", found, machines) is not None and peak_chart("allreduce", found, []) is None
+    assert machine_chart(machines, found.ring) is not None and machine_chart([], found.ring) is None
     assert [each.key for each in peak_sections("allreduce", None, found, job, machines)] == ["rates"]
 
 

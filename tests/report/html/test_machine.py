@@ -15,9 +15,9 @@ from collbench.machine.peak.limits import GpuLinkLimit, Limit, LimitedBy, NicLim
 from collbench.machine.snapshot import topology_json
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
-from collbench.report.html.material import Material
 from collbench.report.html.page import html
 from collbench.report.machine_picture import style
+from collbench.report.material import Material
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.machine.machines import dgx, laptop, mesh, pcie_box

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collbench.report.html.chart import Section
-from collbench.report.html.material import Material
 from collbench.report.html.pairs import section
+from collbench.report.material import Material
 from collbench.results.flags import explain
 from collbench.results.reader import read_run
 from tests.report.html.matrices import cell_texts, drawn, even, slowed, texts_in

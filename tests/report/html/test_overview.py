@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from collbench.analysis.launches import Launches
 from collbench.report.headlines import subject
 from collbench.report.html.chart import Section, Table
-from collbench.report.html.material import Material
 from collbench.report.html.overview import MOST, section
+from collbench.report.material import Material
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
 from collbench.results.store import parse_object, to_line

@@ -6,14 +6,13 @@ import base64
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.report.html import page
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.material import Material
+from collbench.report.material import Material
 from collbench.results.reader import read_run
 from tests.results.rows import make_row, store
 
@@ -54,6 +53,15 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
     assert not re.search(r"""(?:src|href)=["']?(?!#|data:)[a-z/]|@import|url\((?!#|data:)""", text.replace(scripts[0], ""))
 
 
+def test_the_licence_of_the_library_is_in_the_page(material: Material) -> None:
+    notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
+    assert (
+        "Copyright" in notice
+        and notice in page.html(material)
+        and notice in page.index_page(title="", query="", heads=(), rows=(), foot="", charts=())
+    )
+
+
 def test_the_same_runs_give_the_same_page(material: Material) -> None:
     assert page.html(material) == page.html(material)
 
@@ -76,12 +84,3 @@ def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Materia
     page.write_html(material)
     assert material.where.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert {path.name for path in tmp_path.iterdir()} == {"page.html", "run<b>"}
-
-
-def test_a_missing_extra_shows_how_to_get_it(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> Any:
-        return None if name == "jinja2" else name
-
-    monkeypatch.setattr(page, "find_spec", find)
-    with pytest.raises(UsageError, match=re.escape("--html needs jinja2: pip install 'collbench[report]'")):
-        page.html(material)

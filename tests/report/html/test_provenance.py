@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from collbench.report.html.chart import Section, Table
-from collbench.report.html.material import Material
 from collbench.report.html.provenance import section
+from collbench.report.material import Material
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Row

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from collbench.report.html.chart import Chart
 from collbench.report.html.drawing import TimeAxis
-from collbench.report.html.timeline import gpu_chart, grouped, moments, section
+from collbench.report.html.timeline import gpu_chart, moments, section, worst
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
@@ -88,20 +88,22 @@ def test_a_flagged_case_without_a_state_probe_is_marked() -> None:
     assert triangles(found.charts[0]) == pytest.approx([found.charts[0].spots[1].x], abs=0.1)
 
 
-def test_of_many_cases_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
+def test_of_many_cases_the_largest_changes_are_drawn_and_listed() -> None:
     rows = [row(3 + number % 20, float(number)) for number in range(400)]
     rows[250] = row(8, 250.0, (80e-9, 300e-9), flags=("state_flip",))
     found = section(material(run(rows)))
     assert found is not None
     (chart,) = found.charts
-    assert len(chart.spots) == 100
-    assert chart.spots[62].text == "4.133 min, 4 cases from allreduce 2 KiB nccl on: state probe 80 → 300 ns, preemptions 3, unstable state"
+    assert len(chart.spots) == 120
+    assert "4.167 min, allreduce 256 B nccl: state probe 80 → 300 ns, preemptions 3, unstable state" in [spot.text for spot in chart.spots]
+    assert chart.caption.endswith(" Drawn are the 120 cases with the largest changes.")
     assert len(chart.table.rows) == 100
     assert ["4.167 min", "allreduce 256 B nccl", "80", "300", "0.0 %", "3", "unstable state"] in chart.table.rows
     assert chart.table.head[0] == "time (100 of 400 cases, the largest changes)"
     assert len(chart.drawing) < 15_000
-    together = grouped(moments(run(rows))[0], 3)
-    assert [(each.cases, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
+    chosen = worst(moments(run(rows))[0], 3)
+    assert len(chosen) == 3 and [each.begin for each in chosen if each.flags] == [250.0]
+    assert [each.begin for each in chosen] == sorted(each.begin for each in chosen)
 
 
 def test_a_run_in_which_nothing_was_disturbed_has_no_section() -> None:

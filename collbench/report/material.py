@@ -1,4 +1,4 @@
-"""The input of all sections of a page: the runs as read, and what follows from them, computed once."""
+"""The input of a report (tables, Markdown, OpenMetrics, pages): the runs as read, and what follows from them, computed once."""
 
 from __future__ import annotations
 
