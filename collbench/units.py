@@ -142,8 +142,12 @@ def format_duration(seconds: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 rank", "2 ranks", "3 switches"."""
-    ending = "" if count == 1 else "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
-    return f"{count:,} {noun}{ending}"
+    return f"{count:,} {noun_of(count, noun)}"
+
+
+def noun_of(count: int, noun: str) -> str:
+    """Return the noun alone, as it follows a count: "rank" for 1, else "ranks"."""
+    return noun if count == 1 else f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"
 
 
 def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:

@@ -238,8 +238,11 @@ class CheckVerdict(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "SLOW: …": the outcome, and the causes that have it."""
-        own = [cause.render() for cause in self.causes if _OUTCOMES[type(cause)] is self.outcome]
-        return f"{self.outcome.value}: {'; '.join(own)}"
+        return f"{self.outcome.value}: {self.reasons()}"
+
+    def reasons(self) -> str:
+        """Return the causes that have the outcome."""
+        return "; ".join(cause.render() for cause in self.causes if _OUTCOMES[type(cause)] is self.outcome)
 
 
 def verdict_of(rows: Sequence[Row], findings: Sequence[Finding], failed: RunFailedEarly | None = None, reason: str = "") -> CheckVerdict:

@@ -113,16 +113,21 @@ def next_steps(about: Mapping[str, Any]) -> list[str]:
 
 def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
     """Return "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %): interface eth1"."""
+    return f"{suspect['state']}: {finding(suspect, places)}"
+
+
+def finding(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
+    """Return the sentence without the suspect's state."""
     ends = [end for name in ("low", "high") if (end := _known(suspect, name)) is not None]
     span = f" ({' to '.join(format_percent(100 * end) for end in ends)})" if len(ends) == 2 and suspect["kind"] != "latency" else ""
     part = f": {suspect['part']}" if suspect["part"] else ""
     subject = " and ".join(places[place] for place in suspect["places"])
     subject = f"the path between {subject}" if len(suspect["places"]) > 1 else subject
     if suspect["state"] == CLEARED:
-        return f"{CLEARED}: {subject} is as fast as the others"
+        return f"{subject} is as fast as the others"
     ratio = _known(suspect, "ratio")
     slow = "could not be measured" if ratio is None else what(suspect["kind"], ratio) if suspect["kind"] in CODES else "is slow"
-    return f"{suspect['state']}: {subject} {slow}{span}{part}"
+    return f"{subject} {slow}{span}{part}"
 
 
 def _known(suspect: Mapping[str, Any], name: str) -> float | None:

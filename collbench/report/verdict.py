@@ -91,10 +91,15 @@ _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
 
 def headline(verdict: Verdict) -> str:
     """Return "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
-    counts = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
+    counts = describe_counts(verdict)
     change = verdict.unexpected_cause
     cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
     return (f"{verdict.result}: {counts}" if counts else verdict.result) + cause
+
+
+def describe_counts(verdict: Verdict) -> str:
+    """Return "1 confirmed, 2 suspected"; "" for none."""
+    return ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
 
 
 def slower(factor: float | None) -> str:

@@ -21,7 +21,7 @@ from collbench.report.outcome_text import describe_comparison, describe_span, fo
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
+from collbench.units import format_percent, format_rate, format_size, format_time, listed, noun_of, plural
 
 if TYPE_CHECKING:
     from collbench.gate.history import CaseHistory, History
@@ -81,14 +81,14 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_outcomes, headline, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report.verdict import describe_counts, describe_outcomes, judged, open_ones, sentences, slower, worst_groups
 
     badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
     worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
     figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
-    figures.append(LargeFigure(str(verdict.cases), f"{plural(verdict.cases, 'case').partition(' ')[2]} judged"))
+    figures.append(LargeFigure(str(verdict.cases), f"{noun_of(verdict.cases, 'case')} judged"))
     exceeded = [f"{each.name}: {slower(each.factors[0])} time" for each in worst if each.state != PASSED]
-    title = short("; ".join(exceeded[:2]) or headline(verdict).partition("; ")[0].removeprefix(f"{verdict.result}: "), 300)
+    title = short("; ".join(exceeded[:2]) or describe_counts(verdict) or verdict.result, 300)
     change = verdict.unexpected_cause
     cause = "" if change is None else f"; most plausible cause: {change.sentence()}"
     likely = "" if verdict.cause is None else short(f"likely cause: {verdict.cause.render()}", 400)
@@ -120,7 +120,7 @@ def _of_hunt(material: Material) -> FirstScreen | None:
         )
     confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
     badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
-    sentences = [hunt.sentence(each, about["places"]).removeprefix("confirmed: ") for each in confirmed]
+    sentences = [hunt.finding(each, about["places"]) for each in confirmed]
     figures = [
         LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {_places(each, about)}", 80))
         for each in confirmed[: _MOST_FIGURES - 1]
@@ -251,7 +251,7 @@ def _of_check(material: Material) -> FirstScreen | None:
 
 def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
     """Return the first screen of a check: the causes of its outcome, what decides in each operation, and the evidence."""
-    title = verdict.render().partition(": ")[2]
+    title = verdict.reasons()
     more = [short(each.render(), 400) for each in verdict.evidence]
     return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), _figures_of_check(verdict), line, more)
 
@@ -299,7 +299,7 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
         (name, sum(each.about.kind == kind and bool(each.steps) for each in shown)) for kind, name in ((GROUP, "group"), (CELL, "case"))
     ]
     figures = [LargeFigure(_percent(exp(step.change)), f"time of {series.about.name} ({_percent(low)} to {_percent(high)})"), count]
-    figures += [LargeFigure(str(number), f"{plural(number, name).partition(' ')[2]} changed") for name, number in changed if number]
+    figures += [LargeFigure(str(number), f"{noun_of(number, name)} changed") for name, number in changed if number]
     badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")
     return FirstScreen(short(sentence, 400), badge, figures, line, [short(f"{title(history)}.", 400)])
 
@@ -390,7 +390,7 @@ def _rate_of(ceiling: Ceiling | None) -> float:
 
 def _count(count: int, noun: str) -> LargeFigure:
     """Return "3" above "warnings"."""
-    return LargeFigure(str(count), plural(count, noun).partition(" ")[2])
+    return LargeFigure(str(count), noun_of(count, noun))
 
 
 def _hosts(machines: Sequence[Machine]) -> str:
