@@ -99,7 +99,7 @@ _METHOD = (
 def section(material: Material) -> Section | None:
     """Return drawings of the machines with the limiting links marked; None if the runs have no information about their machines."""
     kinds, doubts = kinds_of(material.runs)
-    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # else there is no link to show
+    kinds = [kind for kind in kinds if kind.machine.gpus or kind.machine.nics]  # others have nothing to show
     if not kinds and not doubts:
         return None
     limits = _limits(row for table in material.tables for row in table.rows)

@@ -18,12 +18,14 @@ from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
 from collbench.report.html.curves import size_charts
 from collbench.report.html.first_screen import BAD, GOOD, first_screen
-from collbench.report.html.gate import JudgedLine, drawn, section
+from collbench.report.html.forest import forest
+from collbench.report.html.gate import JudgedLine, section
 from collbench.report.html.material import Material
 from collbench.report.html.page import html
 from collbench.results.reader import Run
 from tests.gate.allocations import launches
 from tests.gate.verdicts import group, regression, suspicion, verdict
+from tests.report.html.svg import outside_markup
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row, make_times
 
@@ -109,8 +111,8 @@ def test_charts_show_groups_and_cases_against_their_limits() -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 def test_a_chart_holds_any_factor(factor: float) -> None:
-    svg, spots = drawn([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
-    assert "<svg" in svg and 0 <= spots[0].x <= 900
+    drawing, spots = forest([JudgedLine("cell", (factor, None, 1.0), 1e9, "passed", "tooltip").drawn()], "title", "axis", 1.03)
+    assert not outside_markup(drawing) and 0 <= spots[0].x <= 900
 
 
 def test_the_first_screen_has_the_result_the_worst_groups_and_the_cause() -> None:
