@@ -147,6 +147,7 @@ def test_no_label_of_a_drawing_lies_upon_another(page: Page) -> None:
 
 def test_a_drawing_of_eight_gpus_fits_its_frame(opened: Callable[[str], Page]) -> None:
     page = opened("eight-gpus")
+    page.set_viewport_size({"width": 1024, "height": 900})
     page.evaluate(OPEN)
     frame = page.locator(".drawing:has(svg.probe)").first
     assert frame.locator("rect.gpu").count() >= 8
