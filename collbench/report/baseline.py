@@ -203,12 +203,16 @@ def _last_time(series: CaseHistory) -> str:
 
 def title(history: History) -> str:
     """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases; changes: 1 group, 12 cases"."""
-    began = [day(each.began_utc) for each in history.allocations]
     stepped = [each for each in history.series if each.steps]
     whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
     changed = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "case")) if number]
-    what = f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'case')}"
-    return f"{what}; changed: {', '.join(changed) or 'nothing'}"
+    return f"{extent(history)}; changed: {', '.join(changed) or 'nothing'}"
+
+
+def extent(history: History) -> str:
+    """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases"."""
+    began = [day(each.began_utc) for each in history.allocations]
+    return f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'case')}"
 
 
 def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:

@@ -283,7 +283,8 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
         yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    yield from _scaling(rows, step_time_s, width)
+    if (scaling := scaling_frame(rows, step_time_s)) is not None:
+        yield from table_lines(scaling, width)
     yield from (Line(printable(text), "foot") for text in _notes(rows))
 
 
@@ -305,10 +306,9 @@ def frames(rows: Sequence[StepRow]) -> tuple[Frame[StepRow], Frame[Shown], Frame
     return _without_empty(step_columns(step), rows, style), _without_empty(PARTS, parts), _without_empty(WORKERS, workers)
 
 
-def remarks(rows: Sequence[StepRow], step_time_s: float | None = None) -> list[str]:
-    """Return the sentences below the tables of one training: of its rows, its scaling efficiency, and the flags' meanings."""
-    found = [sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)]
-    return [*found, *(line.text for line in _scaling(rows, step_time_s, None)), *_notes(rows)]
+def remarks(rows: Sequence[StepRow]) -> list[str]:
+    """Return the sentences below the tables of one training: of its rows, and the flags' meanings."""
+    return [*(sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)), *_notes(rows)]
 
 
 def _notes(rows: Sequence[StepRow]) -> list[str]:
@@ -375,11 +375,11 @@ def _stale(staleness: Mapping[str, Any]) -> str:
     )
 
 
-def _scaling(rows: Sequence[StepRow], step_time_s: float | None, width: int | None) -> Iterator[Line]:
-    """Yield a line per backend, and an explanation of the two figures."""
+def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]] | None:
+    """Return the table of the scaling efficiency, a line per backend, with what the two figures are; None without a computing time."""
     found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
     if not found:
-        return
+        return None
     compute = milliseconds(found[0][1].compute_s)
     columns: list[Column[tuple[str, Efficiency]]] = [
         Column("", "backend", lambda each: each[0]),
@@ -389,7 +389,7 @@ def _scaling(rows: Sequence[StepRow], step_time_s: float | None, width: int | No
     head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
     brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
     foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
-    yield from table_lines(Frame(columns, found, head=head, foot=foot), width)
+    return Frame(columns, found, head=head, foot=foot)
 
 
 def _share(found: Share) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
-from tests.browser.pages import PAGES, ObservedPage
+from tests.browser.pages import IN_TURN, PAGES, ObservedPage
 from tests.conftest import cannot
 
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return write
 
 
-@pytest.fixture(params=sorted(PAGES))
+@pytest.fixture(params=IN_TURN)
 def seen(request: pytest.FixtureRequest, either: Browser, written: Callable[[str], Path]) -> Iterator[ObservedPage]:
     """Each page in each browser, 1280 pixels wide, and what it did meanwhile."""
     page = either.new_page(**AS_OPENED)

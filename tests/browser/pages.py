@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page
 
 from collbench.gate.history import history
@@ -25,7 +27,7 @@ from tests.gate.verdicts import regression
 from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
 
-REPORTS = Path(__file__).parents[2] / "reports"
+ROOT = Path(__file__).parents[2]
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e=cmd|'/c calc'!A1 ${7*7}"
 
 
@@ -51,7 +53,7 @@ class ObservedPage:
 
 def write_runs(path: Path, *names: str) -> Path:
     """Write the page that `collbench report` makes of committed runs."""
-    folders = [REPORTS / name for name in names]
+    folders = [ROOT / name for name in names]
     launches = [[folder] if (folder / "run.json").exists() else sorted(folder.glob("launch-*")) for folder in folders]
     page_of.write_html(Material([read_run(each) for found in launches for each in found], path))
     return path
@@ -81,22 +83,16 @@ def history_page(path: Path) -> Path:
     return path
 
 
-# Every kind of page; the first five are those of scripts/gallery.
-RUNS = {
-    "cpu-sweep": ["cpu-sweep"],
-    "two-hosts": ["two-hosts"],
-    "slow-host": ["pairs-trials/host-0"],
-    "regression": ["regression/before", "regression/after"],
-    "published-8xa100": ["published-8xa100/nccl-tests-8xa100"],
-    "hunt": ["hunt-host"],
-    "training": ["training"],
-}
+# Every kind of page: those of the gallery, and pages of made-up runs.
+RUNS: dict[str, list[str]] = runpy.run_path(str(ROOT / "scripts" / "gallery"))["PAGES"]
 PAGES: dict[str, Callable[[Path], Path]] = {
     **{name: lambda path, runs=runs: write_runs(path, *runs) for name, runs in RUNS.items()},
     "eight-gpus": gpu_page,
     "gate": gate_page,
     "history": history_page,
 }
+OFTEN = ("eight-gpus", "slow-host", "two-hosts")  # the kinds of charts; the other pages take their turn
+IN_TURN = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.in_turn) for name in sorted(PAGES)]
 
 
 def hostile_page(path: Path) -> Path:

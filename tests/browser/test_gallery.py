@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.pages import ObservedPage
+from tests.browser.pages import IN_TURN, ObservedPage
 
 # By class of box, the fills of the machine drawings; and everything else in any drawing that is black, which no theme uses.
 FILLS = """() => {
@@ -104,6 +104,8 @@ def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> 
         "Math.max(...[...document.querySelectorAll('h1, .badge, .figures')].map((each) => each.getBoundingClientRect().bottom))"
     )
     assert lowest < 450
+    chart = page.locator("main > .charts > figure").locator("svg:visible, canvas:visible").first.bounding_box()
+    assert chart and chart["y"] < 600 and chart["height"] > 100
 
 
 def test_sections_are_folded_and_the_contents_open_them(page: Page) -> None:
@@ -143,21 +145,57 @@ def test_no_label_of_a_drawing_lies_upon_another(page: Page) -> None:
     assert page.evaluate(COLLIDING) == []
 
 
-def test_pages_are_short_small_and_few_sheets(opened: Callable[[str], Page], written: Callable[[str], Path]) -> None:
-    page = opened("two-hosts")
+def test_a_drawing_of_eight_gpus_fits_its_frame(opened: Callable[[str], Page]) -> None:
+    page = opened("eight-gpus")
+    page.set_viewport_size({"width": 1024, "height": 900})
+    page.evaluate(OPEN)
+    frame = page.locator(".drawing:has(svg.probe)").first
+    assert frame.locator("rect.gpu").count() >= 8
+    assert frame.evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
+
+
+def test_a_page_is_short_before_it_is_unfolded(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollHeight") <= 4000
+
+
+def test_the_file_of_many_cases_is_small(written: Callable[[str], Path]) -> None:
     assert written("cpu-sweep").stat().st_size <= 400_000
 
 
-def test_what_is_folded_is_not_printed(browser: Browser, written: Callable[[str], Path]) -> None:
-    page = browser.new_page()
-    page.goto(written("two-hosts").as_uri())
+def test_on_a_phone_every_percentage_and_the_whole_chart_are_in_view(opened: Callable[[str], Page]) -> None:
+    page = opened("two-hosts")
+    page.set_viewport_size({"width": 400, "height": 800})
+    first = page.locator(".figures dd").first
+    assert first.inner_text().endswith(" %")
+    assert 0 < first.bounding_box()["y"] < 400  # type: ignore[index]
+    chart = page.locator("main > .charts canvas")
+    page.wait_for_function("(canvas) => canvas.getBoundingClientRect().right <= innerWidth", arg=chart.element_handle())
+    page.evaluate(OPEN)
+    peaks = page.locator("#overview td[data-head=peak]")
+    right = "(all) => all.map((each) => [each.textContent, Math.max(each.getBoundingClientRect().right, each.scrollWidth)])"
+    found = peaks.evaluate_all(right)
+    assert any(" %)" in text for text, _ in found)
+    assert [text for text, end in found if end > 400] == []
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_a_page_prints_on_few_sheets_with_its_chart(browser: Browser, written: Callable[[str], Path], name: str) -> None:
+    page = browser.new_page(viewport={"width": 688, "height": 900})  # the pixels between the margins of A4
+    seen = ObservedPage.opening(page, written(name))
     assert len(SHEETS.findall(page.pdf(format="A4"))) <= 2
-    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
-    assert 2 < len(SHEETS.findall(page.pdf(format="A4"))) <= 16
     page.emulate_media(media="print")
     assert page.locator(".plot:visible, .controls:visible, nav:visible, #theme:visible").count() == 0
-    assert page.locator(".live > .sheet > svg").first.is_visible()
-    page.set_viewport_size({"width": 688, "height": 900})  # the pixels between the margins of A4
+    assert page.locator("main > .charts > figure .sheet > svg").is_visible()
+    page.evaluate(OPEN)
     assert page.evaluate("document.documentElement.scrollWidth") == 688
+    assert page.evaluate(SVG_CONTRAST) == []
+    page.close()
+    assert seen.said == []
+
+
+def test_what_is_unfolded_is_printed(browser: Browser, written: Callable[[str], Path]) -> None:
+    page = browser.new_page()
+    page.goto(written("two-hosts").as_uri())
+    page.evaluate("for (const part of document.querySelectorAll('.folded')) part.open = true")
+    assert 2 < len(SHEETS.findall(page.pdf(format="A4"))) <= 16
     page.close()

@@ -103,13 +103,13 @@ def test_hostile_text_is_shown_and_does_nothing(either: Browser, tmp_path: Path)
     assert ({*seen.asked} - {path.as_uri()}, seen.said) == (set(), [])
     assert seen.page.title() != "taken"
     for part in ("h1", ".badge", ".figures dd", ".circumstances", ".more li"):
-        assert seen.page.locator(part).inner_text() == EVIL, part
+        assert seen.page.locator(part).text_content() == EVIL, part
     seen.page.locator(".folded > summary").click()
-    assert seen.page.locator(".folded > p").first.inner_text() == EVIL
+    assert seen.page.locator(".folded > p").first.text_content() == EVIL
     assert seen.page.locator("img, main script:not([type='application/json'])").count() == 0
     seen.page.locator(".drawing").focus()
     seen.page.keyboard.press("ArrowRight")
-    assert seen.page.locator("#tip").inner_text() == EVIL
+    assert seen.page.locator("#tip").text_content() == EVIL
     assert seen.page.locator(".links a").get_attribute("href") == "javascript%3Aalert(1)/run.json"
     seen.page.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import html
 
 from collbench.cli.main import run as run_command
 from collbench.report.runs import report_run
@@ -18,6 +19,7 @@ from tests.cli.command import ROOT
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
 GALLERY = ROOT / "reports" / "gallery"
+WORDS = runpy.run_path(str(ROOT / "scripts" / "words"))["findings"]
 OFTEN = "slow-host"  # small; the others take their turn
 
 
@@ -78,11 +80,21 @@ def test_the_picture_is_small() -> None:
         ("published-8xa100", ["of 300 GB/s", "nccl_allreduce.log", "imported"]),
         ("regression", ["eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s", "0.120 GB/s (80 %)"]),
         ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),
+        ("hunt", ["FAULTY", "cb1h7 sends and receives at 51 % of the others", "scontrol update"]),
+        ("training", ["a step&#39;s exchange takes 859.2 ms", "0.119 of 0.120 GB/s (100 %)", "gradients, bucket"]),
     ],
 )
 def test_a_page_answers_what_it_was_made_for(name: str, words: list[str]) -> None:
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_in_plain_english(name: str) -> None:
+    page = html.fromstring((GALLERY / f"{name}.html").read_text(encoding="utf-8").encode())
+    for part in page.xpath("//script | //style"):
+        part.drop_tree()
+    assert list(WORDS(page.text_content())) == []
 
 
 def test_the_page_of_a_slower_link_calls_no_rank_slow_and_no_wide_interval_the_same() -> None:

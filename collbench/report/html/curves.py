@@ -371,8 +371,12 @@ _METHOD = (
 )
 
 
-def section(material: Material, shown: Sequence[SizeChart]) -> Section | None:
-    """Return the section with the charts that are not on the first screen, and the operations without bytes; None without any."""
+def section(material: Material, first: str = "") -> Section | None:
+    """Return the section with a chart for each operation, that of `first` before the others, and a table of the operations without bytes.
+
+    None without any operation.
+    """
+    shown = sorted(size_charts(material), key=lambda chart: chart.operation != first)
     rows = [
         [short(text, 200) for text in (run, row.operation, row.backend, _figures(row), _remark(row).removeprefix("; "))]
         for run, row in without_size(material)
@@ -381,9 +385,7 @@ def section(material: Material, shown: Sequence[SizeChart]) -> Section | None:
     texts = [
         f"{short(each.operation, 60)}: {each.left_out} more series are in `collbench report --csv FILE`." for each in shown if each.left_out
     ]
-    if not (rows or texts or shown[1:]):
-        return None
-    return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown[1:]])
+    return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown]) if rows or shown else None
 
 
 def to_chart(chart: SizeChart) -> Chart:
@@ -411,8 +413,8 @@ def _caption(chart: SizeChart) -> str:
             )
         elif line.points:
             texts.append(line.points[0].text)
-    limits = [limit.name for limit in chart.limits]
-    return ". ".join(text for text in ("; ".join(texts), "; ".join(limits)) if text) + "."
+    limits = "; ".join(limit.name for limit in chart.limits)
+    return ". ".join(text for text in ("; ".join(texts), f"{limits[:1].upper()}{limits[1:]}") if text) + "."
 
 
 def _table(chart: SizeChart) -> Table:

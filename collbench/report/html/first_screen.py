@@ -53,6 +53,8 @@ class FirstScreen:
     figures        at most four
     circumstances  hosts, software and date in one line
     more           further sentences of the answer: one per operation, or per finding
+    section        the key of the section of which the first chart belongs to the answer
+    operation      that of the chart in the section "curves"; "": the first one
     """
 
     title: str
@@ -60,6 +62,8 @@ class FirstScreen:
     figures: Sequence[LargeFigure] = ()
     circumstances: str = ""
     more: Sequence[str] = ()
+    section: str = "curves"
+    operation: str = ""
 
 
 def first_screen(material: Material) -> FirstScreen | None:
@@ -100,6 +104,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
         figures,
         judged(verdict),
         [text for text in (likely, *why[1:], describe_outcomes(verdict)) if text],
+        operation=worst[0].operation if worst else "",
     )
 
 
@@ -116,7 +121,7 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     verdict = about.get("verdict")
     if not verdict:
         return FirstScreen(
-            "the hunt stopped early, without a verdict", (DOUBT, "NO VERDICT"), (), _line_of(run), [hunt.describe_hunt(about)]
+            "the hunt stopped early, without a verdict", (DOUBT, "NO VERDICT"), (), _line_of(run), [hunt.describe_hunt(about)], "hunt"
         )
     confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
     badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
@@ -129,8 +134,19 @@ def _of_hunt(material: Material) -> FirstScreen | None:
     figures.append(LargeFigure(str(len(about["places"])), f"{about.get('by', 'endpoint')}s searched"))
     rest = f"; and {len(sentences) - 2} more" if len(sentences) > 2 else ""
     title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
-    more = [hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more)
+    more = [*_drains(run), hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more, "hunt")
+
+
+def _drains(run: Run) -> list[str]:
+    """Return the commands that drain the first faulty nodes; none if recommendation.json is missing or not valid."""
+    from collbench.deploy.drain import read
+
+    try:
+        drains = (read(run.path) or {"drains": []})["drains"]
+    except UsageError:
+        return []  # the section has the error
+    return [f"to drain {each['node']}: `{each['line']}`" for each in drains[: _MOST_FIGURES - 1] if each["line"]]
 
 
 def _places(suspect: Mapping[str, Any], about: Mapping[str, Any]) -> str:
@@ -152,7 +168,7 @@ def _of_training(material: Material) -> FirstScreen | None:
     of = f" of {first.model}" if first.model else ""
     what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
     if first.time_s is None:
-        return FirstScreen(short(f"{what}: not measured ({first.na})", 400), (DOUBT, "NOT MEASURED"), (), _line_of(run))
+        return FirstScreen(short(f"{what}: not measured ({first.na})", 400), (DOUBT, "NOT MEASURED"), (), _line_of(run), (), "training")
     ceiling, percent, rate = first.ceiling, first.percent_of_ceiling, first.busbw_bytes_per_s
     figures = [LargeFigure(f"{milliseconds(first.time_s.p50)} ms", f"exchange of a step over {first.backend}")]
     title = f"{what}: a step's exchange takes {milliseconds(first.time_s.p50)} ms over {first.backend}"
@@ -162,7 +178,7 @@ def _of_training(material: Material) -> FirstScreen | None:
         title += f", {share}, limited by {ceiling.limited_by}"
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED") if percent is not None else (DOUBT, "MEASURED")
     others = [f"{row.backend}: {milliseconds(row.time_s.p50)} ms" for row in timed if row is not first and row.time_s]
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), others)
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), others, "training")
 
 
 # Pairs: places and paths that are slower than the others explain.
@@ -185,7 +201,8 @@ def _of_pairs(material: Material) -> FirstScreen | None:
     figures = [LargeFigure(format_percent(100 * each.ratio), short(f"of the others: {each.name(names)}", 80)) for each in worst]
     if rates:
         figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), [short(measured(effects.matrix, about)), *findings[1:4]])
+    more = [short(measured(effects.matrix, about)), *findings[1:4]]
+    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more, "pairs")
 
 
 # Two runs or more: how much slower or faster than the first one.
@@ -215,7 +232,8 @@ def _of_comparison(material: Material) -> FirstScreen | None:
         figures.append(LargeFigure(str(unclear), f"inconclusive {'case' if unclear == 1 else 'cases'}"))
     more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]
     title = f"{title}{f'; {fallen[0]}' if fallen else ''}"
-    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more)
+    of_most = worst[-1].b.operation if worst else ""
+    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more, operation=of_most)
 
 
 def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
@@ -281,7 +299,7 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     from math import exp
 
     from collbench.gate.history import CELL, GROUP, LEAST
-    from collbench.report.baseline import day, interval, title, with_it
+    from collbench.report.baseline import day, extent, interval, title, with_it
 
     line = short(f"history of {history.of}", 200)
     count = _count(len(history.allocations), "allocation")
@@ -289,12 +307,14 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     if not every:
         few = len(history.allocations) < 2 * LEAST
         badge = (DOUBT, "TOO FEW") if few else (GOOD, "NO CHANGE")
+        found = f"{'too few allocations to find a change' if few else 'no change'}: {extent(history)}"
         reason = [f"A change needs {LEAST} allocations before and after it."] if few else []
-        return FirstScreen(short(title(history), 400), badge, [count], line, reason)
+        return FirstScreen(short(found, 400), badge, [count], line, reason)
     series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
     since, (low, high) = history.allocations[step.at], interval(step)
     since_when = f"since {day(since.began_utc)} ({since.name})"
-    sentence = f"{series.about.name}: {_percent(exp(step.change))} time {since_when}; with it: {with_it(history, step)}"
+    way = f"{'slower' if step.change > 0 else 'faster'} ({_percent(exp(step.change))} time)"
+    sentence = f"{series.about.name} {way} {since_when}; with it: {with_it(history, step)}"
     changed = [
         (name, sum(each.about.kind == kind and bool(each.steps) for each in shown)) for kind, name in ((GROUP, "group"), (CELL, "case"))
     ]

@@ -20,7 +20,8 @@ from collbench.units import format_time, plural
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
-_WIDTH, _WIDEST, _HEIGHT = 460, 900, 250  # pixels
+_WIDTH, _NARROW, _WIDEST, _HEIGHT = 460, 540, 900, 250  # pixels
+_FEW = 20  # allocations that a phone shows side by side
 _HEAD = ("what", "since", "day", "time ×", "95 %", "limit ×", "with it")
 _MADE = (
     "Each point is an allocation, relative to the first level: for a case the median of its launches' medians, for a group the median "
@@ -41,7 +42,8 @@ def _main(history: History, shown: Sequence[CaseHistory]) -> Chart | None:
     best = max(
         shown, key=lambda each: max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)), default=None
     )
-    return None if best is None else replace(_chart(history, best, "history-main", _WIDEST), wide=True)
+    width = _NARROW if len(history.allocations) <= _FEW else _WIDEST
+    return None if best is None else replace(_chart(history, best, "history-main", width), wide=width == _WIDEST)
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:

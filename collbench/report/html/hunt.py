@@ -34,6 +34,7 @@ def section(material: Material) -> Section | None:
         return None
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
+    charts: list[Chart] = []
     for number, (run, stored) in enumerate(material.hunts):
         name = f"{printable(run.path.resolve().name)}: " if len(material.hunts) > 1 else ""
         texts += [f"{name}{short(text, 600)}" for text in _texts(run, stored, summary=number > 0)]
@@ -41,7 +42,8 @@ def section(material: Material) -> Section | None:
             tables.append((f"{name}suspects with their evidence", suspects))
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
         tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{more}", _rounds(stored)))
-    return Section("hunt", "Hunts: slow nodes and links", texts, tables)
+        charts += [chart] if (chart := _places_chart(f"hunt-{number}", name, stored)) is not None else []
+    return Section("hunt", "Hunts: slow nodes and links", texts, tables, charts)
 
 
 def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
@@ -100,33 +102,32 @@ def _line(one: HuntRound, places: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
-# The chart of the first screen: the speed of each place.
+# The chart of a hunt: the speed of each place.
 
-_WIDTH, _HEIGHT, _MOST_LABELS = 940, 270, 16
+_LEAST_WIDTH, _WIDEST, _OF_PLACE, _HEIGHT, _MOST_LABELS = 460, 940, 56, 270, 16  # pixels
 _PLACES_METHOD = (
     "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
     "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
 )
 
 
-def places_chart(material: Material) -> Chart | None:
-    """Return the chart of the places of the first hunt; None without one, or without rounds of pairs."""
-    stored = material.hunts[0][1] if material.hunts else None
-    speeds = _speeds(stored.rounds) if stored is not None else {}
-    if stored is None or len(speeds) < 2:
+def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
+    """Return the chart; None without rounds of pairs. run: before its title if there are several."""
+    if len(speeds := _speeds(stored.rounds)) < 2:
         return None
     names, typical = [printable(name) for name in stored.about["places"]], median(speeds.values())
     states = _states(stored.about.get("verdict") or {})
     order = sorted(speeds)
-    picture = Picture(_WIDTH, _HEIGHT)
-    step = (_WIDTH - 70) / len(order)
+    width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
+    picture = Picture(width, _HEIGHT)
+    step = (width - 70) / len(order)
     every = 1 + (len(order) - 1) // _MOST_LABELS
     at = [54 + step * (number + 0.5) for number in range(len(order))]
     ticks = [(at[number], short(names[order[number]], 14)) for number in range(0, len(order), every)]
     percents = [100 * speeds[place] / typical for place in order]
     y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
-    picture.axes(Scale(54, _WIDTH - 16, 54, _WIDTH - 16, ticks), y)
-    picture.line([(54, y.at(100)), (_WIDTH - 16, y.at(100))], "limit dashed")
+    picture.axes(Scale(54, width - 16, 54, width - 16, ticks), y)
+    picture.line([(54, y.at(100)), (width - 16, y.at(100))], "limit dashed")
     tooltips = []
     for place, x, percent in zip(order, at, percents, strict=True):
         state = states.get(place, "")
@@ -147,8 +148,8 @@ def places_chart(material: Material) -> Chart | None:
         if slow
         else "No place is confirmed as slow."
     )
-    title = "Speed of each place with its partners"
-    return Chart("places", title, caption, _PLACES_METHOD, picture.markup(title), table, tooltips, wide=True)
+    title = f"{run}Speed of each place with its partners"
+    return Chart(key, title, caption, _PLACES_METHOD, picture.markup(title), table, tooltips, wide=width > 600)
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +52,17 @@ def html(material: Material) -> str:
     screen = first_screen(material)
     if screen is None:
         raise UsageError("--html: these runs have no result for a page")
-    shown = curves.size_charts(material)
+    with uncollected():
+        every = [curves.section(material, screen.operation), *(make(material) for make in SECTIONS)]
+    main, sections = _taken([each for each in every if each is not None], screen.section)
+    return page(screen, lambda: sections, lambda: main)
 
-    def sections() -> list[Section]:
-        every = [curves.section(material, shown), *(make(material) for make in SECTIONS)]
-        return [each for each in every if each is not None]
 
-    return page(screen, sections, lambda: curves.to_chart(shown[0]) if shown else hunt.places_chart(material))
+def _taken(sections: Sequence[Section], key: str) -> tuple[Chart | None, list[Section]]:
+    """Return the first chart of a section, for the first screen, and the sections without it; one that has nothing else is left out."""
+    main = next((chart for each in sections if each.key == key for chart in each.charts[:1]), None)
+    rest = [replace(each, charts=each.charts[1:]) if main and each.key == key else each for each in sections]
+    return main, [each for each in rest if each.texts or each.tables or each.charts or each.links]
 
 
 def write_page(
@@ -92,8 +98,16 @@ def _template(name: str = "page.html.j2") -> Any:
     loader = FileSystemLoader(_HERE)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["digest"] = _digest
+    environment.filters["code"] = _with_code
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # half the bytes; "<" is escaped
     return environment.get_template(name)
+
+
+def _with_code(text: str) -> Any:
+    """Return the text as markup, with what is between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _digest(text: str) -> str:

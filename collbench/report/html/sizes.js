@@ -3,7 +3,7 @@
 
 const DASH = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const FONT = "11px system-ui, sans-serif";
-const MARGIN = 140; // pixels right of the axes for the names of limits, where the window is wide
+const MARGIN = 172; // pixels right of the axes for the names of limits, where the window is wide
 
 // Return a CSS color of the page as uPlot needs it: light-dark() is resolved by an element.
 function resolved(name) {
@@ -160,7 +160,8 @@ class SizePlot {
       const name = limit.name.split(":")[0];
       const least = 13 * devicePixelRatio;
       if (written.some((each) => each.name === name && Math.abs(each.y - y) < least)) continue;
-      while (written.some((each) => Math.abs(each.y - y) < least)) y += 1;
+      const step = y > top + height / 2 ? -1 : 1; // away from the labels of the axis
+      while (written.some((each) => Math.abs(each.y - y) < least)) y += step;
       written.push({ name, y });
       plot.ctx.fillStyle = resolved(limit.style);
       plot.ctx.fillText(name, left + width + 6 * devicePixelRatio, y);

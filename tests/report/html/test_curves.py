@@ -80,9 +80,9 @@ class TestSeries:
 
     def test_of_many_series_the_first_are_drawn_and_the_rest_is_counted(self) -> None:
         page = page_of(*(row for number in range(MOST_LINES + 4) for row in curve(f"backend{number:02}")[:2]))
-        (found,) = charts = size_charts(page)
+        (found,) = size_charts(page)
         assert (len(found.lines), found.left_out) == (MOST_LINES, 4)
-        made = section(page, charts)
+        made = section(page)
         assert made is not None
         assert made.texts == ["allreduce: 4 more series are in `collbench report --csv FILE`."]
 
@@ -136,11 +136,11 @@ class TestValues:
 
     def test_operations_without_bytes_are_a_table(self) -> None:
         page = page_of(make_row(0, operation="barrier", backend="mpi", busbw_bytes_per_s=None, time_s=make_times(3e-6), flags=("drift",)))
-        found = section(page, [])
+        found = section(page)
         assert found is not None
         ((_, table),) = found.tables
         assert table.rows == [["run", "barrier", "mpi", "3.000 µs [2.970, 3.030]", "? drift"]]
-        assert section(page_of(), []) is None
+        assert section(page_of()) is None
 
 
 class TestLimits:
@@ -201,7 +201,7 @@ def test_the_chart_of_the_page_has_the_best_values_in_its_caption_and_all_in_its
     rows = curve("mpi", 20)
     rows[-1] = replace(rows[-1], wrong=1)  # wrong data has no best value
     chart = to_chart(chart_of(*curve("nccl"), *rows))
-    assert chart.caption == "mpi reaches 5.00 GB/s at 256 KiB; nccl reaches 40.0 GB/s at 1 MiB. expected 50.0 GB/s: NIC 4×100 Gb/s (ring)."
+    assert chart.caption == "mpi reaches 5.00 GB/s at 256 KiB; nccl reaches 40.0 GB/s at 1 MiB. Expected 50.0 GB/s: NIC 4×100 Gb/s (ring)."
     assert list(chart.table.head) == ["size", "mpi", "nccl"]
     assert chart.table.rows[-1][2] == "40.0 of 50.0 GB/s (80 %), 39.32 µs [35.39, 43.25]"
     assert len(chart.table.rows) == 7

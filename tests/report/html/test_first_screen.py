@@ -174,7 +174,9 @@ class TestHunt:
         assert (found.badge, found.title) == ((DOUBT, "NO VERDICT"), "the hunt stopped early, without a verdict")
 
     def test_a_host_that_became_slow_is_faulty_in_a_stored_hunt(self) -> None:
-        assert screen_of(Material([read_run(REPORTS / "hunt-host")], Path("x.html"))).badge == (BAD, "FAULTY")
+        found = screen_of(Material([read_run(REPORTS / "hunt-host")], Path("x.html")))
+        assert found.badge == (BAD, "FAULTY")
+        assert found.more[0].startswith("to drain cb1h7: `scontrol update NodeName=cb1h7 State=DRAIN Reason=")
 
 
 class TestTraining:

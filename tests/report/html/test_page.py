@@ -14,8 +14,9 @@ from collbench.report.html import page
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.material import Material
 from collbench.results.reader import read_run
-from tests.results.rows import make_row, store
+from tests.results.rows import make_row, make_times, store
 
+REPORTS = Path(__file__).parents[3] / "reports"
 EVIL = '<script>alert(1)</script>"&\u202e'
 CHART = Chart(
     "one", f"title {EVIL}", f"caption {EVIL}", f"method {EVIL}", "<svg></svg>", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"})
@@ -72,6 +73,32 @@ def test_every_section_occurs_once(tmp_path: Path) -> None:
     found = re.findall(r'<details class="folded" id="([^"]*)"', text)
     assert (found[0], found[-1]) == ("overview", "provenance")
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("run", "key", "rest"),
+    [("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"]), ("hunt-host", "hunt-0", []), ("training", "training-0", [])],
+)
+def test_the_chart_of_the_answer_is_on_the_first_screen_and_only_there(run: str, key: str, rest: list[str], tmp_path: Path) -> None:
+    text = page.html(Material([read_run(REPORTS / run)], tmp_path / "page.html"))
+    first, sections = text.split("<nav ")
+    charts = r'<figure id="((?!machine)[^"]*)"'
+    assert re.findall(charts, first) == [key]
+    assert re.findall(charts, sections) == rest
+
+
+def test_the_chart_of_a_comparison_is_of_the_operation_that_changed_most(tmp_path: Path) -> None:
+    runs = []
+    for name, factor in (("before", 1.0), ("after", 2.0)):
+        for number in range(3):
+            rows = [
+                make_row(size, operation=operation, time_s=make_times(each * size * 1e-9 * (1 + number / 1000)))
+                for operation, each in (("allgather", 1.0), ("broadcast", factor))
+                for size in (1 << 16, 1 << 20)
+            ]
+            runs.append(read_run(store(tmp_path / f"{name}/launch-{number}", rows, allocation_id=name)))
+    first = page.html(Material(runs, tmp_path / "page.html")).split("<nav ")[0]
+    assert re.findall(r'<h2 id="[^"]*">([^<]*)</h2>', first) == ["broadcast: bus bandwidth over message size"]
 
 
 def test_runs_without_an_answer_have_no_page(tmp_path: Path) -> None:

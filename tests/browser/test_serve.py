@@ -1,0 +1,99 @@
+"""The index of `collbench report DIR --serve` in Chromium and Firefox: runs, search, trends, and the page of each run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from collbench.report.serve import RunServer
+from tests.browser.pages import ObservedPage
+from tests.browser.test_gallery import AXE, SVG_CONTRAST
+from tests.results.rows import make_row, store
+
+GIB = 1e9
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of eight nights of two operations, one name of which is hostile."""
+    folder = tmp_path_factory.mktemp("runs")
+    for night in range(1, 9):
+        rows = [make_row(operation=each, busbw_bytes_per_s=(40 - night) * GIB) for each in ("allreduce", "broadcast")]
+        name = "night-<img src=x>" if night == 8 else f"night-{night}"
+        store(folder / name, rows if night % 2 else rows[:1], started_utc=f"2026-11-{night:02}T03:00:00+00:00", exit_code=0)
+    with RunServer(folder, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.address
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def index(either: Browser, address: str) -> Iterator[Page]:
+    """The index in each browser; afterwards it must have written nothing to the console."""
+    page = either.new_page(viewport={"width": 1280, "height": 900})
+    seen = ObservedPage(page)
+    page.on("console", lambda message: seen.said.append(message.text))
+    page.on("pageerror", lambda error: seen.said.append(str(error)))
+    page.on("request", lambda request: seen.asked.append(request.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert seen.said == []
+    assert [url for url in seen.asked if not url.startswith(address)] == []
+
+
+def names(page: Page) -> list[str]:
+    """Return the names of the listed runs."""
+    return page.locator("tbody th").all_inner_texts()
+
+
+def test_the_newest_run_is_the_first_and_hostile_names_are_text(index: Page) -> None:
+    assert names(index) == ["night-<img src=x>", *(f"night-{night}" for night in range(7, 0, -1))]
+    assert index.locator("img").count() == 0
+
+
+def test_the_keyboard_searches_runs_and_their_operations(index: Page) -> None:
+    index.get_by_role("searchbox").focus()
+    index.keyboard.type("broadcast night")
+    index.keyboard.press("Enter")
+    expect(index.locator("tbody th")).to_have_text(["night-7", "night-5", "night-3", "night-1"])
+    assert index.get_by_role("searchbox").input_value() == "broadcast night"
+    assert "4 of 8 runs" in index.locator("main > p").inner_text()
+
+
+def test_each_operation_has_its_trend(index: Page) -> None:
+    assert index.locator("figure h3").all_inner_texts() == ["allreduce", "broadcast"]
+    assert index.locator("figure svg").evaluate_all("(all) => all.map((each) => each.querySelectorAll('circle').length)") == [8, 4]
+    assert index.locator("figure p").first.inner_text() == "Last 32.0 GB/s; best 39.0 GB/s in night-1."
+
+
+def test_a_run_leads_to_its_page(index: Page) -> None:
+    index.get_by_role("link", name="night-3", exact=True).click()
+    expect(index.locator("h1")).to_contain_text("2 operations on 1 node, 4 ranks")
+    expect(index.locator("main > .charts canvas")).to_be_visible()
+    index.go_back()
+    assert len(names(index)) == 8
+
+
+def test_nothing_is_too_wide_and_axe_finds_nothing(index: Page, axe: str) -> None:
+    index.evaluate(axe)
+    assert index.evaluate(AXE) == []
+    assert index.evaluate(SVG_CONTRAST) == []
+    for width in (320, 400, 1920):
+        index.set_viewport_size({"width": width, "height": 900})
+        assert index.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_is_legible_in_the_dark(browser: Browser, address: str, axe: str) -> None:
+    page = browser.new_page(color_scheme="dark")
+    page.goto(address)
+    assert page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor") == "rgb(20, 23, 26)"
+    page.evaluate(axe)
+    assert page.evaluate(AXE) == []
+    assert page.evaluate(SVG_CONTRAST) == []
+    page.close()
