@@ -84,8 +84,12 @@ def check_html(text: str) -> None:
     tags = [tag for tag, _ in page.elements]
     runnable = [attributes for tag, attributes in page.elements if tag == "script" and attributes.get("type") != "application/json"]
     assert len(runnable) == 1 and runnable[0].keys() <= {"type"}
-    assert not {"iframe", "object", "embed", "base", "form", "foreignobject", "link", "audio", "video"} & set(tags)
+    assert not {"iframe", "object", "embed", "base", "form", "foreignobject", "audio", "video"} & set(tags)
+    icon = ("link", {"rel": "icon", "href": "data:,"})  # an empty one, which no browser asks a server for
+    assert [element for element in page.elements if element[0] == "link"] == [icon]
     for tag, attributes in page.elements:
+        if tag == "link":
+            continue
         assert not [name for name in attributes if name.startswith("on") or name in ("srcdoc", "formaction", "ping")], (tag, attributes)
         for name in ("src", "href", "xlink:href"):
             address = attributes.get(name) or "#"

@@ -15,7 +15,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
 from collbench.report.hunt import describe_hunt, headline, next_steps, sentence
 from collbench.report.stored import advice_of
-from collbench.results.flags import FLAGS, explain
+from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
         yield from [headline(verdict)] if about.get("verdict") else []
     if wrong := sum(map(sum, (one.wrong for one in stored.rounds))):
         yield f"wrong data: {plural(wrong, 'element')} in {plural(sum(any(one.wrong) for one in stored.rounds), 'round')}"
-    yield from (note for note in verdict["notes"] if note.rpartition(": ")[2] not in FLAGS)  # flags are explained below
+    yield from verdict["notes"]
     yield from (*(about.get("crossed") or ()), *next_steps(about), *advice, *unread, *stored.warnings)
     yield from explain({flag for one in stored.rounds for flag in one.flags})
 
