@@ -162,15 +162,16 @@ class CsvWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in _flat(row))])]
+        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in row_values(row))])]
 
 
 def csv_columns() -> list[str]:
     """Return the names in the header."""
-    return ["run", *(name for name, _ in _flat(None))]
+    return ["run", *(name for name, _ in row_values(None))]
 
 
-def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
+def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of CSV besides `run`, with the row's values; None: all values are None."""
     names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
     yield from flattened(((name, getattr(row, name, None)) for name in names), _PARTS)

@@ -1,0 +1,296 @@
+"""Runs as DataFrames, and as tables of Arrow: one definition of each column's kind, unit and description.
+
+pandas and pyarrow are the extra `pandas`; they are imported when a table is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.analysis.launches import Launches
+from collbench.errors import UsageError
+from collbench.report.explain import word_table
+from collbench.report.hunt import HUNT_COLUMNS, hunt_records
+from collbench.report.pairs import PAIR_COLUMNS, pair_records
+from collbench.report.stored import step_time_of
+from collbench.report.training import step_values
+from collbench.report.writers import csv_columns, row_values
+from collbench.results.reader import Run
+from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
+from collbench.results.steps import StepRow, holds_workload, read_workload
+from collbench.results.store import to_line
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+# Columns: the kind of the values, and what `attrs["columns"]` says about them.
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """A kind of values.
+
+    pandas  the type of a column of a DataFrame
+    arrow   the name of the function of pyarrow that makes its type
+    """
+
+    pandas: str
+    arrow: str = ""
+
+
+TEXT, COUNT, FLAG, FLOAT = (
+    ValueKind(*names) for names in (("string", "string"), ("Int64", "int64"), ("boolean", "bool_"), ("float64",) * 2)
+)
+TIME, OBJECT = ValueKind("datetime64[ns, UTC]", "timestamp"), ValueKind("object", "string")
+# Seconds, and bytes per second, are FLOAT by the ends of their names; all others are TEXT.
+_KINDS = {
+    COUNT: (
+        "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
+        "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
+    ),
+    FLAG: ("in_place", "reached", "ceiling_disturbed"),
+    FLOAT: (
+        "target", "n_eff", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
+        "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
+    ),
+    OBJECT: (
+        "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
+    ),
+}  # fmt: skip
+_OF_RUN = {
+    "path": "The run folder.",
+    "started_utc": "When the run began.",
+    "allocation": "The name of the allocation: launches with the same name repeat one another.",
+    "collbench": "The version that measured.",
+}
+_OTHERS = {
+    "row": "The index of the case in the rows of its run.",
+    "sample": "The number of the sample, from 0, in the order in which they were taken.",
+    "time_s": "The time per message of the slowest rank.",
+    "mean_s": "The mean over the ranks of the time per message.",
+    "slowest_rank": "The rank that took longest.",
+    "sender": "The place (rank or node) that sends.",
+    "receiver": "The place (rank or node) that receives.",
+    "bandwidth_bytes_per_s": "The bandwidth of messages from the sender to the receiver, the median.",
+    "bandwidth_low_bytes_per_s": "The lower end of its 95 % interval.",
+    "bandwidth_high_bytes_per_s": "The upper end of its 95 % interval.",
+    "latency_size_bytes": "The size of the messages of the latency.",
+    "latency_s": "Half of the round trip, the median.",
+    "result": "The result of the hunt: confirmed, nobody or no verdict; missing if it stopped early.",
+    "state": "The state of the suspect: confirmed, cleared or inconclusive.",
+    "code": "The code of the finding; `collbench explain CODE` explains it.",
+    "kind": "What is slow.",
+    "places": "The suspects: ranks or nodes.",
+    "ratio": "The speed of the suspect as a share of that of the others.",
+    "ratio_low": "The lower end of its interval.",
+    "ratio_high": "The upper end of its interval.",
+    "partners": "The partners with which the suspect was measured.",
+    "part": "The interface or part that is slow.",
+    "regime": "The training.",
+    "model": "The model that is trained.",
+    "parameters": "The parameters of the model.",
+    "bucket_bytes": "The size of a bucket of gradients.",
+    "payload_bytes": "The bytes that the training moves per rank and step.",
+    "moved_bytes": "The bytes of the rank that moves most, per step, by the conventions of busbw.",
+    "options": "The requested options of the training.",
+    "note": "A remark about the training.",
+    "ceiling_time_s": "The time of the step at the expected bandwidth of its exchanges.",
+    "parts": "The exchanges of a step.",
+    "parts_time_s": "The time of all parts alone, one after the other.",
+    "staleness": "For asynchronous training: how many updates of others a worker missed.",
+    "step_time_s": "The computing time of a step.",
+    "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
+    "scaling_overlap": "The scaling efficiency with perfect overlap.",
+}
+_UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
+
+
+def kind_of(name: str) -> ValueKind:
+    """Return the kind of the values of a column."""
+    for kind, names in _KINDS.items():
+        if name in names:
+            return kind
+    return TIME if name.endswith("_utc") else FLOAT if name.endswith("_s") else TEXT
+
+
+def describe(name: str) -> str:
+    """Return the description of a column, with its unit."""
+    text = (_OF_RUN | _OTHERS).get(name) or _words().get(name, "")
+    unit = "percent" if name.startswith("percent") else next((unit for end, unit in _UNITS if name.endswith(end)), "")
+    for end, which in (("_low", "lower"), ("_high", "upper")):
+        if not text and name.endswith(end):
+            text = f"The {which} end of the interval of {name.removesuffix(end)}."
+    return f"{text} Unit: {unit}." if unit else text
+
+
+@cache
+def _words() -> Mapping[str, str]:
+    """Return the first sentence of `collbench explain`, by column and by field of CSV."""
+    found = {}
+    for page in word_table():
+        if page.group == "column":
+            first, dot, _ = " ".join(page.means.split()).partition(". ")
+            found |= dict.fromkeys((page.word, *page.names), first + dot.strip())
+    return found
+
+
+@cache
+def columns_of() -> Mapping[str, tuple[str, ...]]:
+    """Return the columns of each table, by the name of the method of `Runs` that makes it."""
+    step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
+    return {
+        "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
+        "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
+        "pairs": PAIR_COLUMNS,
+        "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
+        "workloads": ("run", *step_values(step, None)),
+    }
+
+
+# DataFrames.
+
+
+def _frame(names: Sequence[str], records: Iterable[Sequence[Any]]) -> pandas.DataFrame:
+    """Return the DataFrame of records with a value for each name. Raises UsageError without pandas."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError("a DataFrame needs pandas: pip install 'collbench[pandas]'") from error
+    columns = list(zip(*records, strict=True)) or [()] * len(names)
+    series = {name: _series(pandas, kind_of(name), values) for name, values in zip(names, columns, strict=True)}
+    frame = pandas.DataFrame(series)
+    frame.attrs["columns"] = {name: describe(name) for name in names}
+    return frame
+
+
+def _series(pandas: Any, kind: ValueKind, values: Sequence[Any]) -> Any:
+    if kind is TIME:
+        return pandas.Series(pandas.to_datetime(list(values), utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
+    return pandas.Series(list(values), dtype=kind.pandas)
+
+
+def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) -> pandas.DataFrame:
+    """Return a row per row of the tables; `columns`: names to select, None: all. Raises UsageError for an unknown name."""
+    names = columns_of()["frame"]
+    chosen = names if columns is None else [_known(name, names) for name in ([columns] if isinstance(columns, str) else columns)]
+    frame = _frame(names, ([*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in table.rows))
+    if columns is None:
+        return frame
+    selected = frame[chosen]
+    selected.attrs["columns"] = {name: describe(name) for name in chosen}
+    return selected
+
+
+def _heads(tables: Sequence[Launches]) -> Iterator[tuple[Launches, list[Any]]]:
+    for table in tables:
+        first = table.runs[0]
+        facts = [_text(first.info.get(name)) for name in ("started_utc", "allocation_id", "collbench")]
+        yield table, [table.name, str(first.path), *facts]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name in names:
+        return name
+    near = get_close_matches(str(name), names, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
+    raise UsageError(f"unknown column {name!r:.60}: {hint}")
+
+
+def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
+    """Return a row per stored sample."""
+    return _frame(columns_of()["samples"], (record for run in runs for record in _samples_of(run)))
+
+
+def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
+    name = run.path.resolve().name
+    for index, row in enumerate(run.rows):
+        if "max_s" not in row.samples:
+            continue
+        times = run.array(row, "max_s").ravel().tolist()
+        means, ranks = (
+            run.array(row, each).ravel().tolist() if each in row.samples else [None] * len(times) for each in ("mean_s", "slowest_rank")
+        )
+        if not len(times) == len(means) == len(ranks):
+            raise UsageError(f"{run.path}: the samples of {row.operation} have different lengths: the run was altered")
+        about = (name, index, row.operation, row.backend, row.size_bytes, row.ranks)
+        yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
+
+
+def of_pairs(runs: Iterable[Run]) -> pandas.DataFrame:
+    """Return a row per directed pair with a figure."""
+    found = ((run.path.resolve().name, stored) for run in runs if (stored := read_pairs(run)) is not None)
+    return _frame(columns_of()["pairs"], (record for name, stored in found for record in pair_records(stored.matrix(), name)))
+
+
+def of_hunts(runs: Iterable[Run]) -> pandas.DataFrame:
+    """Return a row per suspect, and a row for a hunt without suspects."""
+    return _frame(columns_of()["hunts"], (record for run in runs if holds_hunt(run) for record in _suspects_of(run)))
+
+
+def _suspects_of(run: Run) -> Iterator[Sequence[Any]]:
+    name, about = run.path.resolve().name, read_hunt(run).about
+    suspects = list(hunt_records(about, name)) or [[name, *[None] * (len(HUNT_COLUMNS) - 1)]]
+    result = (about.get("verdict") or {}).get("result")
+    return ([name, result, *rest] for _, *rest in suspects)
+
+
+def of_workloads(runs: Iterable[Run]) -> pandas.DataFrame:
+    """Return a row per training and backend."""
+    return _frame(columns_of()["workloads"], (record for run in runs if holds_workload(run) for record in _steps_of(run)))
+
+
+def _steps_of(run: Run) -> Iterator[Sequence[Any]]:
+    about, rows, _ = read_workload(run)
+    step_time_s = step_time_of(about)
+    return ([run.path.resolve().name, *step_values(row, step_time_s).values()] for row in rows)
+
+
+# Tables of Arrow, and Parquet files.
+
+
+def to_arrow(frame: pandas.DataFrame) -> pyarrow.Table:
+    """Return the DataFrame as a table of Arrow, with types that do not depend on its values. Raises UsageError without pyarrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UsageError("an Arrow table or a Parquet file needs pyarrow: pip install 'collbench[pandas]'") from error
+    fields, arrays = [], []
+    for name in frame.columns:
+        kind = kind_of(name)
+        made = pyarrow.timestamp("ns", "UTC") if kind is TIME else getattr(pyarrow, kind.arrow)()
+        values = frame[name].map(_json, na_action=None) if kind is OBJECT else frame[name]
+        fields.append(pyarrow.field(name, made, metadata={"description": describe(name)}))
+        arrays.append(pyarrow.array(values, type=made, from_pandas=True))
+    return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
+
+
+def _json(value: Any) -> str | None:
+    """Return a nested value as JSON; None for an empty one, as in CSV."""
+    return to_line({"": value}).removeprefix('{"":').removesuffix("}") if value else None
+
+
+def write_parquet(table: pyarrow.Table, path: Path) -> Path:
+    """Write the table in one step; return the path. Raises UsageError if that fails."""
+    from pyarrow import parquet
+
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        parquet.write_table(table, draft, compression="zstd")
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror or error}): choose another file") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return path

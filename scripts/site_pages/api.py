@@ -1,0 +1,57 @@
+"""The page of the Python API: signatures and docstrings of its functions, and the columns of its tables."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import collbench
+from collbench.analysis.compare import CaseRatio, Comparison, Summary
+from collbench.analysis.launches import Launches
+from collbench.api import frames
+from collbench.gate.verdict import Suspicion, Verdict
+from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.collective import CollectiveCeilings
+from collbench.results.reader import Run
+from site_pages.interfaces import entry
+from site_pages.markdown import block, code, escaped, page, table
+
+FUNCTIONS = ("read", "measure", "compare", "gate", "peak", "probe")
+RESULTS: tuple[Any, ...] = (Run, Launches, Comparison, CaseRatio, Summary, Verdict, Suspicion, CollectiveCeilings, Ceiling, Machine)
+_EXAMPLE = """
+import collbench
+
+runs = collbench.measure("allreduce", sizes="1K-1M", ranks=2)   # or: collbench.read("runs/2026*")
+print(runs.frame()[["backend", "size_bytes", "time_p50_s", "busbw_bytes_per_s"]])
+print(collbench.compare("runs/before", "runs/after").summary)
+"""
+
+
+def api_page() -> str:
+    """Return the page of the API."""
+    functions = {name: getattr(collbench, name) for name in FUNCTIONS}
+    found = {name: value._function if isinstance(value, collbench.CallablePackage) else value for name, value in functions.items()}
+    errors = [
+        value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
+    ]
+    parts = [
+        "`import collbench` gives six functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
+        "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
+        block(_EXAMPLE, "python"),
+        "## Functions",
+        *(part for name, value in found.items() for part in entry(name, value)),
+        "## Stored runs",
+        *entry("Runs", collbench.Runs),
+        "## Results",
+        *(part for value in RESULTS for part in entry(value.__name__, value)),
+        "## Errors",
+        table(["exception", "exit code of the command", "meaning"],
+              ((code(kind.__name__), code(str(kind.exit_code)), escaped((kind.__doc__ or "").split("\n\n")[0])) for kind in errors)),
+        "## Columns of the tables",
+        "`attrs[\"columns\"]` of a DataFrame has these descriptions.",
+    ]  # fmt: skip
+    for name, columns in frames.columns_of().items():
+        rows = ((code(each), code(frames.kind_of(each).pandas), escaped(frames.describe(each))) for each in columns)
+        parts += [f"### Runs.{name}()", table(["column", "type", "meaning"], rows)]
+    return page("Python API", *parts)
