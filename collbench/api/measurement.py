@@ -65,6 +65,8 @@ def measure(
     timeout: float | None = None,
     allocation: str | None = None,
     out: AnyPath | None = None,
+    trace: AnyPath | None = None,
+    nvtx: bool = False,
     full: bool = False,
 ) -> Runs:
     """Start ranks on this host, measure an operation, and return the stored run; with `launches` one run for each launch.

@@ -77,6 +77,10 @@ def _add_report_options(parser: Parser) -> None:
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as trace events, for Perfetto and chrome://tracing")
+    parser.add_argument("--asv", metavar="DIR", type=Path, help="add the times to the results folder of asv (airspeed velocity)")
+    parser.add_argument("--commit", metavar="REV", help="--asv: the commit that was measured (default: HEAD of the repository here)")
+    parser.add_argument("--tensorboard", metavar="DIR", type=Path, help="add the figures as scalars over runs (needs tensorboard)")
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
     serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run (extra: report)"
     parser.add_argument("--serve", action="store_true", help=serving)
@@ -102,8 +106,12 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 
         arguments.runs = [newest_run()]
         _print_error(f"newest run: {arguments.runs[0]}")
-    files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
-    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color, view=view_of(arguments))
+    if arguments.commit is not None and arguments.asv is None:
+        raise UsageError("--commit is for --asv: add it, or leave out --commit")
+    files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace", "tensorboard")}
+    asv = None if arguments.asv is None else (arguments.asv, arguments.commit or "HEAD")
+    view = view_of(arguments)
+    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, asv=asv, color=arguments.color, view=view)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -111,7 +119,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from collbench.report.run_list import RUNS
     from collbench.report.serve import PORT, serve
 
-    files = ("html", "markdown", "openmetrics", "csv", "verdict")
+    files = ("html", "markdown", "openmetrics", "csv", "verdict", "trace", "asv", "tensorboard")
     if other := next((name for name in files if getattr(arguments, name) is not None), None):
         raise UsageError(f"--serve writes no file: leave out --{other}")
     if len(arguments.runs) > 1:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from math import isfinite, log, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +16,10 @@ from collbench.report.headlines import short as cut
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
+from collbench.results.timeline import number, span_of, telemetry_of
 from collbench.stats.median import quantile
 from collbench.units import format_percent, plural
+from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material
@@ -81,13 +82,13 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     last = max(max(gpu.times) for gpu in gpus)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
     drawn = gpus[:_MOST_GPUS]
-    stack = Panels([_GPU_PANELS[panel][1] for panel in panels], own, [(gpu.name, number) for number, gpu in enumerate(drawn)])
+    stack = Panels([_GPU_PANELS[panel][1] for panel in panels], own, [(gpu.name, place) for place, gpu in enumerate(drawn)])
     for shown, panel in enumerate(panels):
         points = [gpu.points(panel) for gpu in drawn]
         y = stack.scale(shown, 0, 1.1 * max((value for each in points for _, value, _ in each), default=1.0))
-        for number, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
+        for place, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
             every = 1 + len(each) // _MOST_POINTS
-            stack.line(y, [(at, value) for at, value, _ in each[::every]], number)
+            stack.line(y, [(at, value) for at, value, _ in each[::every]], place)
             if shown == 0:
                 stack.marks([(at, y.at(value)) for at, value, slowed in each if slowed][:_MOST_POINTS])
                 for at, value, _ in each[::every]:
@@ -118,33 +119,12 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
     """Return all samples by host and GPU, with times of the run's clock."""
     found: dict[tuple[str, str], _Gpu] = {}
-    samples = list(_samples(run))
-    offsets: dict[str, float] = {}
-    for host, event_s, monotonic_s, _ in samples:
-        offsets[host] = min(offsets.get(host, event_s - monotonic_s), event_s - monotonic_s)
-    for host, _, monotonic_s, gpus in samples:
-        for address, state in gpus.items():
-            if isinstance(state, dict):
-                gpu = found.setdefault((host, address), _Gpu(cut(f"{host} {address}")))
-                slowed = state.get("slowed_by")
-                gpu.times.append(max(0.0, monotonic_s + offsets[host]))
-                gpu.values.append([nan if (known := number(state.get(name), _LARGEST)) is None else known for name, _ in _GPU_PANELS])
-                gpu.slowed.append([str(reason) for reason in slowed] if isinstance(slowed, list) else [])
+    for each in telemetry_of(run):
+        gpu = found.setdefault((each.host, each.gpu), _Gpu(cut(f"{each.host} {each.gpu}")))
+        gpu.times.append(each.at_s)
+        gpu.values.append([nan if (known := number(each.values.get(name), _LARGEST)) is None else known for name, _ in _GPU_PANELS])
+        gpu.slowed.append([str(reason) for reason in list_of(each.values.get("slowed_by"), object)])
     return found
-
-
-def _samples(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
-    """Yield (host, end of its case on the clock of the run, time on the clock of the host, GPUs), in seconds."""
-    for event in run.events:
-        ended_s = seconds_between(run.info.get("started_utc"), event.get("utc")) if event.get("kind") == "telemetry" else None
-        hosts = event.get("hosts")
-        if ended_s is None or not isinstance(hosts, dict):
-            continue
-        for host, samples in hosts.items():
-            for sample in samples if isinstance(samples, list) else ():
-                taken_s, gpus = (sample.get("monotonic_s"), sample.get("gpus")) if isinstance(sample, dict) else (None, None)
-                if (known := number(taken_s)) is not None and isinstance(gpus, dict):
-                    yield host, ended_s, known, gpus
 
 
 # The machine state around each case of a run, in the order of time.
@@ -183,9 +163,10 @@ class Moment:
 def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
     """Return the measured cases of a run by time, or in the order of measurement if a row has no time."""
     rows = [row for row in run.rows if row.na is None]
-    times = [_at(row) for row in rows]
+    times = [span_of(row) for row in rows]
     timed = bool(times) and None not in times
-    spans = [at for at in times if at is not None] if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
+    known = [(at.begin_s, at.end_s) for at in times if at is not None]
+    spans = known if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
     found = sorted((_moment(row, span) for row, span in zip(rows, spans, strict=True)), key=lambda each: each.begin)
     return found, TimeAxis(max((each.end for each in found), default=0.0), timed)
 
@@ -194,11 +175,6 @@ def grouped(found: Sequence[Moment], most: int) -> list[Moment]:
     """Return at most `most` moments; neighbors are combined if there are more."""
     each = -(-len(found) // most)
     return [_together(found[first : first + each]) for first in range(0, len(found), each)] if each > 1 else list(found)
-
-
-def _at(row: Row) -> tuple[float, float] | None:
-    known = numbers(row.evidence.get("at_s"))
-    return (known[0], known[1]) if known and len(known) == 2 and 0 <= known[0] <= known[1] else None
 
 
 def _moment(row: Row, span: tuple[float, float]) -> Moment:
@@ -319,25 +295,3 @@ def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
 
 def _ns(seconds: float | None) -> str:
     return "?" if seconds is None else f"{seconds * 1e9:.4g}"
-
-
-def number(value: Any, most: float = 1e12) -> float | None:
-    """Return a stored value as a number if it is finite and at most `most`; else None."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
-    return float(value) if known else None
-
-
-def numbers(values: Any) -> list[float] | None:
-    """Return a stored list as numbers; None if one of its values is not a number."""
-    if not isinstance(values, list):
-        return None
-    known = [each for value in values if (each := number(value)) is not None]
-    return known if len(known) == len(values) else None
-
-
-def seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the seconds between two stored calendar times; None if one is not valid."""
-    try:
-        return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
-    except (TypeError, ValueError, OverflowError):
-        return None
