@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import Launches
-from collbench.errors import UsageError
+from collbench.errors import UnreadableRun, UsageError
 from collbench.report.explain import word_table
 from collbench.report.hunt import HUNT_COLUMNS, hunt_records
 from collbench.report.pairs import PAIR_COLUMNS, pair_records
 from collbench.report.stored import step_time_of
 from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
-from collbench.results.reader import Run
+from collbench.results.reader import Damage, Run
 from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
 from collbench.results.steps import StepRow, holds_workload, read_workload
 from collbench.results.store import to_line
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# Columns: the kind of the values, and what `attrs["columns"]` says about them.
+# Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ValueKind:
 TEXT, COUNT, FLAG, FLOAT = (
     ValueKind(*names) for names in (("string", "string"), ("Int64", "int64"), ("boolean", "bool_"), ("float64",) * 2)
 )
-TIME, OBJECT = ValueKind("datetime64[ns, UTC]", "timestamp"), ValueKind("object", "string")
+TIME, OBJECT = ValueKind("datetime64[us, UTC]", "timestamp"), ValueKind("object", "string")
 # Seconds, and bytes per second, are FLOAT by the ends of their names; all others are TEXT.
 _KINDS = {
     COUNT: (
@@ -71,7 +71,46 @@ _OF_RUN = {
     "allocation": "The name of the allocation: launches with the same name repeat one another.",
     "collbench": "The version that measured.",
 }
-_OTHERS = {
+# Descriptions of columns for which `collbench explain` has a page together with other columns, or none.
+_TEXTS = {
+    "target": "The half-width of the confidence interval that was aimed at, as a share of the median.",
+    "reached": "Whether the interval became as narrow as that.",
+    "stopped": "Why the sampling stopped: precision, out_of_reach, max_time, most_samples or iterations.",
+    "n": "The number of samples.",
+    "n_eff": "How many independent samples they are worth.",
+    "time_p50_s": "The median time per message of the slowest rank; of an imported row the statistic of its tool.",
+    "time_ci_low_s": "The lower end of the 95 % confidence interval of the median.",
+    "time_ci_high_s": "The upper end of the 95 % confidence interval of the median.",
+    "time_min_s": "The shortest sample.",
+    "time_p95_s": "The 95th percentile of the samples.",
+    "time_p99_s": "The 99th percentile of the samples.",
+    "time_max_s": "The longest sample.",
+    "time_rank_mean_s": "The mean over all ranks and samples.",
+    "groups_count": "The number of groups that ran at the same time.",
+    "groups_ranks": "The number of ranks of each of these groups.",
+    "groups_p50_s": "The median time of each group.",
+    "groups_busbw_bytes_per_s": "The bus bandwidth of each group.",
+    "groups_total_busbw_bytes_per_s": "The bus bandwidth of all groups together, until the last one is done.",
+    "ceiling_kind": "The kind of expected bandwidth: measured, network, topology, given, simulated or none.",
+    "ceiling_bytes_per_s": "The expected bus bandwidth: what a healthy system approaches.",
+    "ceiling_limited_by": "The link or resource that sets the expected bandwidth; without a rate, the reason.",
+    "ceiling_model": "How the expected bandwidth was computed: ring or bound.",
+    "ceiling_source": "The origin of its rate.",
+    "ceiling_low_bytes_per_s": "The lower end of the interval of a measured reference.",
+    "ceiling_high_bytes_per_s": "The upper end of the interval of a measured reference.",
+    "ceiling_disturbed": "Whether the repetitions of a measured reference did not agree, so that there is no percentage.",
+    "hard_bound_kind": "The kind of hard limit.",
+    "hard_bound_bytes_per_s": "The hard limit: the bus bandwidth that no algorithm can exceed on these links.",
+    "hard_bound_limited_by": "The link or resource that sets the hard limit.",
+    "hard_bound_model": "How the hard limit was computed.",
+    "hard_bound_source": "The origin of the rate of the hard limit.",
+    "percent_of_ceiling": "The measured bus bandwidth as a share of the expected one.",
+    "percent_of_hard_bound": "The measured bus bandwidth as a share of the hard limit.",
+    "checked": "The number of iterations of which the data was verified.",
+    "wrong": "The number of wrong elements in these iterations; missing if none was verified.",
+    "wrong_detail": "The first wrong element, with the expected and the received value.",
+    "canary_before_s": "The time of the state probe, which is fixed work, before the case.",
+    "canary_after_s": "The time of the state probe after the case.",
     "row": "The index of the case in the rows of its run.",
     "sample": "The number of the sample, from 0, in the order in which they were taken.",
     "time_s": "The time per message of the slowest rank.",
@@ -80,18 +119,18 @@ _OTHERS = {
     "sender": "The place (rank or node) that sends.",
     "receiver": "The place (rank or node) that receives.",
     "bandwidth_bytes_per_s": "The bandwidth of messages from the sender to the receiver, the median.",
-    "bandwidth_low_bytes_per_s": "The lower end of its 95 % interval.",
-    "bandwidth_high_bytes_per_s": "The upper end of its 95 % interval.",
+    "bandwidth_low_bytes_per_s": "The lower end of the 95 % interval of the bandwidth.",
+    "bandwidth_high_bytes_per_s": "The upper end of the 95 % interval of the bandwidth.",
     "latency_size_bytes": "The size of the messages of the latency.",
     "latency_s": "Half of the round trip, the median.",
-    "result": "The result of the hunt: confirmed, nobody or no verdict; missing if it stopped early.",
+    "result": "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early.",
     "state": "The state of the suspect: confirmed, cleared or inconclusive.",
     "code": "The code of the finding; `collbench explain CODE` explains it.",
     "kind": "What is slow.",
     "places": "The suspects: ranks or nodes.",
     "ratio": "The speed of the suspect as a share of that of the others.",
-    "ratio_low": "The lower end of its interval.",
-    "ratio_high": "The upper end of its interval.",
+    "ratio_low": "The lower end of the interval of the ratio.",
+    "ratio_high": "The upper end of the interval of the ratio.",
     "partners": "The partners with which the suspect was measured.",
     "part": "The interface or part that is slow.",
     "regime": "The training.",
@@ -109,25 +148,53 @@ _OTHERS = {
     "step_time_s": "The computing time of a step.",
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",
+    **{
+        f"scaling_{kind}_{end}": f"The {which} end of the interval of scaling_{kind}."
+        for kind in ("apart", "overlap")
+        for end, which in (("low", "lower"), ("high", "upper"))
+    },
+}
+# What differs in a table: kinds and descriptions, by (table, column).
+_OTHER_KINDS = {("hunts", "evidence"): TEXT}
+_OTHER_TEXTS = {
+    ("pairs", "size_bytes"): "The size of the messages of the bandwidth.",
+    ("pairs", "wrong"): "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
+    ("hunts", "evidence"): "The evidence, as sentences.",
+    ("workloads", "time_p50_s"): "The median time of a step; of asynchronous training, of a round of a worker.",
 }
 _UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
 
 
-def kind_of(name: str) -> ValueKind:
-    """Return the kind of the values of a column."""
-    for kind, names in _KINDS.items():
-        if name in names:
-            return kind
-    return TIME if name.endswith("_utc") else FLOAT if name.endswith("_s") else TEXT
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table: the kind of its values, and what it means, with the unit."""
+
+    kind: ValueKind
+    description: str
 
 
-def describe(name: str) -> str:
-    """Return the description of a column, with its unit."""
-    text = (_OF_RUN | _OTHERS).get(name) or _words().get(name, "")
+@cache
+def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
+    """Return the columns of each table, by the name of the method of `Runs` that makes it."""
+    step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
+    names = {
+        "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
+        "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
+        "pairs": PAIR_COLUMNS,
+        "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
+        "workloads": ("run", *step_values(step, None)),
+    }
+    return {table: {name: TableColumn(_kind(table, name), _description(table, name)) for name in each} for table, each in names.items()}
+
+
+def _kind(table: str, name: str) -> ValueKind:
+    found = _OTHER_KINDS.get((table, name)) or next((kind for kind, names in _KINDS.items() if name in names), None)
+    return found or (TIME if name.endswith("_utc") else FLOAT if name.endswith("_s") else TEXT)
+
+
+def _description(table: str, name: str) -> str:
+    text = _OTHER_TEXTS.get((table, name)) or (_OF_RUN | _TEXTS).get(name) or _words().get(name, "")
     unit = "percent" if name.startswith("percent") else next((unit for end, unit in _UNITS if name.endswith(end)), "")
-    for end, which in (("_low", "lower"), ("_high", "upper")):
-        if not text and name.endswith(end):
-            text = f"The {which} end of the interval of {name.removesuffix(end)}."
     return f"{text} Unit: {unit}." if unit else text
 
 
@@ -142,50 +209,42 @@ def _words() -> Mapping[str, str]:
     return found
 
 
-@cache
-def columns_of() -> Mapping[str, tuple[str, ...]]:
-    """Return the columns of each table, by the name of the method of `Runs` that makes it."""
-    step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
-    return {
-        "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
-        "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
-        "pairs": PAIR_COLUMNS,
-        "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
-        "workloads": ("run", *step_values(step, None)),
-    }
-
-
 # DataFrames.
 
 
-def _frame(names: Sequence[str], records: Iterable[Sequence[Any]]) -> pandas.DataFrame:
-    """Return the DataFrame of records with a value for each name. Raises UsageError without pandas."""
+def _frame(table: str, records: Iterable[Sequence[Any]]) -> pandas.DataFrame:
+    """Return the DataFrame of records with a value for each column of the table. Raises UsageError without pandas."""
     try:
         import pandas
     except ImportError as error:
         raise UsageError("a DataFrame needs pandas: pip install 'collbench[pandas]'") from error
-    columns = list(zip(*records, strict=True)) or [()] * len(names)
-    series = {name: _series(pandas, kind_of(name), values) for name, values in zip(names, columns, strict=True)}
-    frame = pandas.DataFrame(series)
-    frame.attrs["columns"] = {name: describe(name) for name in names}
+    columns = columns_of()[table]
+    values = list(zip(*records, strict=True)) or [()] * len(columns)
+    frame = pandas.DataFrame({name: _series(pandas, each.kind, own) for (name, each), own in zip(columns.items(), values, strict=True)})
+    frame.attrs["columns"] = {name: each.description for name, each in columns.items()}
     return frame
 
 
 def _series(pandas: Any, kind: ValueKind, values: Sequence[Any]) -> Any:
     if kind is TIME:
         return pandas.Series(pandas.to_datetime(list(values), utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
-    return pandas.Series(list(values), dtype=kind.pandas)
+    return pandas.Series([_encodable(value) for value in values] if kind is TEXT else list(values), dtype=kind.pandas)
+
+
+def _encodable(text: str | None) -> str | None:
+    """Return the text with "?" for each half of a surrogate pair, which UTF-8 does not have."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) -> pandas.DataFrame:
     """Return a row per row of the tables; `columns`: names to select, None: all. Raises UsageError for an unknown name."""
-    names = columns_of()["frame"]
-    chosen = names if columns is None else [_known(name, names) for name in ([columns] if isinstance(columns, str) else columns)]
-    frame = _frame(names, ([*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in table.rows))
+    names = [_known(name) for name in ([columns] if isinstance(columns, str) else columns or ())]
+    records = ([*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in table.rows)
+    frame = _frame("frame", records)
     if columns is None:
         return frame
-    selected = frame[chosen]
-    selected.attrs["columns"] = {name: describe(name) for name in chosen}
+    selected = frame[names]
+    selected.attrs["columns"] = {name: frame.attrs["columns"][name] for name in names}
     return selected
 
 
@@ -200,7 +259,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _known(name: str, names: Sequence[str]) -> str:
+def _known(name: str) -> str:
+    names = list(columns_of()["frame"])
     if name in names:
         return name
     near = get_close_matches(str(name), names, 3)
@@ -210,7 +270,7 @@ def _known(name: str, names: Sequence[str]) -> str:
 
 def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
     """Return a row per stored sample."""
-    return _frame(columns_of()["samples"], (record for run in runs for record in _samples_of(run)))
+    return _frame("samples", (record for run in runs for record in _samples_of(run)))
 
 
 def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
@@ -228,33 +288,48 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
 
 
-def of_pairs(runs: Iterable[Run]) -> pandas.DataFrame:
-    """Return a row per directed pair with a figure."""
-    found = ((run.path.resolve().name, stored) for run in runs if (stored := read_pairs(run)) is not None)
-    return _frame(columns_of()["pairs"], (record for name, stored in found for record in pair_records(stored.matrix(), name)))
+def of_pairs(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+    """Return a row per directed pair with a figure. Raises UnreadableRun for damaged records, unless not `strict`; so do the others."""
+    return _frame("pairs", (record for run in runs for record in _pairs_of(run, strict)))
 
 
-def of_hunts(runs: Iterable[Run]) -> pandas.DataFrame:
+def _pairs_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+    stored = read_pairs(run)
+    if stored is not None:
+        check_records(stored.warnings, strict)
+        yield from pair_records(stored.matrix(), run.path.resolve().name)
+
+
+def of_hunts(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
     """Return a row per suspect, and a row for a hunt without suspects."""
-    return _frame(columns_of()["hunts"], (record for run in runs if holds_hunt(run) for record in _suspects_of(run)))
+    return _frame("hunts", (record for run in runs if holds_hunt(run) for record in _suspects_of(run, strict)))
 
 
-def _suspects_of(run: Run) -> Iterator[Sequence[Any]]:
-    name, about = run.path.resolve().name, read_hunt(run).about
+def _suspects_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+    stored = read_hunt(run)
+    check_records(stored.warnings, strict)
+    name, about = run.path.resolve().name, stored.about
     suspects = list(hunt_records(about, name)) or [[name, *[None] * (len(HUNT_COLUMNS) - 1)]]
     result = (about.get("verdict") or {}).get("result")
     return ([name, result, *rest] for _, *rest in suspects)
 
 
-def of_workloads(runs: Iterable[Run]) -> pandas.DataFrame:
+def of_workloads(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
     """Return a row per training and backend."""
-    return _frame(columns_of()["workloads"], (record for run in runs if holds_workload(run) for record in _steps_of(run)))
+    return _frame("workloads", (record for run in runs if holds_workload(run) for record in _steps_of(run, strict)))
 
 
-def _steps_of(run: Run) -> Iterator[Sequence[Any]]:
-    about, rows, _ = read_workload(run)
+def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+    about, rows, warnings = read_workload(run)
+    check_records(warnings, strict)
     step_time_s = step_time_of(about)
     return ([run.path.resolve().name, *step_values(row, step_time_s).values()] for row in rows)
+
+
+def check_records(warnings: Sequence[str], strict: bool = True) -> None:
+    """Raise UnreadableRun, if `strict`, where records of a run cannot be read."""
+    if strict and any(isinstance(each, Damage) for each in warnings):
+        raise UnreadableRun(f"{'; '.join(warnings)}; use `collbench.read(…, strict=False)` for what can be read")
 
 
 # Tables of Arrow, and Parquet files.
@@ -268,10 +343,11 @@ def to_arrow(frame: pandas.DataFrame) -> pyarrow.Table:
         raise UsageError("an Arrow table or a Parquet file needs pyarrow: pip install 'collbench[pandas]'") from error
     fields, arrays = [], []
     for name in frame.columns:
-        kind = kind_of(name)
-        made = pyarrow.timestamp("ns", "UTC") if kind is TIME else getattr(pyarrow, kind.arrow)()
+        column = columns_of()["frame"][name]
+        kind = column.kind
+        made = pyarrow.timestamp("us", "UTC") if kind is TIME else getattr(pyarrow, kind.arrow)()
         values = frame[name].map(_json, na_action=None) if kind is OBJECT else frame[name]
-        fields.append(pyarrow.field(name, made, metadata={"description": describe(name)}))
+        fields.append(pyarrow.field(name, made, metadata={"description": column.description}))
         arrays.append(pyarrow.array(values, type=made, from_pandas=True))
     return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, overload
 
 from collbench.analysis.launches import Launches, sentence, together
 from collbench.api import frames
-from collbench.errors import UnreadableRun, UsageError
+from collbench.errors import UsageError
 from collbench.report.frame import html_paragraph, html_text, printable
 from collbench.report.run_list import list_run, runs_frame
 from collbench.results.folder import CELLS, RUN
 from collbench.results.importers.files import read_tables, user_input
 from collbench.results.importers.store import import_notes, store
 from collbench.results.importers.store import together as runs_of_tables
-from collbench.results.reader import Run, read_run
+from collbench.results.reader import Damage, Run, read_run
+from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
 from collbench.results.row import SCHEMA, Row
+from collbench.results.steps import holds_workload, read_workload
 from collbench.units import first_of, plural
 from collbench.untrusted import uncollected
 
@@ -85,8 +87,7 @@ class Runs(Sequence[Run]):
     @property
     def warnings(self) -> list[str]:
         """What could not be read, what a resumed run means for intervals, and what imported runs lack, a sentence each."""
-        found = [text for run in self for text in (*run.warnings, sentence(run), *import_notes(run.info)) if text]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(text for run in self for text in warnings_of(run)))
 
     @property
     def launches(self) -> list[Launches]:
@@ -117,21 +118,21 @@ class Runs(Sequence[Run]):
         A pair that was measured again has its faster figures, as in the matrix that the command prints.
         Raises UsageError without pandas, and for an invalid run.json.
         """
-        return frames.of_pairs(self)
+        return frames.of_pairs(self, self._strict)
 
     def hunts(self) -> pandas.DataFrame:
         """Return a DataFrame with a row per suspect of runs of `collbench hunt`; a hunt without suspects has one row with its result.
 
         Raises UsageError without pandas, and for an invalid run.json.
         """
-        return frames.of_hunts(self)
+        return frames.of_hunts(self, self._strict)
 
     def workloads(self) -> pandas.DataFrame:
         """Return a DataFrame with a row per training and backend of runs of `collbench workload`.
 
         Raises UsageError without pandas, and for an invalid run.json.
         """
-        return frames.of_workloads(self)
+        return frames.of_workloads(self, self._strict)
 
     def to_arrow(self, *, combine: bool = False) -> pyarrow.Table:
         """Return the table of `frame` for Arrow. Nested values are JSON texts; each field has its description as metadata.
@@ -168,9 +169,24 @@ class Runs(Sequence[Run]):
 def check_whole(run: Run) -> None:
     """Raise UnreadableRun for a run with results that cannot be read, or of a newer version."""
     schema = run.info.get("schema")
-    newer = isinstance(schema, int) and schema > SCHEMA
-    if newer or run.damaged:
-        raise UnreadableRun(f"{'; '.join(run.warnings)}; use `collbench.read(…, strict=False)` for what can be read")
+    if isinstance(schema, int) and schema > SCHEMA:
+        frames.check_records([Damage(each) for each in run.warnings])
+    frames.check_records(run.warnings)
+
+
+def warnings_of(run: Run) -> Iterator[str]:
+    """Yield what could not be read of a run, what a resumed run means for intervals, and what an imported run lacks."""
+    yield from run.warnings
+    resumed = sentence(run)
+    yield from [resumed] if resumed else []
+    yield from import_notes(run.info)
+    try:
+        pairs = read_pairs(run)
+        yield from pairs.warnings if pairs else []
+        yield from read_hunt(run).warnings if holds_hunt(run) else []
+        yield from read_workload(run)[2] if holds_workload(run) else []
+    except UsageError as error:  # what describes the records in run.json is not valid
+        yield str(error)
 
 
 def read(
@@ -187,7 +203,7 @@ def read(
 
     path, more  a run's folder; a folder with runs below it, at any depth; a pattern such as "runs/2026*"; or a file that another tool
                 printed (nccl-tests, OSU, IMB, perftest …), as for `collbench import`
-    strict      whether a damaged run, or one of a newer version, is an error when it is used; else its warnings say what is missing
+    strict      whether a damaged run, or one of a newer version, is an error when it is used; else its warnings name what is missing
     format, ranks, nodes, operation, dtype   of files of other tools: the format, and what the output does not contain
 
     Raises UsageError for a path that does not exist or holds no run, for a run that is named twice, and for a file that cannot be imported.

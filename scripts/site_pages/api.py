@@ -52,6 +52,6 @@ def api_page() -> str:
         "`attrs[\"columns\"]` of a DataFrame has these descriptions.",
     ]  # fmt: skip
     for name, columns in frames.columns_of().items():
-        rows = ((code(each), code(frames.kind_of(each).pandas), escaped(frames.describe(each))) for each in columns)
+        rows = ((code(each), code(column.kind.pandas), escaped(column.description)) for each, column in columns.items())
         parts += [f"### Runs.{name}()", table(["column", "type", "meaning"], rows)]
     return page("Python API", *parts)

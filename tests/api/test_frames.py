@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 import collbench
-from collbench.api.frames import describe, kind_of
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
@@ -65,6 +65,7 @@ def test_each_column_is_described_with_its_unit(table: str) -> None:
     about = frame.attrs["columns"]
     assert list(about) == list(frame.columns)
     assert not [name for name, text in about.items() if not text.partition("Unit:")[0].strip()]
+    assert len({*about.values()}) == len(about), "two columns have the same description"
     assert all("Unit: seconds" in text for name, text in about.items() if name.endswith("_s") and not name.endswith("per_s"))
     json.dumps(frame.attrs)
 
@@ -161,6 +162,24 @@ def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: st
         getattr(collbench.read(run), table)()
 
 
-def test_kinds_and_descriptions_of_unknown_names() -> None:
-    assert (kind_of("backend").pandas, kind_of("some_s").pandas, kind_of("wrong").arrow) == ("string", "float64", "int64")
-    assert describe("scaling_apart_low").startswith("The lower end of the interval of scaling_apart")
+def test_damaged_records_are_errors_unless_they_are_allowed(tmp_path: Path) -> None:
+    for name, file, table in (
+        ("pairs-trials/pair-0", "pairs", "pairs"),
+        ("hunt-host", "hunt", "hunts"),
+        ("training", "workload", "workloads"),
+    ):
+        copy = tmp_path / file
+        shutil.copytree(REPORTS / name, copy)
+        with (copy / f"{file}.jsonl").open("a") as lines:
+            lines.write("{}\n")
+        with pytest.raises(collbench.UnreadableRun, match=f"{file}.jsonl"):
+            getattr(collbench.read(copy), table)()
+        allowed = collbench.read(copy, strict=False)
+        assert len(getattr(allowed, table)()) and any(f"{file}.jsonl" in text for text in allowed.warnings)
+
+
+def test_text_that_utf_8_does_not_have_becomes_question_marks(tmp_path: Path) -> None:
+    runs = collbench.read(store(tmp_path / "run", [make_row(8, operation="\ud800", flags=("\ud800",))]))
+    assert runs.frame()["operation"].to_list() == ["?"]
+    pytest.importorskip("pyarrow", reason="no pyarrow here: pip install 'collbench[pandas]'")
+    assert runs.to_arrow()["operation"].to_pylist() == ["?"]

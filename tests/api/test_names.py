@@ -15,7 +15,7 @@ import collbench
 from collbench.api.measurement import option_words
 from collbench.api.runs import Runs
 from collbench.cli.options import COLLECTIVE, OPTIONS
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, run
 
 GOLDEN = ROOT / "tests/golden/api.txt"
 # Options of the command that make no sense in Python, or only for launchers and terminals.
@@ -23,6 +23,14 @@ NOT_OF_THE_API = {
     "minimum", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists", "format",
     "color", "quiet", "columns", "verbose", "out",
 }  # fmt: skip
+
+
+PLAIN = (
+    "report reports/first-run",
+    "compare reports/regression/before reports/regression/after",
+    "gate --verdict reports/gate-trials/link-0/verdict.json",
+    "runs reports",
+)
 
 
 def _signatures() -> str:
@@ -92,6 +100,14 @@ def test_each_option_of_the_command_is_an_argument() -> None:
 )
 def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, words: list[str]) -> None:
     assert option_words(name, value) == words
+
+
+@pytest.mark.parametrize("words", PLAIN)
+def test_plain_commands_import_neither_pandas_nor_the_api(words: str) -> None:
+    done = run(ROOT, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    found = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert done.returncode in (0, 1) and "collbench.cli.main" in found
+    assert not [name for name in found if name.startswith(("pandas", "pyarrow", "collbench.api"))]
 
 
 def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made() -> None:
