@@ -201,7 +201,7 @@ def _description(table: str, name: str) -> str:
 @cache
 def _words() -> Mapping[str, str]:
     """Return the first sentence of `collbench explain`, by column and by field of CSV."""
-    found = {}
+    found: dict[str, str] = {}
     for page in word_table():
         if page.group == "column":
             first, dot, _ = " ".join(page.means.split()).partition(". ")
@@ -263,7 +263,7 @@ def _known(name: str) -> str:
     names = list(columns_of()["frame"])
     if name in names:
         return name
-    near = get_close_matches(str(name), names, 3)
+    near = get_close_matches(str(name), names, 3) or [each for each in names if str(name) in each][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
     raise UsageError(f"unknown column {name!r:.60}: {hint}")
 

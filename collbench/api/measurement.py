@@ -16,6 +16,7 @@ from collbench.errors import FINE, NO_VERDICT, USAGE, CollbenchError, NoVerdict,
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.spawn import PROGRAM
 from collbench.operations.registry import commands
+from collbench.report.answer import answers
 from collbench.results.folder import run_name
 
 Names = str | Sequence[str]
@@ -123,7 +124,12 @@ def _run(argv: Sequence[str], folder: Path) -> None:
         try:
             # in a session of its own: an interruption of this process reaches it once, through `_wait`
             process = subprocess.Popen(
-                [*PROGRAM, *argv], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
+                [*PROGRAM, *argv],
+                env=dict(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise UsageError(f"collbench cannot be started ({error}): check the arguments") from error
@@ -148,12 +154,21 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _error(code: int, printed: str, folder: Path) -> CollbenchError:
-    """Return the exception for the exit code of the command: its sentences, else the last line that it printed."""
+    """Return the exception for the exit code of the command, with the errors that it printed, else with what its rows lack."""
     lines = [line for line in printed.splitlines() if line.strip()]
-    sentences = [line.removeprefix(_PREFIX) for line in lines if line.startswith(_PREFIX)]
+    sentences = [line.removeprefix(_PREFIX) for line in lines if line.startswith(_PREFIX)] or _failures(folder)
     text = "; ".join(dict.fromkeys(sentences)) or f"the command ended with exit code {code}{f': {lines[-1]}' if lines else ''}"
     kind = {USAGE: UsageError, NO_VERDICT: NoVerdict}.get(code, RunFailed)
     error = kind(text)
     if folder.exists():
         error.add_note(f"what was measured is in {folder}")
     return error
+
+
+def _failures(folder: Path) -> list[str]:
+    """Return the answers of the stored rows that were not measured or have wrong data, of which the command prints a table."""
+    try:
+        found = answers(read(folder, strict=False).rows)
+    except UsageError:  # nothing was stored
+        return []
+    return [each.render() for each in found if each.missing or (each.verification is not None and each.verification.wrong)]

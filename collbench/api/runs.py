@@ -240,7 +240,9 @@ def _matches(path: AnyPath) -> list[Path]:
     names = glob.glob(str(found)) if glob.has_magic(str(found)) else []  # noqa: PTH207 (Path.glob takes no absolute pattern)
     matching = sorted(map(Path, names), key=_natural)
     if not matching:
-        raise UsageError(f"{found} does not exist: name a run's folder, a folder of runs, a pattern, or a file that another tool printed")
+        raise UsageError(
+            f"{printable(str(found))} does not exist: name a run's folder, a folder of runs, a pattern, or a file that another tool printed"
+        )
     return matching
 
 
@@ -254,7 +256,7 @@ def run_folders(path: Path) -> list[Path]:
             below.clear()
     if not found:
         why = f" ({unreadable[0].strerror or unreadable[0]})" if unreadable else ""
-        raise UsageError(f"{path} holds no run{why}: name a run's folder, or a folder with runs below it")
+        raise UsageError(f"{printable(str(path))} holds no run{why}: name a run's folder, or a folder with runs below it")
     return sorted(found, key=_natural)
 
 
@@ -268,7 +270,7 @@ def _refuse_twice(folders: Sequence[Path]) -> None:
     for folder in folders:
         own = folder.resolve()
         if own in seen:
-            raise UsageError(f"{folder} is named twice: name each run once")
+            raise UsageError(f"{printable(str(folder))} is named twice: name each run once")
         seen.add(own)
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import collbench
+from tests.cli import test_check
 from tests.cli.command import environment, running
 
 pytestmark = pytest.mark.usefixtures("folder")
+faulty = test_check.faulty  # a fixture
 
 
 @pytest.fixture
@@ -50,9 +52,9 @@ def test_real_ranks_are_started(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "options", "words"),
     [
-        ("allredoce", {}, "unknown operation 'allredoce': choose from accumulate, "),
+        ("allredoce", {}, "allredoce"),
         ("allreduce", {"sizes": "1Q"}, "1Q"),
-        ("allreduce", {"backend": "nccl2"}, "unknown backend 'nccl2'"),
+        ("allreduce", {"backend": "nccl2"}, "backend 'nccl2' is unknown"),
         ("allreduce", {"ranks": 0}, "--ranks"),
         ("allreduce", {"max_time": "x\0y"}, "null byte"),
     ],
@@ -76,6 +78,22 @@ def test_cases_that_cannot_run_raise_the_reason(folder: Path) -> None:
     with pytest.raises(collbench.UsageError) as raised:
         collbench.measure("allreduce", backend="socket", sizes=8, ranks=2)
     assert "socket" in str(raised.value) and "exit code" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("backend", "stored"), [("corrupting", True), ("killed", False)])
+def test_wrong_data_and_a_crash_raise_the_sentence_and_keep_the_rows(
+    backend: str,
+    stored: bool,
+    folder: Path,
+    faulty: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.environ", {**os.environ, **faulty})
+    with pytest.raises(collbench.RunFailed) as raised:
+        collbench.measure("allreduce", sizes=8, backend=backend, ranks=2, out="out")
+    assert "exit code" not in str(raised.value) and raised.value.__notes__ == ["what was measured is in out"]
+    rows = collbench.read("out").rows
+    assert [bool(row.wrong) for row in rows] == ([True] if stored else [])
 
 
 def test_under_a_launcher_each_process_would_start_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
