@@ -95,18 +95,20 @@ class _Process:
         unread = list[str]()
         for row in self._run.rows:
             yield from self._case(row, unread)
+        records = untimed = 0
         for record in records_of(self._run):
-            yield self._slice(record.span, "round", (self._own, _CASES), record.facts)
+            records, untimed = records + 1, untimed + (record.span is None)
+            if record.span:
+                yield self._slice(record.span, "round", (self._own, _CASES), record.facts)
         yield from self._telemetry()
         for event in run_events(self._run):
             text = {"text": short(event.text)} if event.text else {}
             at = {"ph": "i", "s": "p", "ts": self._us(event.at_s), "pid": self._own, "tid": _EVENTS}
             yield {"name": short(event.kind), "cat": "event", **at, "args": text}
         unknown = sum(span_of(row) is None for row in self._run.rows)
-        if unknown:
-            left_out.append(
-                f"{name}: the times of {unknown} of {plural(len(self._run.rows), 'case')} were not stored; the trace lacks them"
-            )
+        for missing, whole in ((unknown, plural(len(self._run.rows), "case")), (untimed, plural(records, "round"))):
+            if missing:
+                left_out.append(f"{name}: the times of {missing} of {whole} were not stored; the trace lacks them")
         if unread:
             left_out.append(f"{name}: the samples of {plural(len(unread), 'case')} cannot be read, and the trace lacks them: {unread[0]}")
 

@@ -61,9 +61,9 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class Record:
-    """A round of pairs or of a hunt, or a training: its span, and those of its fields that are single values."""
+    """A round of pairs or of a hunt, or a training: its span (None: unknown), and those of its fields that are single values."""
 
-    span: TimeSpan
+    span: TimeSpan | None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,9 +132,8 @@ def records_of(run: Run) -> Iterator[Record]:
     for file, word in ((PAIRS, "round"), (HUNT, "round"), (WORKLOAD, "regime")):
         for values in read_lines(run.path / file, dict, []):
             name = f"round {values.get('round')}" if word == "round" else str(values.get(word))
-            if span := _span(name, values.get("at_s")):
-                facts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
-                yield Record(span, facts)
+            facts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+            yield Record(_span(name, values.get("at_s")), facts)
 
 
 def telemetry_of(run: Run) -> list[GpuState]:

@@ -219,7 +219,8 @@ def test_rounds_and_trainings_are_slices(tmp_path: Path) -> None:
     found = run_of(tmp_path / "run", [])
     (found.path / "pairs.jsonl").write_text('{"round": 3, "at_s": [1, 2], "again": true, "pairs": [[0, 1]]}\n{"round": 4}\n')
     (found.path / "workload.jsonl").write_text('{"regime": "pipeline", "backend": "gloo", "at_s": [2, 4.5]}\n')
-    events, _ = trace_of(found)
+    events, left_out = trace_of(found)
+    assert left_out == ["run: the times of 1 of 3 rounds were not stored; the trace lacks them"]
     assert [(each["name"], each["ts"], each["dur"], each["args"]) for each in of_kind(events, "round")] == [
         ("round 3", 1e6, 1e6, {"round": 3, "again": True}), ("pipeline", 2e6, 2.5e6, {"regime": "pipeline", "backend": "gloo"}),
     ]  # fmt: skip
@@ -319,3 +320,12 @@ def test_several_launches_are_in_one_trace(tmp_path: Path) -> None:
     names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {"launch-1", "launch-2"} <= names
     assert len(of_kind(events, "case")) == 2
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("command", ["pairs --budget 5", "workload data-parallel --max-time 0.2 --no-parts --model bert-large"])
+def test_rounds_and_trainings_have_their_times(tmp_path: Path, command: str) -> None:
+    done = run(tmp_path, *command.split(), "--backend", "gloo", "--ranks", "2", "--out", "run", "--trace", "trace.json")
+    assert "wrote trace.json" in done.stderr
+    rounds = of_kind(events_in((tmp_path / "trace.json").read_text()), "round")
+    assert rounds and all(each["dur"] > 0 for each in rounds)
