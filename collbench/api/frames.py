@@ -98,7 +98,7 @@ _TEXTS = {
     "ceiling_source": "The origin of its rate.",
     "ceiling_low_bytes_per_s": "The lower end of the interval of a measured reference.",
     "ceiling_high_bytes_per_s": "The upper end of the interval of a measured reference.",
-    "ceiling_disturbed": "Whether the repetitions of a measured reference did not agree, so that there is no percentage.",
+    "ceiling_disturbed": "Whether the repetitions of a measured reference did not agree; the row then lacks a percentage.",
     "hard_bound_kind": "The kind of hard limit.",
     "hard_bound_bytes_per_s": "The hard limit: the bus bandwidth that no algorithm can exceed on these links.",
     "hard_bound_limited_by": "The link or resource that sets the hard limit.",

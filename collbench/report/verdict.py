@@ -298,7 +298,7 @@ def _records(records: Sequence[tuple[str, str, str]], width: int | None) -> Iter
 _HTML_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
     Column("", "state", lambda each: each[0]),
     Column("", "what", lambda each: each[1]),
-    Column("", "slower, by allocation", lambda each: each[2]),
+    Column("", "slower", lambda each: each[2]),
 )
 
 

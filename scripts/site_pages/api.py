@@ -32,7 +32,7 @@ def api_page() -> str:
     """Return the page of the API."""
     functions = {name: getattr(collbench, name) for name in FUNCTIONS}
     found = {name: value._function if isinstance(value, collbench.CallablePackage) else value for name, value in functions.items()}
-    errors = [
+    errors: list[Any] = [
         value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
     ]
     parts = [
