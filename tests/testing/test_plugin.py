@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import collbench.api.functions
 import collbench.api.measurement  # noqa: F401 - once, instead of in each session
 from collbench.report.trackers import case_name
 from collbench.results.row import Times
-from collbench.testing.network import BandwidthCheck
+from collbench.testing.network import BandwidthCheck, NetworkTest
 from collbench.testing.plugin import INCONCLUSIVE, OUT
 from tests.cli.command import EMPTY, ROOT
 from tests.results.rows import make_row, not_measured, store
@@ -250,6 +251,17 @@ def test_the_plug_in_imports_nothing_before_it_is_used() -> None:
 def test_sessions_without_a_measurement_have_no_section(session: pytest.Pytester) -> None:
     found, text = outcomes(session, "def test_it(): pass\n")
     assert (found, "= collbench =" in text) == ({"passed": 1}, False)
+
+
+def test_the_reference_has_every_option_method_and_argument() -> None:
+    text = (ROOT / "docs/reference/pytest.md").read_text()
+    assert all(f"| `{option}=" in text for option in (INCONCLUSIVE, OUT))
+    methods = {name: value for name, value in vars(NetworkTest).items() if inspect.isfunction(value) and not name.startswith("_")}
+    for name, method in methods.items():
+        arguments = list(inspect.signature(method).parameters)[1:]
+        (row,) = re.findall(rf"^\| `{name}\((.*?)\)` \|", text, re.MULTILINE)
+        assert [each.lstrip("*") for each in row.split(", ") if each != "*"] == arguments
+        assert all(f"| `{each}` |" in text for each in arguments if name != "measure")
 
 
 def test_an_installation_has_the_entry_point() -> None:
