@@ -8,9 +8,11 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from collbench.device.nvtx import open_ranges
 from collbench.measure import phases
 from collbench.measure.phases import Phases, nvtx_range
 from collbench.results.reader import read_run
@@ -144,3 +146,17 @@ def test_a_tool_that_nvtx_loads_sees_the_ranges(tmp_path: Path) -> None:
     assert names[0] == "allreduce 8 B on simulated (float32, sum)"
     assert list(dict.fromkeys(names[1:])) == NAMES
     assert seen.count("pop") == len(names)
+
+
+def test_ranges_go_through_cupy_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    double = SimpleNamespace(RangePush=noted.append, RangePop=lambda: noted.append("pop"))
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(nvtx=double)))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=double))
+    make = open_ranges()
+    with pytest.raises(ValueError, match="lost"), make("outer"):
+        with make("inner"):
+            pass
+        raise ValueError("lost")
+    assert noted == ["outer", "inner", "pop", "pop"]
