@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -127,7 +128,6 @@ class NetworkTest:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
-        self._measured = 0
 
     @cached_property
     def runs(self) -> Runs:
@@ -229,13 +229,14 @@ class NetworkTest:
             _fail(str(error))
 
     def _folder(self) -> Path:
-        """Return the folder of the next run."""
-        self._measured += 1
+        """Return the folder of the next run: the first one that does not exist. Earlier sessions may have used the same --collbench-out."""
         out = self._request.config.getoption(OUT)
-        name = re.sub(r"[^\w.-]+", "_", self._request.node.nodeid).strip("_")[-150:]
         if out is None:
-            return Path(self._request.getfixturevalue("tmp_path")) / f"collbench-{self._measured}"
-        return Path(self._request.config.invocation_params.dir, out, f"{name}-{self._measured}")
+            above, name = Path(self._request.getfixturevalue("tmp_path")), "collbench"
+        else:
+            above = Path(self._request.config.invocation_params.dir, out)
+            name = re.sub(r"[^\w.-]+", "_", self._request.node.nodeid).strip("_")[-150:]
+        return next(path for number in count(1) if not (path := above / f"{name}-{number}").exists())
 
     def _report(self, runs: Runs) -> None:
         """Add the rows to the test's report: lines for people, and properties for JUnit."""

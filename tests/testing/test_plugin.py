@@ -192,12 +192,14 @@ def test_network(collbench, tmp_path):
 
 @pytest.mark.in_turn
 def test_the_runs_are_kept_where_the_option_says(session: pytest.Pytester) -> None:
-    found, _ = outcomes(session, f"""
+    test = f"""
 def test_network(collbench):
     assert len(collbench.measure({SIMULATED.replace("8,1M", "8")}).rows) == 1
-""", f"{OUT}=kept")  # fmt: skip
-    assert found == {"passed": 1}
-    assert [each.name for each in (session.path / "kept").iterdir()] == ["test_the_runs_are_kept_where_the_option_says.py_test_network-1"]
+"""
+    for _ in range(2):  # a second session does not replace the runs of the first one
+        assert outcomes(session, test, f"{OUT}=kept")[0] == {"passed": 1}
+    name = "test_the_runs_are_kept_where_the_option_says.py_test_network"
+    assert sorted(each.name for each in (session.path / "kept").iterdir()) == [f"{name}-1", f"{name}-2"]
 
 
 def test_bad_input_is_one_sentence(session: pytest.Pytester) -> None:
