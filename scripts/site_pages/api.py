@@ -44,6 +44,8 @@ def api_page() -> str:
         "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
+        "Types in signatures: `AnyPath` is a text or a `pathlib.Path`; `Names` is a text or several; `Sizes` is a number of bytes, "
+        "a text such as `1K-1M`, or several of these.",
         *(part for name, value in found.items() for part in (*_function(name, value), *(_options() if name == "measure" else ()))),
         "## Stored runs",
         *entry("Runs", collbench.Runs),
