@@ -40,16 +40,20 @@ class ValueKind:
 
     pandas  the type of a column of a DataFrame
     arrow   the name of the function of pyarrow that makes its type
+    types   the types of its values; a stored value of another one is unknown
     """
 
     pandas: str
-    arrow: str = ""
+    arrow: str
+    types: tuple[type, ...]
 
 
-TEXT, COUNT, FLAG, FLOAT = (
-    ValueKind(*names) for names in (("string", "string"), ("Int64", "int64"), ("boolean", "bool_"), ("float64",) * 2)
-)
-TIME, OBJECT = ValueKind("datetime64[us, UTC]", "timestamp"), ValueKind("object", "string")
+TEXT = ValueKind("string", "string", (str,))
+COUNT = ValueKind("Int64", "int64", (int,))
+FLAG = ValueKind("boolean", "bool_", (bool,))
+FLOAT = ValueKind("float64", "float64", (int, float))
+TIME = ValueKind("datetime64[us, UTC]", "timestamp", (str,))
+OBJECT = ValueKind("object", "string", (object,))
 # Seconds, and bytes per second, are FLOAT by the ends of their names; all others are TEXT.
 _KINDS = {
     COUNT: (
@@ -226,9 +230,15 @@ def _frame(table: str, records: Iterable[Sequence[Any]]) -> pandas.DataFrame:
 
 
 def _series(pandas: Any, kind: ValueKind, values: Sequence[Any]) -> Any:
+    """Return a column of a DataFrame; a value of another type, which an altered run may have, is unknown."""
+    known = [value if _fits(value, kind) else None for value in values]
     if kind is TIME:
-        return pandas.Series(pandas.to_datetime(list(values), utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
-    return pandas.Series([_encodable(value) for value in values] if kind is TEXT else list(values), dtype=kind.pandas)
+        return pandas.Series(pandas.to_datetime(known, utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
+    return pandas.Series([_encodable(value) for value in known] if kind is TEXT else known, dtype=kind.pandas)
+
+
+def _fits(value: Any, kind: ValueKind) -> bool:
+    return isinstance(value, kind.types) and (kind in (FLAG, OBJECT) or not isinstance(value, bool))
 
 
 def _encodable(text: str | None) -> str | None:

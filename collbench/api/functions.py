@@ -103,18 +103,18 @@ def peak(
 ) -> CollectiveCeilings:
     """Return what an operation could reach on a job, as `collbench peak` does: `ring`, `bound` and `achievable`, in bytes per second.
 
-    operation           "allreduce", "broadcast", "alltoall" …
-    machines            what `probe` returned, or files that describe the nodes: one machine for all nodes, or one each
-    nodes               their number (None: 1, or as many as there are machines)
-    gpus_per_node       GPUs that take part on each node (None: all)
-    nic, pcie           as "4x100Gb" and "gen4x16"
-    nvlink_bytes_per_s  NVLink or xGMI of one GPU, one direction
-    nvlink_domain       GPUs that one NVLink fabric joins across nodes
-    nvls, sharp         whether NVSwitches, or the switches between nodes, reduce data
-    oversubscription    the fabric carries a node's rate divided by this
-    ceiling_bytes_per_s take this as the ceiling
-    ring_edges          sendrecv: edges that leave the busiest node
-    pairs               p2p: pairs at once between nodes
+    operation            "allreduce", "broadcast", "alltoall" …
+    machines             what `probe` returned, or files that describe the nodes: one machine for all nodes, or one each
+    nodes                their number (None: 1, or as many as there are machines)
+    gpus_per_node        GPUs that take part on each node (None: all)
+    nic, pcie            as "4x100Gb" and "gen4x16"
+    nvlink_bytes_per_s   NVLink or xGMI of one GPU, one direction
+    nvlink_domain        GPUs that one NVLink fabric joins across nodes
+    nvls, sharp          whether NVSwitches, or the switches between nodes, reduce data
+    oversubscription     the fabric carries a node's rate divided by this
+    ceiling_bytes_per_s  take this as the ceiling
+    ring_edges           sendrecv: edges that leave the busiest node
+    pairs                p2p: pairs at once between nodes
 
     Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, and a job of one rank.
     """

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import collbench
 from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.launches import Launches
 from collbench.api import frames
+from collbench.cli.options import OPTIONS
 from collbench.gate.verdict import Suspicion, Verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings
 from collbench.results.reader import Run
+from site_pages.formats import described_lines
 from site_pages.interfaces import entry
-from site_pages.markdown import block, code, escaped, page, table
+from site_pages.markdown import block, code, codes, escaped, page, table
 
 FUNCTIONS = ("read", "measure", "compare", "gate", "peak", "probe")
 RESULTS: tuple[Any, ...] = (Run, Launches, Comparison, CaseRatio, Summary, Verdict, Suspicion, CollectiveCeilings, Ceiling, Machine)
@@ -40,7 +44,9 @@ def api_page() -> str:
         "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
-        *(part for name, value in found.items() for part in entry(name, value)),
+        "Types in signatures: `AnyPath` is a text or a `pathlib.Path`; `Names` is a text or several; `Sizes` is a number of bytes, "
+        "a text such as `1K-1M`, or several of these.",
+        *(part for name, value in found.items() for part in (*_function(name, value), *(_options() if name == "measure" else ()))),
         "## Stored runs",
         *entry("Runs", collbench.Runs),
         "## Results",
@@ -55,3 +61,30 @@ def api_page() -> str:
         rows = ((code(each), code(column.kind.pandas), escaped(column.description)) for each, column in columns.items())
         parts += [f"### Runs.{name}()", table(["column", "type", "meaning"], rows)]
     return page("Python API", *parts)
+
+
+def _function(name: str, function: Any) -> Iterator[str]:
+    """Yield the heading of a function, its signature with an argument per line, and its docstring with a table of arguments."""
+    yield f"### {name}"
+    signature = inspect.signature(function)
+    separated = [str(each) for each in signature.parameters.values()]
+    keywords = [each.kind is each.KEYWORD_ONLY for each in signature.parameters.values()]
+    if True in keywords and not any(each.startswith("*") for each in separated):
+        separated.insert(keywords.index(True), "*")
+    arguments = "".join(f"    {each},\n" for each in separated)
+    yield block(re.sub("[\"']", "", f"{name}(\n{arguments}) -> {signature.return_annotation}"), "python")
+    for part in (inspect.getdoc(function) or "").split("\n\n"):
+        described = described_lines(part)
+        yield (
+            table(["argument", "meaning"], ((codes(names.split(", ")), escaped(text)) for names, text in described))
+            if described
+            else escaped(part)
+        )
+
+
+def _options() -> Iterator[str]:
+    """Yield the arguments of `measure` that are options of the command."""
+    yield "#### Arguments that are options"
+    arguments = [name for name in inspect.signature(collbench.measure).parameters if name in OPTIONS]
+    rows = ((code(name), code(OPTIONS[name].flags.split()[-1]), escaped(OPTIONS[name].help.replace("%%", "%"))) for name in arguments)
+    yield table(["argument", "option", "meaning"], rows)

@@ -154,6 +154,13 @@ def test_a_hostile_date_and_the_largest_integers_are_values(tmp_path: Path) -> N
     assert frame["size_bytes"].iloc[0] == 2**63 - 1 and frame["started_utc"].isna().all() and frame["allocation"].isna().all()
 
 
+def test_nested_values_of_another_type_are_unknown(tmp_path: Path) -> None:
+    groups = {"count": "many", "ranks": True, "p50_s": "long", "total_busbw_bytes_per_s": [1]}
+    frame = collbench.read(store(tmp_path / "run", [make_row(8, groups=groups)])).frame()
+    assert frame[["groups_count", "groups_ranks", "groups_total_busbw_bytes_per_s"]].isna().all(axis=None)
+    assert frame["groups_p50_s"].to_list() == ["long"]
+
+
 @pytest.mark.parametrize(("module", "table"), [("pandas", "frame"), ("pyarrow", "to_arrow")])
 def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
