@@ -111,6 +111,7 @@ def test_every_case_and_phase_is_a_range_whatever_the_number_of_samples(tmp_path
     assert [name for name, *_ in row.evidence["phases"]] == NAMES
 
 
+@pytest.mark.in_turn
 def test_without_a_package_the_error_has_the_remedy(tmp_path: Path) -> None:
     missing = "raise ImportError('not installed')\n"
     env = {"PYTHONPATH": path_with(tmp_path, nvtx=missing, cupy=missing)}
